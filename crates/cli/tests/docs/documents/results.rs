@@ -37,15 +37,15 @@ const GROUPS: &[(&str, &str)] = &[
     ("input pipeline", "Input pipelines"),
     ("program", "Compile times, builds and accuracy"),
 ];
-/// Short names of the machines' processors; `machines.md` describes them.
-const SHORT_NAMES: &[(&str, &str)] = &[
-    ("A", "Zen 4"),
-    ("B", "Cascade Lake"),
-    ("C", "Zen 3"),
-    ("D", "Xeon AMX"),
-    ("E", "Xeon, no AMX"),
-    ("F", "Zen 5"),
-    ("G", "Xeon AMX"),
+/// The machines' labels and processors; `machines.md` describes them.
+const PROCESSORS: &[(&str, &str)] = &[
+    ("A", "AMD Zen 4"),
+    ("B", "Intel Cascade Lake"),
+    ("C", "AMD Zen 3"),
+    ("D", "Intel Xeon AMX"),
+    ("E", "Intel Xeon, no AMX"),
+    ("F", "AMD Zen 5"),
+    ("G", "Intel Xeon AMX"),
 ];
 /// Instruction-set levels, the most capable first.
 const CLASSES: &[&str] = &["amx", "avx512bf16", "avx512", "avx2", "portable"];
@@ -156,7 +156,7 @@ fn line(row: &Row) -> String {
         "| {} | {} | {} ({}) | {ours} | {peer} | {ratio} | {} | {memory} | {} | `{}`{note} |",
         row["workload"],
         row["precision"],
-        short_name(&row["machine"]),
+        processor(&row["machine"]),
         row["machine"],
         target(row),
         row["date"],
@@ -164,9 +164,9 @@ fn line(row: &Row) -> String {
     )
 }
 
-fn short_name(machine: &str) -> &'static str {
-    let entry = SHORT_NAMES.iter().find(|(label, _)| *label == machine);
-    entry.unwrap_or_else(|| panic!("machine {machine} is missing from SHORT_NAMES")).1
+fn processor(machine: &str) -> &'static str {
+    let known = PROCESSORS.iter().find(|(label, _)| *label == machine);
+    known.unwrap_or_else(|| panic!("machine {machine} has no processor in PROCESSORS")).1
 }
 
 fn page(rows: &[Row]) -> String {
@@ -214,22 +214,6 @@ fn machines_of_the_measurements_are_described() {
 
 /// The page with the headline measurements.
 const RESULTS: &str = "docs/results/README.md";
-
-/// The machines by their processors, as `machines.md` describes them.
-const PROCESSORS: [(&str, &str); 7] = [
-    ("A", "AMD EPYC, Zen 4"),
-    ("B", "Intel Cascade Lake"),
-    ("C", "AMD EPYC, Zen 3"),
-    ("D", "Intel Xeon"),
-    ("E", "Intel Xeon of 2023"),
-    ("F", "AMD EPYC"),
-    ("G", "Intel Xeon"),
-];
-
-fn processor(machine: &str) -> &'static str {
-    let known = PROCESSORS.iter().find(|(letter, _)| *letter == machine);
-    known.unwrap_or_else(|| panic!("machine {machine} has no processor in PROCESSORS")).1
-}
 
 /// The workload that the tutorials train.
 const TUTORIAL: &str = "fashion-cnn";
