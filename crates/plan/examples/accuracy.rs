@@ -256,10 +256,10 @@ fn report(rows: &[Row], refused: &[String], tables: &ChipTables, version: &str) 
         let _ = writeln!(s, "{text}");
     };
     add(HEAD.trim_end().into());
-    add(format!("\nThe compiler calls itself `{version}`. {} programs compiled.\n", rows.len()));
-    for (what, of) in [("Time", (|r| r.seconds) as fn(&Row) -> [f64; 2]), ("Need of memory", Row::bytes)] {
+    add(format!("\nCompiler version: `{version}`. {} programs compiled.\n", rows.len()));
+    for (what, of) in [("Time", (|r| r.seconds) as fn(&Row) -> [f64; 2]), ("Memory", Row::bytes)] {
         add(format!("\n## {what}\n"));
-        add("| programs | generation | number | typical | median | 90th percentile | worst | bias | least | most |".into());
+        add("| programs | generation | number | typical | median | 90th percentile | worst | bias | minimum | maximum |".into());
         add("|---|---|---|---|---|---|---|---|---|---|".into());
         for kind in ["all", "product", "convolution", "training step"] {
             for chip in ["all"].into_iter().chain(CHIPS) {
@@ -296,7 +296,7 @@ fn measured(tables: &ChipTables) -> Result<String> {
     let product = analytic(&work, &v2, tables, HalfType::Bf16)?.device.likely;
     let points = [
         ("v2-8: feed-forward product bf16[32, 1024, 8192] × [8192, 32768]", product, 96e-3),
-        ("v2-8: reduce-scatter, 134 MB a shard", mesh(4, true, "v2").reduce_scatter(134e6), 1.13e-3),
+        ("v2-8: reduce-scatter, 134 MB per shard", mesh(4, true, "v2").reduce_scatter(134e6), 1.13e-3),
         (
             "v5e: all-gather bf16[2048, 8192] along an axis of 4",
             mesh(4, false, "v5e").all_gather(33.6e6),
@@ -314,7 +314,7 @@ fn measured(tables: &ChipTables) -> Result<String> {
     let percent = |x: f64| 100.0 * x;
     let _ = writeln!(
         s,
-        "\nMedian error {:.0} %, 90th percentile and worst {:.0} % (so few points have no percentiles of their own), bias \
+        "\nMedian error {:.0} %, 90th percentile and worst {:.0} % (too few points for percentiles), bias \
          {bias:.2}.",
         percent((errors[1] + errors[2]) / 2.0),
         percent(errors[3])
@@ -325,14 +325,14 @@ fn measured(tables: &ChipTables) -> Result<String> {
 const HEAD: &str = "# How accurate `systole plan` is
 
 Written by `bench/plan-accuracy.sh`; do not edit. It compares the analytic model with Google's compiler (libtpu 0.0.51) for one
-device of each TPU generation, and with the few measurements that were published with enough detail.
+device of each TPU generation, and with published measurements that have enough detail.
 
-Ratios are analytic over compiled. `typical` is the geometric mean of the error as a factor in either direction (1.10: 10 %
-off), median, 90th percentile and worst are of the same factor; `bias` is the geometric mean of the ratios. `compiled` is the
-compiler's own estimate of cycles for kernels with products and bytes over 90 % of the bandwidth for the rest: an estimate
-too, no measurement. The constants of the analytic model were fitted to 23 products on each generation, and what it knows of
-code and of memory on the chip to needs that the compiler reports for the programs below, so their agreement is no
-independent proof.
+Ratios are analytic divided by compiled. `typical` is the geometric mean of the error as a factor in either direction (1.10: 10 %
+off); median, 90th percentile and worst are of the same factor; `bias` is the geometric mean of the ratios. `compiled` is the
+compiler's own estimate of cycles for kernels with products, and bytes divided by 90 % of the bandwidth for the rest: an estimate
+too, not a measurement. The constants of the analytic model were fitted to 23 products on each generation, and its models of
+code size and on-chip memory to what the compiler reports for the programs below. Their agreement is therefore not
+independent evidence.
 ";
 
 const MEASURED: &str = "

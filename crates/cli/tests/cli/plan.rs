@@ -156,9 +156,9 @@ fn mistakes_are_told() {
     assert!(split.contains("cannot be split over 16 devices"), "{split}");
 }
 
-/// Steps of the machine and the day of docs/log/2026-11-22.md (machine B, 2 threads, float32), in milliseconds, beside what
-/// the model makes of that machine's ceilings. The ceiling of its L2 caches is not in that page: 2 × 64 bytes a cycle
-/// at 3.8 GHz is 486 GB/s, of which loads and stores that take turns reach less than half.
+/// Compares the model with steps measured in milliseconds on Intel Cascade Lake (2 threads, float32, 2026-11-22). The peak rates are
+/// those of docs/results/machines.md. The bandwidth of the L2 caches is not on that page: 2 × 64 bytes per cycle at
+/// 3.8 GHz is 486 GB/s, of which alternating loads and stores reach less than half.
 #[test]
 fn steps_of_a_cpu_are_within_a_factor_of_two_of_those_measured() {
     let cpu = CpuCeilings {

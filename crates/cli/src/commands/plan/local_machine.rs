@@ -14,7 +14,7 @@ use systole_runtime::backend;
 pub(super) fn this_cpu() -> Result<Machine> {
     let threads = run_summary::threads();
     // AMX tile products wait for operands: matrix products of size 2048 reach a third of the register-only peak
-    // (docs/log/2026-11-23.md).
+    // (docs/results/current.md).
     const OF_TILES: f64 = 0.31;
     let peak = systole_cpu::peak(Level::from_knob()?, threads);
     let reached = if peak.level == Level::Amx { OF_TILES } else { 1.0 };

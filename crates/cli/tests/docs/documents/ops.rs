@@ -1,5 +1,4 @@
-//! Generates `docs/internals/ops.md` from the operation tables of the code; each column states the result of the op's
-//! own samples.
+//! Generates `docs/internals/ops.md` from the op table: each column states what works for the samples of an op.
 
 use super::same_or_bless;
 use std::collections::BTreeSet;
@@ -10,20 +9,20 @@ use systole_ir::{Graph, TensorType, interp, text};
 use systole_program::bisect::single;
 use systole_runtime::CompileOptions;
 
-const HEAD: &str = "# Ops and what there is of each
+const HEAD: &str = "# Ops
 
-Generated from the op table and its samples (`SYSTOLE_BLESS=1 cargo test --test docs documents` writes it again). Each column is what
-happens to the samples of an op, programs of one op and its operands:
+Generated from the op table and its samples by `SYSTOLE_BLESS=1 cargo test --test docs documents`. Each column states what works for
+the samples of an op, which are programs of one op and its operands:
 
-- **samples**: how many there are; tests run all of them.
-- **infer**: the type rule gives the types that the samples have.
-- **eval**: the interpreter computes them; *devices*: where several devices meet.
-- **vjp**: at least one is differentiated, and compared with central differences.
-- **cpu**: the families of kernels that compute them, and *reference* where no kernel is faster than the interpreter's loops;
-  *folded*: nothing is left to compute.
-- **text**: printed and parsed again they are the same.
-- **bytecode**: written as a portable artifact of today's version and read again they are the same; CHLO's ops have no form there.
-- **vector form**: whether loops over f32 are vector code; –: the op is none of single elements, or none of floats.
+- **samples**: their number; tests run all of them.
+- **infer**: type inference gives the types of the samples.
+- **eval**: the interpreter computes them; *devices*: the op needs several devices.
+- **vjp**: at least one sample is differentiated, and compared with central differences.
+- **cpu**: the kernel families that compute them; *reference* if no kernel is faster than the interpreter's loops;
+  *folded* if constant folding leaves nothing to compute.
+- **text**: printing and parsing give the same program.
+- **bytecode**: writing and reading a portable artifact of the current version give the same program; CHLO ops have no bytecode form.
+- **vector form**: loops over f32 are vectorized; – if the op is not element-wise, or not defined for floats.
 
 | op | samples | infer | eval | vjp | cpu | text | bytecode | vector form |
 |---|---|---|---|---|---|---|---|---|

@@ -1,10 +1,9 @@
-//! Generates `docs/results/current.md` from `docs/results/measurements.csv`. The newest line of each workload,
-//! precision and machine counts, so a new measurement is appended.
+//! Generates `docs/results/current.md` from `docs/results/measurements.csv`: the newest measurement of each workload,
+//! precision and machine. A new measurement is a new line of the data file.
 
-use super::{ROOT, read, same_or_bless};
+use super::{read, same_or_bless};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
 
 /// Columns of the data file, in their order.
 const COLUMNS: &[&str] = &[
@@ -27,24 +26,34 @@ const COLUMNS: &[&str] = &[
     "command",
     "note",
 ];
-/// Groups in the order of the page, with their headings.
+/// Groups in the order of the page, with their titles.
 const GROUPS: &[(&str, &str)] = &[
     ("training step", "Training steps"),
     ("prediction", "Predictions"),
-    ("product", "Products of matrices"),
+    ("product", "Matrix products"),
     ("element-wise", "Element-wise work"),
-    ("variant", "Variants that no rule was made for"),
-    ("layer", "Networks of one kind of layer"),
+    ("variant", "Variants of the training workloads"),
+    ("layer", "Networks of one layer type"),
     ("input pipeline", "Input pipelines"),
     ("program", "Compile times, builds and accuracy"),
 ];
-/// Classes of machines, the most able first.
+/// The machines' labels and processors; `machines.md` describes them.
+const PROCESSORS: &[(&str, &str)] = &[
+    ("A", "AMD Zen 4"),
+    ("B", "Intel Cascade Lake"),
+    ("C", "AMD Zen 3"),
+    ("D", "Intel Xeon AMX"),
+    ("E", "Intel Xeon, no AMX"),
+    ("F", "AMD Zen 5"),
+    ("G", "Intel Xeon AMX"),
+];
+/// Instruction-set levels, the most capable first.
 const CLASSES: &[&str] = &["amx", "avx512bf16", "avx512", "avx2", "portable"];
 const PRECISIONS: &[&str] = &["float32", "mixed_bfloat16", "bfloat16", "int8"];
 
 type Row = BTreeMap<&'static str, String>;
 
-/// Fields of a line; those with commas stand between quotes.
+/// Splits a CSV line into fields; fields with commas are quoted.
 fn fields(line: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut quoted = false;
@@ -81,7 +90,7 @@ fn measurements() -> Vec<Row> {
     rows
 }
 
-/// The newest line of each workload, precision and machine; of one day the later one. In the order of the page.
+/// Returns the newest row of each workload, precision and machine (the later line within a day), in page order.
 fn newest(rows: &[Row]) -> Vec<&Row> {
     let mut kept: BTreeMap<[&str; 3], &Row> = BTreeMap::new();
     for row in rows {
@@ -102,7 +111,7 @@ fn newest(rows: &[Row]) -> Vec<&Row> {
     found
 }
 
-/// A number as a reader sees it, or a dash.
+/// Formats a number with thousands separators, or a dash if it is missing.
 fn shown(number: &str) -> String {
     let (whole, rest) = number.split_at(number.find('.').unwrap_or(number.len()));
     let mut grouped = String::new();
@@ -115,8 +124,8 @@ fn shown(number: &str) -> String {
     if number.is_empty() { "–".to_string() } else { grouped + rest }
 }
 
-/// The aim, and whether it is met.
-fn aim(row: &Row) -> String {
+/// Formats the target and whether it is met.
+fn target(row: &Row) -> String {
     let (Ok(aim), Ok(ratio)) = (row["aim"].parse::<f64>(), row["ratio"].parse::<f64>()) else {
         return "–".to_string();
     };
@@ -144,69 +153,42 @@ fn line(row: &Row) -> String {
     let ours = ours.trim_end();
     let note = if row["note"].is_empty() { String::new() } else { format!(" ({})", row["note"]) };
     format!(
-        "| {} | {} | {} {} | {ours} | {peer} | {ratio} | {} | {memory} | [{date}](../log/{date}.md) | `{}`{note} |",
+        "| {} | {} | {} ({}) | {ours} | {peer} | {ratio} | {} | {memory} | {} | `{}`{note} |",
         row["workload"],
         row["precision"],
-        row["class"],
+        processor(&row["machine"]),
         row["machine"],
-        aim(row),
+        target(row),
+        row["date"],
         row["command"],
-        date = row["date"],
     )
 }
 
-/// Ratios alone: a line for each workload and precision, a column for each machine.
-fn at_a_glance(rows: &[&Row]) -> String {
-    let mut machines: Vec<(usize, &str, &str)> = rows
-        .iter()
-        .map(|r| {
-            let class = CLASSES.iter().position(|c| *c == r["class"]).expect("a class");
-            (class, r["class"].as_str(), r["machine"].as_str())
-        })
-        .collect();
-    machines.sort_unstable();
-    machines.dedup();
-    let heads: Vec<String> = machines.iter().map(|(_, class, m)| format!("{class} {m}")).collect();
-    let mut text = format!(
-        "| workload | precision | {} |\n|---|---|{}\n",
-        heads.join(" | "),
-        "---|".repeat(heads.len())
-    );
-    let mut done: Vec<(&str, &str)> = Vec::new();
-    for row in rows.iter().filter(|r| !r["ratio"].is_empty()) {
-        let key = (row["workload"].as_str(), row["precision"].as_str());
-        if done.contains(&key) {
-            continue;
-        }
-        done.push(key);
-        let cell = |machine: &str| {
-            let of = |r: &&&Row| r["workload"] == key.0 && r["precision"] == key.1 && r["machine"] == machine;
-            rows.iter().find(of).map_or("–", |r| r["ratio"].as_str())
-        };
-        let cells: Vec<&str> = machines.iter().map(|(_, _, m)| cell(m)).collect();
-        writeln!(text, "| {} | {} | {} |", key.0, key.1, cells.join(" | ")).expect("a string");
-    }
-    text
+fn processor(machine: &str) -> &'static str {
+    let known = PROCESSORS.iter().find(|(label, _)| *label == machine);
+    known.unwrap_or_else(|| panic!("machine {machine} has no processor in PROCESSORS")).1
 }
 
 fn page(rows: &[Row]) -> String {
     let rows = newest(rows);
     let mut text = String::from(
-        "# Today's figures\n\n\
+        "# Current results\n\n\
          Generated from [measurements.csv](measurements.csv) by `SYSTOLE_BLESS=1 cargo test --test docs documents`: the newest \
-         line of each workload,\nprecision and machine. Do not edit this page; append to the data.\n\n\
-         The ratio is the speed of Systole over that of the best peer: above 1, Systole is faster. [machines.md](machines.md) \
-         describes the\nmachines and what moves their figures, [bench/README.md](../../bench/README.md) what is compared and \
-         how, [the log](../log/README.md) what each day\nchanged. Speeds are median steps in ms, or units a second; MiB is \
-         peak memory, ours and the peer's.\nA command is one that measures its row again; rows of before 2026-11-26 were \
-         measured several at a time, by the commands that the log has.\n\n\
-         ## At a glance\n\n",
+         measurement of each\nworkload, precision and machine. Do not edit this page; append a line to the data file.\n\n\
+         - **processor**: every machine has two cores. [machines.md](machines.md) explains the labels in brackets, and the \
+         noise of shared hosts.\n\
+         - **Systole**, **fastest peer**: median time of a step in ms, or units per second.\n\
+         - **ratio**: speed of Systole divided by the speed of the fastest peer, with minimum and maximum over the rounds. \
+         Above 1, Systole is faster.\n\
+         - **MiB**: peak memory of Systole and of the peer.\n\
+         - **command**: repeats the measurement of the row. Before 2026-11-26 one command measured several rows. \
+         [bench/README.md](../../bench/README.md) describes\n  the workloads and the peers.\n\n\
+         What did not help is in [the log](../log/README.md).\n\n\
+         | workload | precision | processor | Systole | fastest peer | ratio (range) | target | MiB | date | command |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
     );
-    text += &at_a_glance(&rows);
-    for (group, heading) in GROUPS {
-        write!(text, "\n## {heading}\n\n").expect("a string");
-        text += "| workload | precision | machine | Systole | best peer | ratio (least to greatest) | aim | MiB | date | command |\n";
-        text += "|---|---|---|---|---|---|---|---|---|---|\n";
+    for (group, title) in GROUPS {
+        writeln!(text, "| **{title}** | | | | | | | | | |").expect("a string");
         for row in rows.iter().filter(|r| r["group"] == *group) {
             text += &line(row);
             text.push('\n');
@@ -220,36 +202,18 @@ fn todays_figures_are_those_of_the_measurements() {
     same_or_bless("docs/results/current.md", &page(&measurements()));
 }
 
-/// Each machine of the data is described, with the class that the data say.
+/// `machines.md` has a row for each machine of the data, with its instruction-set level.
 #[test]
 fn machines_of_the_measurements_are_described() {
     let described = read("docs/results/machines.md");
     for row in measurements() {
         let line = format!("| {} | `{}` |", row["machine"], row["class"]);
         assert!(described.contains(&line), "machines.md has no line {line}");
-        let log = format!("docs/log/{}.md", row["date"]);
-        assert!(Path::new(ROOT).join(&log).is_file(), "{log} is missing: what was measured that day?");
     }
 }
 
 /// The page with the headline measurements.
 const RESULTS: &str = "docs/results/README.md";
-
-/// The machines by their processors, as `machines.md` describes them.
-const PROCESSORS: [(&str, &str); 7] = [
-    ("A", "AMD EPYC, Zen 4"),
-    ("B", "Intel Cascade Lake"),
-    ("C", "AMD EPYC, Zen 3"),
-    ("D", "Intel Xeon"),
-    ("E", "Intel Xeon of 2023"),
-    ("F", "AMD EPYC"),
-    ("G", "Intel Xeon"),
-];
-
-fn processor(machine: &str) -> &'static str {
-    let known = PROCESSORS.iter().find(|(letter, _)| *letter == machine);
-    known.unwrap_or_else(|| panic!("machine {machine} has no processor in PROCESSORS")).1
-}
 
 /// The workload that the tutorials train.
 const TUTORIAL: &str = "fashion-cnn";
