@@ -1,4 +1,4 @@
-//! Maps a caller location to a line of user code: filters out Systole's own sources from error locations.
+//! Formats a caller location as `file:line` if it is in user code, not in Systole or the standard library.
 
 use std::panic::Location;
 

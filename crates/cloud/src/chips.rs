@@ -1,4 +1,4 @@
-//! Requested hardware: a TPU slice, GPUs of one machine, or CPU machines.
+//! Hardware that a cloud job requests: a TPU slice, GPUs of one machine, or CPU machines.
 
 use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};

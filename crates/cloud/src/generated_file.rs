@@ -1,4 +1,4 @@
-//! A generated file: name, purpose and content.
+//! A generated file of a cloud job: name, purpose and content.
 
 /// A generated file.
 pub struct GeneratedFile {

@@ -1,4 +1,4 @@
-//! Writes protobuf messages field by field, and reads repeated fields. For single fields see
+//! Writes protobuf messages of ONNX files field by field, and reads repeated fields. For single fields see
 //! [`systole_runtime::proto`].
 
 use crate::model::broken;

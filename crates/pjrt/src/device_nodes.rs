@@ -1,4 +1,4 @@
-//! Finds the device nodes through which programs access accelerators.
+//! Finds the device files (`/dev/accel*`, `/dev/vfio/*`, `/dev/nvidia*`) of TPUs and GPUs.
 
 use crate::AcceleratorPlatform;
 use std::path::{Path, PathBuf};

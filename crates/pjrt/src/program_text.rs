@@ -1,4 +1,4 @@
-//! Prints a graph as StableHLO text for a plugin.
+//! Prints a graph as StableHLO text for a PJRT plugin.
 
 use crate::debug_locations::located;
 use systole_ir::text::print_program;

@@ -1,4 +1,4 @@
-//! Counts the collectives of a compiled program and the bytes they exchange.
+//! Lists the collectives of a compiled program, with the number of runs and the bytes exchanged.
 
 use crate::hlo_module::{HloComputation, HloInstruction, OptimizedHlo};
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! Computes int8 quantization parameters from ranges, and quantizes weights and biases.
+//! Computes int8 quantization parameters (scale, zero point) from ranges, and quantizes weights and biases.
 
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_tflite::{TfliteQuantization, TfliteTensor};

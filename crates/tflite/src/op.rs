@@ -1,4 +1,4 @@
-//! Operators and their options by the codes of the TFLite schema. The table of operators is in `kernels`.
+//! Types of TFLite operators, their options and their int8 scale rules. The operator table is in `kernels`.
 
 use std::fmt;
 

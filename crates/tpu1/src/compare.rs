@@ -1,4 +1,4 @@
-//! Compares TPU v1 with the CPU and GPU of its time, using the paper's Table 2.
+//! Compares TPU v1 with the CPU and GPU of its time (Table 2 of the TPU v1 paper, Jouppi et al. 2017).
 
 use crate::paper::{APPLICATIONS, DIE, PLATFORMS, PaperPlatform};
 use serde_json::{Value, json};

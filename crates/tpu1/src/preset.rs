@@ -1,4 +1,4 @@
-//! The paper's six applications as timing-only programs with **reconstructed** layer shapes.
+//! The six applications of the TPU v1 paper as timing-only programs with **reconstructed** layer shapes.
 //!
 //! Only the numbers of layers and weights, batch sizes and layer types are published. The programs have no weights.
 

@@ -1,4 +1,5 @@
-//! Performance report of a program on TPU v1: cycle breakdown (the paper's Table 3), roofline, what-if speedups.
+//! Performance report of a program on TPU v1: cycle breakdown (Table 3 of the TPU v1 paper), roofline, what-if
+//! speedups.
 //!
 //! Available as text and as JSON.
 

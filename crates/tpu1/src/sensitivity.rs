@@ -1,4 +1,4 @@
-//! Calibration of the timing model, its prediction error, and what-if studies of other chips (the paper's Figure 11).
+//! Calibrates TPU v1's timing model, reports its error, and simulates other chips (Figure 11 of the TPU v1 paper).
 
 use crate::chip::Tpu1Chip;
 use crate::paper::{APPLICATIONS, CYCLE_ROWS, SCALES};

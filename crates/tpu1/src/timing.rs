@@ -1,4 +1,4 @@
-//! Event-based timing model of TPU v1: when each unit works, and what the array's cycles were spent on.
+//! Event-based timing model of TPU v1: when each unit works, and how the systolic array's cycles are spent.
 //!
 //! The rules: weight tiles are fetched one after the other into a FIFO of four. A slot is free once its tile has been
 //! shifted into the array. The shift takes one cycle per array row, into registers that are free once the previous tile

@@ -1,4 +1,4 @@
-//! `systole data`: inspects, verifies, converts, counts and benchmarks data pipelines, and traces one element.
+//! `systole data`: inspects, converts, verifies and benchmarks data, computes statistics, and traces one element.
 
 use crate::args::common::{CommonArgs, DataArgs, bytes};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};

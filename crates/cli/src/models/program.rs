@@ -1,4 +1,4 @@
-//! Opens program files (StableHLO text or bytecode, ONNX) from disk or standard input, with their arguments.
+//! Opens program files (StableHLO text or bytecode, ONNX) and reads or generates their input arrays.
 //!
 //! The format is detected from the content.
 

@@ -1,4 +1,5 @@
-//! Kernels of ops with nested graphs: loops, branches, and outlined branches (attention, dequantization of weights).
+//! Lowers ops with nested graphs to kernels: loops, branches, and outlined graphs (attention, dequantization of
+//! weights).
 
 use crate::graph::optimize_with;
 use crate::nested_compiler::NestedCompiler;

@@ -1,4 +1,4 @@
-//! Type check of attention kernels; their data is the IR's [`AttentionMatch`].
+//! Type-checks attention kernels. Their description is the IR's [`AttentionMatch`].
 
 use super::type_check::{CheckResult, alike, holds, same};
 use systole_ir::attention::{AttentionMatch, AttentionOperand};

@@ -1,4 +1,4 @@
-//! Program steps and kernels as data: type checks, aliasing rules, memory traffic and names of all kernels.
+//! Data types of program steps and kernels: type checks, aliasing rules, memory traffic and names of all kernels.
 //!
 //! A program consists of steps (kernel calls) over slots (buffers). A slot has a size in bytes and a live range, but no
 //! type. Types are those of the steps' operands, so that reshapes and bitcasts need no step.

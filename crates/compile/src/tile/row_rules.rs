@@ -1,4 +1,4 @@
-//! Row block rules: the op that computes a block of rows of a node's result.
+//! Row block rules: return the op that computes a block of rows of a graph node's result.
 //!
 //! Refines the op's own description ([`StructuralOp::row_op`](systole_ir::op::StructuralOp::row_op)) for the layouts
 //! that kernels prefer.

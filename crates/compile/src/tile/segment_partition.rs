@@ -1,4 +1,4 @@
-//! Partitions the nodes that work by rows into segments, each of which can run block by block.
+//! Partitions graph nodes that compute each row independently into segments, each of which can run block by block.
 //!
 //! A node's phase counts the full passes over the rows that must be complete before it runs. It is that of its
 //! operands, or one more if an operand is computed by rows but read as a whole, or is a sum over the rows. Nodes of one

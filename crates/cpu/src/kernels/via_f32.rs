@@ -1,4 +1,4 @@
-//! Runs convolutions and products of bf16 or f16 by an f32 kernel.
+//! Runs convolutions and matrix products of bf16 or f16 by an f32 kernel: widens operands, then rounds results.
 //!
 //! Operands are widened to f32, the f32 kernel runs, and results are rounded.
 

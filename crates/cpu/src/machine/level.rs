@@ -1,4 +1,4 @@
-//! Detects which instruction-set levels this machine supports.
+//! Detects which instruction-set levels (AVX2, AVX-512, AMX …) this machine supports.
 
 use crate::simd::amx;
 use crate::simd::level::Level;

@@ -1,4 +1,4 @@
-//! HTTP transport, request signing and a blocking executor for the crate `object_store`.
+//! HTTP transport, request signing and a blocking executor for the object-store client (crate `object_store`).
 //!
 //! See [`HttpConnection`], [`RequestSigner`] and [`block_on`].
 

@@ -1,4 +1,4 @@
-//! `from_tensor_slices`: the rows of arrays in memory.
+//! `from_tensor_slices`: a dataset whose elements are the rows of arrays in memory.
 
 use crate::Dataset;
 use crate::HostArray;

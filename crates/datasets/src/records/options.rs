@@ -1,4 +1,4 @@
-//! The `[data.records]` table: which record files to read, and how.
+//! Configuration table `[data.records]`: which record files to read, and how.
 
 use super::columns::ColumnEncoding;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -1,4 +1,4 @@
-//! Table row of an importable op, and the arguments that import functions receive.
+//! Table row of an importable MLIR op, and the arguments that import functions receive.
 
 use super::attribute;
 use super::complex_number::RealOrComplex;

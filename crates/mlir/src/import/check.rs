@@ -1,5 +1,4 @@
-//! Imports `check.expect_close` and similar assertions of test programs about their own results, as ops or custom
-//! calls.
+//! Imports `check.expect_close` and similar assertions of StableHLO test programs, as ops or custom calls.
 
 use super::attribute::{elements, size, target};
 use super::types::wrong;

@@ -1,4 +1,4 @@
-//! Converts MLIR tensor types to IR types; errors about modules.
+//! Converts MLIR tensor types to IR types, and constructs the importer's errors.
 
 use crate::interface::SourceElement;
 use crate::narrow_types::Narrow;

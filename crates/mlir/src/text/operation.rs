@@ -1,4 +1,4 @@
-//! Parses MLIR modules, functions, regions and ops.
+//! Parses modules, functions, regions and ops in MLIR text.
 
 use super::pretty;
 use super::{MlirParser, ParsedOp};

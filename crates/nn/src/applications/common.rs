@@ -1,4 +1,4 @@
-//! Shared code of the applications: argument limits, stems, heads.
+//! Shared code of the built-in architectures: argument limits, stems (first layers) and classifier heads.
 
 use crate::Activation;
 use crate::layers::*;

@@ -1,4 +1,4 @@
-//! Gradients of a batch, for inspection. Not part of any step.
+//! Computes the gradients of one batch for inspection, outside of training steps.
 
 use crate::layer::Cx;
 use crate::model::Model;

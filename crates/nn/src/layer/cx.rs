@@ -1,4 +1,4 @@
-//! [`Cx`]: the context of a layer call.
+//! [`Cx`]: the context of a layer call, through which a layer requests weights, random numbers and updates.
 //!
 //! Weights, penalties, value metadata, random draws and quantization-aware training state are in `context`.
 

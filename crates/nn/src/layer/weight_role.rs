@@ -1,4 +1,4 @@
-//! Maps a layer's weights to names and layouts of the corresponding PyTorch module.
+//! PyTorch counterparts of a layer's weights: parameter names and layouts of the corresponding PyTorch module.
 
 /// Correspondence of a layer's weight to a PyTorch parameter.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-//! Arguments of an import rule: a node's attributes, operands in the preferred layout, and their constant values.
+//! Arguments of an ONNX import rule: a node's attributes, operands in the preferred layout, and their constant values.
 
 use super::values::{RuleOutput, ValueTable, place_in_last, to_last};
 use crate::model::{OnnxAttribute, OnnxNode, broken};

@@ -1,4 +1,4 @@
-//! Imports and exports convolutions and pooling over `[N, C, …]`, computed with channels last.
+//! Imports and exports ONNX convolutions and pooling over `[N, C, …]`, computed with channels last.
 
 use super::call::{NodeCall, RuleResult, checked, made, moved, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};

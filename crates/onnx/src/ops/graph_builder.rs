@@ -1,5 +1,6 @@
-//! Builder of an exported ONNX graph. Each TFLite tensor exists as real values, as integers or both, with channels last
-//! (TFLite) or first (ONNX convolutions): in the layout in which it is produced, and transposed on demand.
+//! Builds an exported ONNX graph from a TFLite graph, in both layouts (channels first or last) and number forms. Each
+//! TFLite tensor exists as real values, as integers or both, with channels last (TFLite) or first (ONNX convolutions):
+//! in the layout in which it is produced, and transposed on demand.
 
 use crate::model::{OnnxGraph, OnnxNode};
 use std::collections::HashSet;

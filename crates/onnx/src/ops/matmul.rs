@@ -1,4 +1,4 @@
-//! Imports and exports matrix products: MatMul, Gemm, Einsum.
+//! Imports and exports ONNX matrix products: MatMul, Gemm, Einsum.
 
 use super::call::{NodeCall, RuleResult, checked, plain, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};

@@ -1,4 +1,4 @@
-//! Imports and exports LSTM and GRU as loops over time steps, in one or both directions.
+//! Imports and exports ONNX LSTM and GRU as loops over time steps, in one or both directions.
 
 use super::call::{NodeCall, RuleResult, unsupported};
 use super::elementwise::all_plain;

@@ -1,4 +1,4 @@
-//! Imports and exports reductions (sum, mean, max), softmax, argmax and cumulative sums.
+//! Imports and exports ONNX reductions (sum, mean, max), softmax, argmax and cumulative sums.
 
 use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};

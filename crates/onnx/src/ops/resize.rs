@@ -1,4 +1,4 @@
-//! Imports and exports Resize: nearest and linear, one dimension at a time.
+//! Imports and exports ONNX Resize: nearest and linear, one dimension at a time.
 
 use super::call::{MOST_ELEMENTS, NodeCall, RuleResult, checked, in_order, made, unsupported};
 use super::constants::dims_of;

@@ -1,5 +1,5 @@
-//! Values of a graph during import, in the file's layout (`[N, C, …]`) or with channels last (`[N, …, C]`). Both are
-//! kept as produced and converted on demand, so that PyTorch's layout costs few transposes.
+//! Values of an ONNX graph during import, in the file's layout (`[N, C, …]`) or with channels last (`[N, …, C]`). Both
+//! are kept as produced and converted on demand, so that PyTorch's layout costs few transposes.
 
 use crate::model::broken;
 use std::collections::{BTreeMap, HashMap};

@@ -1,4 +1,4 @@
-//! Arguments of layer lowering: the layer's weights and the graph being built.
+//! Arguments for lowering a layer to TFLite: the layer's weights and the graph being built.
 
 use crate::builder::TfliteBuilder;
 use systole_ir::{Error, ErrorKind, Literal, Result};

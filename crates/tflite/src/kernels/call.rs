@@ -1,4 +1,4 @@
-//! Arguments of a kernel: an operator and its operands, with checked access.
+//! Arguments of a TFLite kernel: an operator and its operands, with checked access.
 
 use crate::model::{TfliteModel, TfliteOperator, TfliteTensor, axis_of, broken};
 use crate::op::OptionField;

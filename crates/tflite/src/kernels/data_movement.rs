@@ -1,4 +1,4 @@
-//! Kernels that only move elements (RESHAPE, PAD, CONCATENATION, TRANSPOSE …), for any element type.
+//! TFLite kernels that only move elements (RESHAPE, PAD, CONCATENATION, TRANSPOSE …), for any element type.
 
 use super::binary::sources;
 use super::call::{KernelOperand, OperatorCall};

@@ -1,4 +1,4 @@
-//! Kernels over the last dimension: SOFTMAX, L2_NORMALIZATION.
+//! TFLite kernels over the last dimension: SOFTMAX, L2_NORMALIZATION.
 
 use super::call::OperatorCall;
 use super::op_row::operators;

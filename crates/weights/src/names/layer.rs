@@ -1,4 +1,4 @@
-//! Maps a layer's weights to the corresponding PyTorch module: names, layouts, gate order.
+//! Pairs a layer's weights with those of the corresponding PyTorch module: names, layouts, gate order.
 
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use std::collections::HashMap;

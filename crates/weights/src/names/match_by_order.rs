@@ -1,4 +1,4 @@
-//! Matches weights by layer order if their names are uninformative; checks type and shape of each.
+//! Matches tensors to layers by file order if the names do not identify the layers; checks type and shape of each.
 
 use super::layer::ModelLayers;
 use crate::weight_mapping::{WeightRule, is_weight};

@@ -1,4 +1,4 @@
-//! `systole tpu1`: simulates a model on the first TPU, reports the cycles, and compares with modern chips.
+//! `systole tpu1`: simulates a model on Google's first TPU (TPU v1), reports cycles, and compares with modern chips.
 
 mod args;
 mod int8_model;
