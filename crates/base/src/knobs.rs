@@ -169,7 +169,7 @@ impl EnvVar {
 
     /// Creates the error for a value that is not accepted.
     pub fn no_value(&self, value: &str) -> Error {
-        Error::new(ErrorKind::Config, format!("invalid value `{value}` of {}", self.name))
+        Error::new(ErrorKind::Config, format!("invalid value `{value}` of environment variable {}", self.name))
             .at(self.name)
             .hint(format!("{}: {}", self.values, self.doc))
     }
@@ -223,6 +223,6 @@ pub fn parse_bytes(text: &str) -> Result<usize> {
     let bytes = text[..end].parse::<f64>().ok().zip(factor).map(|(n, f)| n * f);
     bytes.filter(|b| (1.0..9e15).contains(b)).map(|b| b as usize).ok_or_else(|| {
         Error::new(ErrorKind::Config, format!("expected a number of bytes, got `{text}`"))
-            .hint("write it as 2000000000, 512MiB or 4GiB")
+            .hint("write a number of bytes as 2000000000, 512MiB or 4GiB")
     })
 }

@@ -259,7 +259,7 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<ImageTran
         if let Some((.., change)) = CHANGES.iter().find(|(n, ..)| *n == name) {
             if let Some(value) = value {
                 return Err(KeyError::new("data.augment", format!("{name} takes no value, got {value}"))
-                    .hint("write only the name"));
+                    .hint("write only the augmentation's name, without a value"));
             }
             all.push(Arc::new(*change));
             continue;
@@ -359,7 +359,8 @@ impl ValuedAugmentation {
                 None => Ok(0.0),
                 Some(v) => {
                     let what = format!("{name} takes no value, got {v}");
-                    Err(KeyError::new("data.augment", what).hint("write only the name"))
+                    Err(KeyError::new("data.augment", what).hint("write only the augmentation's name, without a \
+                    value"))
                 }
             };
         };

@@ -20,7 +20,7 @@ impl RunConfig {
         })?;
         if self.model.is_some() || !self.layers.is_empty() {
             return Err(KeyError::new("biggan", "[biggan] cannot be combined with layers or a [model]")
-                .hint("keep one of them: BigGAN has its own networks"));
+                .hint("remove the layers or [model]: BigGAN has its own networks"));
         }
         let adam = self.optimizer.get("type").and_then(toml::Value::as_str) == Some("adam");
         if let Some(key) = self.optimizer.keys().find(|key| *key != "type") {

@@ -50,7 +50,7 @@ pub(super) fn logger_table() -> Table {
 pub(super) fn section(at: usize, table: &Table) -> Result<CallbackSection, KeyError> {
     let path = format!("callbacks.{at}");
     let Some(name) = table.get("type").and_then(Value::as_str) else {
-        return Err(KeyError::new(&path, "the callback has no `type`")
+        return Err(KeyError::new(&path, "the callback table has no key `type`")
             .hint(format!("set type to one of: {}", CALLBACK_NAMES.join(", "))));
     };
     let no_such = || {

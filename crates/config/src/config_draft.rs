@@ -235,7 +235,7 @@ fn negative_argument(table: &Table) -> Option<KeyError> {
     });
     let (key, value) = negative.next()?;
     let wrong = KeyError::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
-    Some(wrong.hint("choose a number of at least 0"))
+    Some(wrong.hint("choose an optimizer argument of at least 0"))
 }
 
 /// Parses `5`, `true`, `[3, 3]`, `"text"` as TOML; anything else becomes a string.

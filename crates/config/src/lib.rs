@@ -148,7 +148,7 @@ impl StrategySection {
         match (&self.mesh, self.devices) {
             (Some(_), Some(_)) => {
                 Err(KeyError::new("strategy.mesh", "`mesh` cannot be combined with `devices`")
-                    .hint("keep one of them: a mesh defines the number of devices"))
+                    .hint("remove one of the two keys: a mesh already defines the number of devices"))
             }
             (Some(mesh), None) => {
                 Ok(strategy.mesh(mesh.parse().map_err(|e| KeyError::of("strategy.mesh", e))?))
@@ -489,7 +489,7 @@ impl RunConfig {
                 if section.class != "ModelCheckpoint" && files.contains(&path) {
                     let what = format!("two callbacks write to `{file}`");
                     return Err(KeyError::new(&format!("{}.{argument}", section.path), what)
-                        .hint("give each its own file name"));
+                        .hint("give each callback its own file name"));
                 }
                 files.push(path);
             }

@@ -237,7 +237,7 @@ impl Sweep {
             let config = draft.finish().map_err(|refused: ConfigError| refused.error)?;
             if config.lr_find.is_some() {
                 let e = Error::new(ErrorKind::Config, "a sweep cannot be combined with [lr_find]");
-                return Err(e.at("[lr_find]").hint("remove it, and sweep optimizer.learning_rate"));
+                return Err(e.at("[lr_find]").hint("remove [lr_find], and sweep optimizer.learning_rate"));
             }
             let keys = self.parameters.iter().map(|p| p.key.clone());
             Ok(Trial {

@@ -151,8 +151,8 @@ impl<F: FileSystem> SampleStore<F> {
     fn foreign(&self) -> Error {
         Error::new(ErrorKind::Data, "the cache file belongs to another pipeline")
             .at(self.path.display().to_string())
-            .because(format!("this pipeline is {}", self.made_by))
-            .hint("delete it, or use another path")
+            .because(format!("the current pipeline is {}", self.made_by))
+            .hint("delete the cache file, or use another path")
     }
 }
 
@@ -176,7 +176,7 @@ impl<File> StoreState<File> {
 fn torn(path: &Path) -> Error {
     Error::new(ErrorKind::Data, "the cache file changed while it was in use")
         .at(path.display().to_string())
-        .hint("delete it and run again")
+        .hint("delete the cache file and run again")
 }
 
 /// Serializes number (field 1), and for each array (field 2) its name, element type, sizes and bytes.

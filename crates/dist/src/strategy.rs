@@ -87,7 +87,7 @@ impl Strategy {
         let found = KINDS.iter().find(|(n, _)| *n == name).map(|(_, kind)| Strategy::of(*kind));
         found.ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("unknown strategy `{name}`"))
-                .hint(format!("choose one of: {}", Strategy::NAMES.join(", ")))
+                .hint(format!("choose one of these strategies: {}", Strategy::NAMES.join(", ")))
         })
     }
 

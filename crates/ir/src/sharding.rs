@@ -186,7 +186,7 @@ impl Sharding {
                 return Err(wrong(format!(
                     "cannot split dimension {d} of size {size} into {parts} equal parts"
                 ))
-                .hint(format!("make it a multiple of {parts}, such as {near}")));
+                .hint(format!("make the size a multiple of {parts}, such as {near}")));
             }
             local.push(size / parts);
         }

@@ -82,7 +82,7 @@ fn of_tpu(config: &LaunchConfig, name: &str) -> Result<ProcessRank> {
     let Some(first) = tpu.hosts.first() else {
         let e = Error::new(ErrorKind::Config, "the hosts of the TPU are unknown").at("--tpu");
         let why = tpu.explain().join("; ");
-        return Err(e.because(why).hint("run it on each host of the slice, on the TPU VM itself"));
+        return Err(e.because(why).hint("run the command on each host of the slice, on the TPU VM itself"));
     };
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Ok(ProcessRank {

@@ -307,7 +307,7 @@ fn place_of(
         return Ok(at);
     }
     Err(Error::new(ErrorKind::Config, format!("the {of} `{name}` has different arguments"))
-        .because(format!("the file has {}, this program {}", kept.config, found.config))
+        .because(format!("the file has the arguments {}, this program {}", kept.config, found.config))
         .hint(format!("give CustomObjects the {of} with the file's arguments")))
 }
 

@@ -141,12 +141,12 @@ impl<'a> ResolvedSizes<'a> {
 
     fn ty(&mut self, port: &ValueInfo, index: usize, inputs: usize) -> Result<TensorType> {
         let dtype = port.dtype.ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "its element type is missing or unsupported")
+            Error::new(ErrorKind::Unsupported, "the model input's element type is missing or unsupported")
         })?;
         let given = self.given(port, index, inputs);
         let Some(sizes) = &port.sizes else {
             let dims = given.ok_or_else(|| {
-                Error::new(ErrorKind::Config, "the file does not state its number of dimensions")
+                Error::new(ErrorKind::Config, "the file does not state the number of dimensions of the input")
                     .hint("pass arrays: --input FILE.npz")
             })?;
             return Ok(TensorType::new(dtype, checked(dims.to_vec())?));

@@ -263,7 +263,7 @@ impl Client {
         match tried.find(Result::is_ok) {
             Some(loaded) => loaded,
             None if options.len() > 1 => Err(e.hint(format!(
-                "if it compiles with {}=off, XLA has no deterministic kernels for it",
+                "if the program compiles with {}=off, XLA has no deterministic kernels for it",
                 knobs::GPU_DETERMINISM.name
             ))),
             None => Err(e),
@@ -580,13 +580,13 @@ impl LoadedExecutable {
                 self.devices
             );
             return Err(
-                Error::new(ErrorKind::Config, what).hint("pass a list of the same length for each device")
+                Error::new(ErrorKind::Config, what).hint("pass lists of the same length for all devices")
             );
         }
         let foreign = |list: &&[RunInput<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
         if let Some(foreign) = inputs.iter().find_map(foreign) {
             let what = format!("argument {foreign} belongs to another client");
-            return Err(Error::new(ErrorKind::Config, what).hint("read it and copy it to this client"));
+            return Err(Error::new(ErrorKind::Config, what).hint("read the buffer and copy it to this client"));
         }
         self.wait_for_room()?;
         let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], RunInput::Kept(_)));

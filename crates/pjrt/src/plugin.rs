@@ -120,13 +120,13 @@ impl Plugin {
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|e| {
             let e = refused("cannot load the plugin").because(e.to_string());
-            e.hint("install it again for this machine; run `systole doctor` to see what is missing")
+            e.hint("install the plugin again for this machine; run `systole doctor` to see what is missing")
         })?;
         // SAFETY: the symbol has this type in every PJRT plugin.
         let entry = unsafe { library.get::<unsafe extern "C" fn() -> *const sys::Api>(b"GetPjrtApi\0") };
         let entry = entry.map_err(|_| {
             refused("the library is not a PJRT plugin")
-                .because("it does not export GetPjrtApi")
+                .because("the library does not export GetPjrtApi")
                 .hint("pass libtpu.so, or another library that exports it")
         })?;
         // SAFETY: it takes no arguments and returns a constant table.
@@ -205,8 +205,8 @@ impl Plugin {
         let (major, minor) = self.version();
         Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"))
             .at(self.path.display().to_string())
-            .because(format!("it has PJRT version {major}.{minor}"))
-            .hint("install a newer version of it")
+            .because(format!("the plugin has PJRT version {major}.{minor}"))
+            .hint("install a newer version of the plugin")
     }
 
     /// Converts an error object and frees it.

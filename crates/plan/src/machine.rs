@@ -56,7 +56,7 @@ impl Machine {
             let a_slice = size.is_some() || tables.tpu(family).is_some();
             return TpuSlice::of(name, tables).map(Machine::Slice).map_err(|e| match a_slice {
                 true => {
-                    e.because(format!("it is not a GPU of the table either: {}", gpus(tables).join(", ")))
+                    e.because(format!("the name is not a GPU of the tables either; available GPUs: {}", gpus(tables).join(", ")))
                 }
                 false => unknown(name, family, tables),
             });

@@ -178,7 +178,7 @@ pub fn module(bytes: &[u8]) -> Result<(ProgramFormat, MlirModule)> {
         let at = e.valid_up_to();
         Error::new(ErrorKind::Data, "the file is neither StableHLO text nor bytecode")
             .at(format!("byte {at}"))
-            .because("it is not UTF-8, and bytecode starts with ML\\xefR")
+            .because("the file is not UTF-8 text, and bytecode starts with ML\\xefR")
             .hint(HINT)
     })?;
     Ok((ProgramFormat::Text, systole_mlir::text::parse(text).map_err(|e| e.hint(HINT))?))

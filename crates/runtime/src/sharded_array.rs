@@ -42,7 +42,7 @@ impl DeviceData for ShardedArray {
                 format!("cannot read {ty}: other hosts hold some of its shards"),
             )
             .because(format!("this host has {} of {} shards", self.parts.len(), self.mesh.devices()))
-            .hint("gather it on all hosts first (Hosts::gather)"));
+            .hint("gather the array on all hosts first (Hosts::gather)"));
         }
         let mut whole = Literal::zeros(ty.clone());
         for (device, part) in self.parts.iter().enumerate() {

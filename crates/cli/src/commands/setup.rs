@@ -136,7 +136,8 @@ impl RunCommand for SetupArgs {
 fn run(args: &SetupArgs, screen: &Screen) -> CommandResult {
     let (platform, packages) = packages(args.platform);
     let cache = plugin_cache().ok_or_else(|| {
-        Error::new(ErrorKind::Config, "there is no download folder").hint("name one with SYSTOLE_CACHE")
+        Error::new(ErrorKind::Config, "there is no download folder").hint("name a download folder with \
+        SYSTOLE_CACHE")
     })?;
     screen.line(match platform {
         AcceleratorPlatform::Tpu => {

@@ -147,7 +147,7 @@ impl OnnxPredictor {
                 let what =
                     format!("a dimension ({size}) of the samples of input {} is open: {input}", input.name);
                 return Err(Error::new(ErrorKind::Unsupported, what)
-                    .hint(format!("export it with only the batch size open, or {ANY}")));
+                    .hint(format!("export the model with only the batch size open, or {ANY}")));
             };
             sample.push(*n);
         }

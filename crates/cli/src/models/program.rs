@@ -161,7 +161,7 @@ pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
     }
     if path.is_dir() {
         let e = Error::new(ErrorKind::Io, format!("{name} is a folder; expected a program file"));
-        return Err(e.hint("name a file of StableHLO text, bytecode or ONNX in it"));
+        return Err(e.hint("name a file in the folder: StableHLO text, bytecode or ONNX"));
     }
     // A pipe may be endless.
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {

@@ -117,8 +117,8 @@ fn network(path: &str, data: &TrainingData) -> Result<(FeatureNetwork, String)> 
     if model.class_names != data.class_names {
         let what = format!("{path} was not trained on the classes of {}", data.name);
         return Err(Error::new(ErrorKind::Config, what)
-            .because(format!("its classes are {}", model.class_names.join(", ")))
-            .hint("train a classifier on the same data and pass it"));
+            .because(format!("the classes of the feature network are {}", model.class_names.join(", ")))
+            .hint("train a classifier on the same data and pass it with --features"));
     }
     let scale = config_of(&model, path)?.map_or(1.0, |config| config.data.scale);
     let mark = model.digest_of_weights();

@@ -58,7 +58,7 @@ impl<R: Read> TarReader<R> {
                 + 8 * u64::from(b' ');
             if sum != expected {
                 return Err(damaged("a header does not match its checksum")
-                    .because(format!("expected {expected}, found {sum}")));
+                    .because(format!("expected the header checksum {expected}, found {sum}")));
             }
             let size =
                 octal(&header[124..136]).ok_or_else(|| damaged("the size of a file is not a number"))?;

@@ -154,7 +154,7 @@ pub(crate) fn not_utf8(bytes: &[u8], at: usize) -> Error {
     let tail: String = before.chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect();
     let byte = bytes.get(at).copied().unwrap_or_default();
     Error::new(ErrorKind::Data, "invalid UTF-8 text")
-        .because(format!("byte {byte:#04x} follows {tail:?}"))
+        .because(format!("the invalid byte {byte:#04x} follows the text {tail:?}"))
         .hint(
             "set the encoding: data.records.encoding=windows-1252 (latin1, utf-16); or save the file as UTF-8: iconv -f \
              WINDOWS-1252 -t UTF-8 OLD > NEW",

@@ -115,8 +115,8 @@ impl Bucket {
                 .because("the store does not accept the credentials (401)")
                 .hint(hint_for_credentials(&self.name)),
             object_store::Error::Precondition { .. } => error
-                .because("the object changed while it was being read (412)")
-                .hint("restore it, or start a new run with the current object"),
+                .because("the object in the object store changed while it was being read (412)")
+                .hint("restore the previous object, or start a new run with the current object"),
             other => {
                 let why = chain(other);
                 // The metadata servers of cloud machines are the fallback for credentials; the error types of denied

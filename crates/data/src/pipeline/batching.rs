@@ -159,6 +159,6 @@ impl BatchBuilder {
 
 fn mismatch(at: usize, name: &str, ty: &TensorType, expected: &str, expected_ty: &TensorType) -> Error {
     Error::new(ErrorKind::Data, format!("element {at} of the batch does not match the first one"))
-        .because(format!("it has {name}: {ty}, but the first one has {expected}: {expected_ty}"))
+        .because(format!("this element has {name}: {ty}, but the first element has {expected}: {expected_ty}"))
         .hint("make the types equal with map (cast, resize) before batch")
 }

@@ -78,7 +78,7 @@ fn open(path: &Path) -> Result<Box<dyn FileReader>> {
     };
     boxed.map_err(|e| {
         wrong(path, "invalid Parquet file", &e)
-            .hint("check whether the file is truncated: its index is at its end")
+            .hint("check whether the Parquet file is truncated: its index is at its end")
     })
 }
 

@@ -57,7 +57,7 @@ pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
     for (name, x) in &fields {
         if x.ty().rank() == 0 {
             return Err(Error::new(ErrorKind::Data, format!("field {name} has no rows"))
-                .because(format!("{} has rank 0", x.ty())));
+                .because(format!("the array's type {} has rank 0", x.ty())));
         }
     }
     match rest.iter().find(|(_, x)| x.shape()[0] != first.1.shape()[0]) {
@@ -66,7 +66,7 @@ pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
             ErrorKind::Data,
             format!("{} and {name} have different numbers of elements", first.0),
         )
-        .because(format!("{} is {}, but {name} is {}", first.0, first.1.ty(), x.ty()))
+        .because(format!("{} has the type {}, but {name} has the type {}", first.0, first.1.ty(), x.ty()))
         .hint("make the first dimensions equal: each element is one row of every field")),
     }
 }

@@ -388,7 +388,7 @@ impl TextFile {
         let (has, width) = (fields.len(), self.width);
         Ok(Some(Err(Error::new(ErrorKind::Data, format!("a row has {has} fields, expected {width}"))
             .at(self.place())
-            .because("its values cannot be assigned to columns")
+            .because("the row's values cannot be assigned to columns")
             .hint("quote fields that contain separators (\"a, b\"); data.records.skip=10 skips up to ten such rows"))))
     }
 

@@ -195,7 +195,7 @@ fn same_classes(train: &ImageFolder, test: ImageFolder) -> Result<ImageFolder> {
     let Some(places) = places else {
         return Err(Error::new(ErrorKind::Data, "training and test images have different classes")
             .because(format!("{} and {}", train.classes.join(", "), test.classes.join(", ")))
-            .hint("use the same class folders, with images in each, for both"));
+            .hint("use the same class folders for training and test images, each with at least one image"));
     };
     let named = test.pictures.iter().map(|(path, label)| (path.clone(), places[*label as usize] as i32));
     Ok(ImageFolder { pictures: Arc::new(named.collect()), classes: train.classes.clone(), ..test })

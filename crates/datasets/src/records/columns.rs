@@ -274,7 +274,7 @@ pub(super) fn check_label(table: &CsvTable, label: &str) -> Result<()> {
         (Some(place), _) => Err(Error::new(ErrorKind::Data, format!("a row has no label `{label}`"))
             .at(place.clone())
             .because(format!("the label is missing in {} of {} rows", column.gaps, table.rows))
-            .hint("enter it, remove the row, or name another column: data.records.label")),
+            .hint("enter the label, remove the row, or name another column: data.records.label")),
         (_, Some((value, place))) => Err(not_finite(label, value, place)),
         _ => Ok(()),
     }
@@ -292,7 +292,7 @@ fn no_field(name: &str, table: &CsvTable) -> Error {
     let there: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
     let e = Error::new(ErrorKind::Data, format!("the records have no field `{name}`"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
-        .because(format!("their fields are {}", there.join(", ")));
+        .because(format!("the fields of the records are {}", there.join(", ")));
     match table.has_header {
         true => e.hint("give the columns the names that they had in training, or name others: data.records.inputs, data.records.label"),
         false => e.hint("the first line contains numbers, so columns are numbered from 0: data.records.label=2; or add a header line to the file"),

@@ -23,7 +23,7 @@ pub(super) fn is_settled(ty: &MlirType) -> bool {
 
 /// Returns an error about a type with unknown sizes.
 pub(super) fn unsettled(ty: &MlirType) -> Error {
-    not_there(format!("{ty}: sizes known only at run time"))
+    not_there(format!("the type {ty} has sizes that are known only at run time"))
         .because("array sizes must be known at compile time")
         .hint("export the program with fixed sizes instead of symbolic dimensions")
 }

@@ -141,7 +141,7 @@ impl CallbackState {
 
     pub(super) fn get(&self, name: &str) -> Result<&Value> {
         self.values.get(name).ok_or_else(|| {
-            Error::new(ErrorKind::Data, format!("a callback's state in the backup has no `{name}`"))
+            Error::new(ErrorKind::Data, format!("the state of a callback in the backup has no `{name}`"))
                 .hint("resume with the callbacks of the original run")
         })
     }

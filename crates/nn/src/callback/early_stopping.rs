@@ -113,8 +113,8 @@ impl ConfigCallback for EarlyStopping {
         ];
         match no_number.into_iter().find(|(_, value)| value.is_some_and(f64::is_nan)) {
             Some((name, _)) => {
-                let e = Error::new(ErrorKind::Config, format!("{name} is not a number"));
-                Err((name, e.hint("remove it, or choose a number")))
+                let e = Error::new(ErrorKind::Config, format!("the callback's argument {name} is not a number"));
+                Err((name, e.hint("remove the argument, or set it to a number")))
             }
             None => Ok(()),
         }

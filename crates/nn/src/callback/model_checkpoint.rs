@@ -382,9 +382,9 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         match needed.into_iter().find(|v| logs.get(v).is_none()) {
             None => Ok(()),
             Some(lacking) => {
-                Err(Error::new(ErrorKind::Config, format!("the path `{}` needs {lacking}", self.path()))
-                    .because("it was not measured in this epoch")
-                    .hint("use values that each epoch has"))
+                Err(Error::new(ErrorKind::Config, format!("the file name `{}` needs {lacking}", self.path()))
+                    .because("the value was not measured in this epoch")
+                    .hint("use only values that are measured in every epoch"))
             }
         }
     }

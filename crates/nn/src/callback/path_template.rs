@@ -100,7 +100,7 @@ impl PathTemplate {
             None => Ok(()),
             Some(name) => {
                 Err(Error::new(ErrorKind::Config, format!("the path `{}` has an invalid field", self.text))
-                    .because(format!("`{name}` is not measured"))
+                    .because(format!("the value `{name}` is not measured"))
                     .hint(format!(
                         "use {{epoch}}, {{step}}, {}, or one of these with the prefix val_",
                         measured.join(", ")

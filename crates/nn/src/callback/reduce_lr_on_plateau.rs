@@ -75,8 +75,8 @@ impl ConfigCallback for ReduceLROnPlateau {
             false => Err((
                 "factor",
                 Error::new(ErrorKind::Config, format!("factor is {}", self.factor))
-                    .because("the learning rate is multiplied by it and must decrease")
-                    .hint("choose a value of at least 0 and below 1; the usual one is 0.1"),
+                    .because("the learning rate is multiplied by `factor` and must decrease")
+                    .hint("choose a factor of at least 0 and below 1; the usual one is 0.1"),
             )),
         }
     }

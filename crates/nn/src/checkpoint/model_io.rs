@@ -355,7 +355,7 @@ impl Model {
         let (had, has) = (&training.class_names, &self.class_names);
         if had != has && !had.is_empty() && !has.is_empty() {
             return Err(of_another("class names").because(format!(
-                "they are {} in the backup, {} in this run",
+                "the class names are {} in the backup, {} in this run",
                 had.join(", "),
                 has.join(", ")
             )));
@@ -448,14 +448,14 @@ fn have_same_metrics(a: &Compile, b: &Compile) -> bool {
 
 fn of_another(what: &str) -> Error {
     Error::new(ErrorKind::Config, "the backup is of another run")
-        .because(format!("its {what} differ from those of this model"))
+        .because(format!("the backup's {what} differ from those of this model"))
         .hint("train the model that the folder was used for, or choose another folder")
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {
     let text = file.metadata.get(key).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("the file has no `{key}` entry in its metadata"))
-            .because("it was not written by Systole, or the version is too old")
+            .because("the file was not written by Systole, or by a version that is too old")
             .hint("train and save the model with this version")
     })?;
     serde_json::from_str(text).map_err(|e| {

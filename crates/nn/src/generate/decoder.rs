@@ -137,7 +137,7 @@ impl Decoder {
     fn check(&self, tokens: &[u32]) -> Result<()> {
         let refuse = |what: String| Error::new(ErrorKind::Data, what);
         if tokens.is_empty() {
-            return Err(refuse("no token was given to continue from".into()).hint("give at least one"));
+            return Err(refuse("no token was given to continue from".into()).hint("pass at least one token"));
         }
         if let Some(beyond) = tokens.iter().find(|id| **id as usize >= self.vocabulary) {
             return Err(refuse(format!(
@@ -312,11 +312,11 @@ fn sizes(model: &Model) -> Result<(usize, usize)> {
     let shown = |ty: Option<&TensorType>| ty.map_or("unknown".into(), TensorType::to_string);
     Err(Error::new(ErrorKind::Unsupported, "the model is not a language model")
         .because(format!(
-            "it maps {} to {}; a language model maps integers [S] to scores [S, tokens]",
+            "the model maps {} to {}; a language model maps integers [S] to scores [S, tokens]",
             shown(input),
             shown(output)
         ))
-        .hint("train one: systole train my.txt"))
+        .hint("train a language model: systole train my.txt"))
 }
 
 fn check_layers(architecture: &Architecture) -> Result<()> {

@@ -49,7 +49,7 @@ impl LayerSpec {
             return Err(unknown(&format!("unknown key `{key}` of a layer"), key, &KEYS));
         }
         let Some(class) = map.get("class_name").and_then(Value::as_str) else {
-            return Err(Error::new(ErrorKind::Config, "a layer lacks class_name"));
+            return Err(Error::new(ErrorKind::Config, "a layer object lacks class_name"));
         };
         let config = map.get("config").unwrap_or(&Value::Null);
         let mut spec = match custom.find(class) {
@@ -129,7 +129,7 @@ impl LayerSpec {
                     .values()
                     .try_for_each(crate::layer::quantized_weight::QuantizedWeightLayout::check)?;
                 if read.rank == 0 || read.rank > 1 << 16 || !read.alpha.is_finite() {
-                    return Err(wrong_type("lora", lora).because("its rank and alpha must be above 0"));
+                    return Err(wrong_type("lora", lora).because("rank and alpha of a LoRA layer must be above 0"));
                 }
                 Some(Arc::new(read))
             }

@@ -129,7 +129,7 @@ impl Accelerator {
     pub fn prepare_model(&self, optimizer: &Optimizer, model: &Model) -> Result<LoopState> {
         if !model.is_built() {
             let e = Error::new(ErrorKind::Config, "the model has no weights to train");
-            return Err(e.hint("build it with the type of one sample: model.build(&[…])"));
+            return Err(e.hint("build the model with the type of one sample: model.build(&[…])"));
         }
         let is_trained = |path: &str| model.specs.iter().any(|s| s.path == path && s.trainable);
         let all = model.weights().into_iter().map(|(path, value)| (path.to_string(), value.clone()));
@@ -232,13 +232,13 @@ impl Accelerator {
         optimizer.check()?;
         match (self.gradient_accumulation_steps, optimizer.gradient_accumulation_steps) {
             (0, _) => Err(Error::new(ErrorKind::Config, "gradient_accumulation_steps is 0")
-                .hint("use 1 to update at every step")),
+                .hint("use 1 to update the weights at every step")),
             (1, _) => Ok(optimizer.clone()),
             (a, Some(b)) if a != b => {
                 let what = format!("conflicting gradient_accumulation_steps: {a} and {b}");
                 Err(Error::new(ErrorKind::Config, what)
-                    .because("the first is from the accelerator, the second from the optimizer")
-                    .hint("set gradient_accumulation_steps in only one of them"))
+                    .because("the first number is from the accelerator, the second from the optimizer")
+                    .hint("set gradient_accumulation_steps in only one of accelerator and optimizer"))
             }
             (steps, _) => Ok(optimizer.clone().gradient_accumulation_steps(steps)),
         }

@@ -102,7 +102,8 @@ impl Architecture {
                         "the output of layer {} cannot be an input of the model",
                         layer.default_name()
                     );
-                    return Err(Error::new(ErrorKind::Config, what).hint("list only what input(…) returned"));
+                    return Err(Error::new(ErrorKind::Config, what).hint("list only symbols that input(…) \
+                    returned"));
                 }
             }
         }
@@ -288,7 +289,7 @@ impl Architecture {
                     format!("two different layers are named {}", node.name),
                 )
                 .because("layers of the same name share their weights, so they must be equal")
-                .hint("rename one of them"));
+                .hint("rename one of the two layers"));
             }
         }
         let names = self.output_names();
@@ -419,7 +420,7 @@ impl Architecture {
         };
         if inputs.len() != self.inputs.len() {
             let what = format!("the model expects {} inputs, got {}", self.inputs.len(), inputs.len());
-            return Some(fail(Error::new(ErrorKind::Graph, what).hint("apply it with on(&[&a, &b])")));
+            return Some(fail(Error::new(ErrorKind::Graph, what).hint("apply the layer with on(&[&a, &b])")));
         }
         let wrong = self.inputs.iter().zip(inputs).find(|(spec, x)| {
             let shape = x.shape().get(1..).unwrap_or_default();
@@ -429,7 +430,7 @@ impl Architecture {
         let takes = spec.ty.as_ref().map_or(String::new(), |ty| ty.shape.to_string());
         let what =
             format!("the model's input {} expects samples of shape {takes}, got {}", spec.name, x.ty());
-        Some(fail(Error::new(ErrorKind::Graph, what).hint("build it with any_input(…) to accept any shape")))
+        Some(fail(Error::new(ErrorKind::Graph, what).hint("build the model with any_input(…) to accept any shape")))
     }
 }
 

@@ -258,7 +258,7 @@ impl Model {
                 ErrorKind::Unsupported,
                 "pruning is not supported with a custom training step",
             )
-            .hint("remove pruning or train_step"));
+            .hint("remove either pruning or train_step"));
         }
         if config.soft_labels && config.loss.of_shares().is_none() {
             let what = format!("{} does not support soft labels (class probabilities)", config.loss.name());
@@ -349,9 +349,10 @@ impl Model {
         let types = known.ok_or_else(|| {
             Error::new(ErrorKind::Config, "the model has no shapes yet")
                 .because(
-                    "its custom training step reads its own fields, which do not determine the input types",
+                    "the model's custom training step reads its own fields, which do not determine the input \
+                    types",
                 )
-                .hint("build it with the types of one sample: model.build(&[…])")
+                .hint("build the model with the types of one sample: model.build(&[…])")
         })?;
         self.build(&types)
     }
@@ -631,7 +632,7 @@ impl Model {
     pub fn step_types(&self, batch_size: usize) -> Result<(Vec<TensorType>, TensorType)> {
         let output = self.output_type().ok_or_else(|| {
             Error::new(ErrorKind::Config, "the model has no shapes yet")
-                .hint("build it, or load a trained one")
+                .hint("build the model, or load a trained model")
         })?;
         let own = self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref());
         let all = |types: &[TensorType], n: usize| types.iter().map(|t| with_batch(t, n)).collect();

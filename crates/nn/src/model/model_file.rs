@@ -110,7 +110,7 @@ impl ModelFile {
         if !about.is_file() {
             let what = format!("cannot read {}", path.display());
             return Err(Error::new(ErrorKind::Io, what)
-                .because("it is not a regular file")
+                .because("the path is not a regular file")
                 .hint("pass the path of a model file"));
         }
         ModelFile::read(&mut file, about.len()).at(|| path.display().to_string())
@@ -233,7 +233,7 @@ fn damaged(what: impl Into<String>) -> Error {
 }
 
 fn cut_short(expected: u64, found: u64) -> Error {
-    damaged("the model file is truncated").because(format!("expected {expected} bytes, got {found}"))
+    damaged("the model file is truncated").because(format!("expected a file of {expected} bytes, got {found}"))
 }
 
 /// Reads the header's bytes. Its length is checked against the file's before anything is allocated.
@@ -265,7 +265,8 @@ fn check_header_sum(header: &[u8]) -> Result<()> {
     let digits = PREFIX.len()..PREFIX.len() + DIGITS;
     let Some(stored) = header.get(digits.clone()).filter(|_| header.starts_with(PREFIX.as_bytes())) else {
         return Err(damaged("this is not a Systole model file").at("byte 8").because(format!(
-            "its header does not start with {PREFIX}; safetensors files of other programs have no checksums"
+            "the file's header does not start with {PREFIX}; safetensors files of other programs have no \
+            checksums"
         )));
     };
     let mut blank = header.to_vec();
@@ -277,7 +278,7 @@ fn check_header_sum(header: &[u8]) -> Result<()> {
     let stored = String::from_utf8_lossy(stored);
     Err(damaged("the header is damaged")
         .at(format!("bytes 8..{}", 8 + header.len()))
-        .because(format!("expected CRC32C {stored}, got {found}")))
+        .because(format!("expected the checksum CRC32C {stored}, got {found}")))
 }
 
 /// Header entry of one array, as in the safetensors format.
@@ -398,7 +399,7 @@ impl TensorLayout {
                     if *begin < at { "overlaps the tensor before it" } else { "leaves a gap before it" };
                 return Err(damaged(format!("tensor {name} {what}"))
                     .at(format!("header, tensor {name}"))
-                    .because(format!("its data should start at offset {at}, but starts at {begin}")));
+                    .because(format!("the array's data should start at offset {at}, but starts at {begin}")));
             }
             at = *end;
         }
@@ -409,7 +410,7 @@ impl TensorLayout {
         if expected < length {
             return Err(damaged("there is data after the last tensor")
                 .at(format!("byte {expected}"))
-                .because(format!("expected {expected} bytes, got {length}")));
+                .because(format!("expected {expected} bytes of array data, got {length}")));
         }
         Ok(TensorLayout { types, order })
     }
@@ -432,7 +433,7 @@ fn tensor_type(entry: &TensorEntry) -> Result<TensorType> {
             let needs = bytes.map_or("too many bytes to count".into(), |n| format!("{n} bytes"));
             let has = span.map_or("a negative number of bytes".into(), |n| format!("{n} bytes"));
             Err(damaged("the size of a tensor does not match its shape").because(format!(
-                "{}{:?} needs {needs}, but offsets {begin}..{end} hold {has}",
+                "an array of type {}{:?} needs {needs}, but offsets {begin}..{end} hold {has}",
                 entry.dtype, entry.shape
             )))
         }
@@ -445,7 +446,8 @@ fn read_tensor(source: &mut dyn Read, ty: TensorType, sum: Option<String>) -> Re
     read_exactly(source, value.bytes_mut())?;
     let found = hex(crc(value.bytes()));
     if found != sum {
-        return Err(damaged("the tensor is damaged").because(format!("expected CRC32C {sum}, got {found}")));
+        return Err(damaged("the tensor is damaged").because(format!("expected the checksum CRC32C {sum}, got \
+        {found}")));
     }
     if value.dtype() == DType::Bool && value.bytes().iter().any(|&b| b > 1) {
         return Err(damaged("expected a bool of 0 or 1"));

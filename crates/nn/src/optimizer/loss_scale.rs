@@ -95,7 +95,7 @@ fn own(state: &Params, name: &str, like: &Tensor) -> Tensor {
     state.get(name).cloned().unwrap_or_else(|| {
         like.fail(
             Error::new(ErrorKind::Graph, format!("the optimizer's state lacks {name}"))
-                .hint("add LossScale::init to it"),
+                .hint("add LossScale::init to the optimizer's state"),
         )
     })
 }

@@ -56,7 +56,7 @@ impl Model {
     pub fn enable_quantization(&mut self, options: &Quantize) -> Result<()> {
         if !self.is_built() {
             return Err(Error::new(ErrorKind::Config, "the model has no weights yet")
-                .hint("build it first with model.build(&[…]), or set quantize in compile"));
+                .hint("build the model first with model.build(&[…]), or set quantize in compile"));
         }
         let architecture = self.architecture().without_quantizers().quantized(options)?;
         if architecture.to_json() == self.architecture().to_json() {

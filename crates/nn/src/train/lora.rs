@@ -205,8 +205,8 @@ impl Model {
         };
         let adapted: Vec<String> = all.iter().filter(meant).map(|path| path.to_string()).collect();
         if adapted.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "no layer gets adapters")
-                .because("all selected layers train fully")
+            return Err(Error::new(ErrorKind::Config, "no layer gets LoRA adapters")
+                .because("all selected layers are trained fully, without adapters")
                 .hint("choose other layers, or remove some from train"));
         }
         Ok(adapted)
@@ -295,7 +295,7 @@ impl Model {
     /// If the model has no adapters, or the file cannot be written.
     pub fn save_adapters(&self, path: impl AsRef<Path>) -> Result<()> {
         if !self.has_adapters() {
-            return Err(Error::new(ErrorKind::Config, "the model has no adapters to save")
+            return Err(Error::new(ErrorKind::Config, "the model has no LoRA adapters to save")
                 .hint("call enable_lora first"));
         }
         let own = self.specs.iter().filter(|spec| is_adapter(&spec.path));

@@ -139,7 +139,7 @@ impl Model {
                 let what = format!("the saved model lacks weight {path} of shape {shape:?}");
                 Error::new(ErrorKind::Config, what)
                     .because(format!(
-                        "its layers are {}; this model's layers are {}",
+                        "the saved model's layers are {}; this model's layers are {}",
                         layers(from),
                         layers(self)
                     ))

@@ -84,7 +84,7 @@ pub(crate) fn row(op: &str, domain: &str) -> Result<&'static OnnxOpRow, Error> {
     let names: Vec<&str> = operators().collect();
     Err(call::unsupported(format!("unsupported operator {op}{whose}"))
         .because(format!("supported operators: {}", names.join(", ")))
-        .hint("export the model without it, or run it with onnxruntime"))
+        .hint("export the model without this operator, or run it with onnxruntime"))
 }
 
 /// Returns the export rule of a TFLite operator and the ONNX name; `None` if it has no counterpart.

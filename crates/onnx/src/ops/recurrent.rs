@@ -161,7 +161,7 @@ fn plain_form(c: &NodeCall, kind: &CellSpec) -> Result<()> {
             "{} with custom activations, peepholes, clipping, sequence lengths or layout is not supported",
             a(kind)
         ))
-        .hint(format!("export it like PyTorch's nn.{}", kind.name)));
+        .hint(format!("export the recurrent layer like PyTorch's nn.{}", kind.name)));
     }
     Ok(())
 }

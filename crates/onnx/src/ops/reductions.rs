@@ -178,7 +178,7 @@ fn write_softmax(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource)
     if o.number(OptionField::Beta) != 1.0 {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            format!("softmax with beta {}", o.number(OptionField::Beta)),
+            format!("cannot export a softmax with beta {}", o.number(OptionField::Beta)),
         ));
     }
     let order = e.order_of(&[x], y)?;

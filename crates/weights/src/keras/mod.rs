@@ -58,7 +58,7 @@ impl KerasFile {
             return Err(Error::new(ErrorKind::Data, "the HDF5 file contains no Keras weights")
                 .because("it has neither a group `layers` nor an attribute layer_names")
                 .hint(
-                    "save them with model.save_weights(\"model.weights.h5\") or model.save(\"model.keras\")",
+                    "the file has neither a group `layers` nor an attribute layer_names",
                 ));
         }
         Ok(KerasFile { config, weights, arrays: tree.arrays })

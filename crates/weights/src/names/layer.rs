@@ -115,7 +115,7 @@ impl LayerInfo<'_> {
     fn unknown(&self) -> Error {
         let what = format!("layer {}: {} has no known counterpart in PyTorch", self.name, self.class);
         Error::new(ErrorKind::Config, what)
-            .because("its weights have other shapes in PyTorch, or there is no such module")
+            .because("the layer's weights have other shapes in PyTorch, or there is no such module")
             .hint("use --format keras, which supports every layer")
     }
 

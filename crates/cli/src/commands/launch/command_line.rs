@@ -38,7 +38,7 @@ impl LaunchedCommand {
     ) -> Result<LaunchedCommand> {
         let (first, rest) = command
             .split_first()
-            .ok_or_else(|| Error::new(ErrorKind::Bug, "there is no command").at("launch"))?;
+            .ok_or_else(|| Error::new(ErrorKind::Bug, "`systole launch` got no command to run").at("launch"))?;
         if first != "train" && first != "resume" {
             let what = format!("`{}` cannot run in several processes", first.display());
             let hint = "write train or resume after `--`: launch --nproc 2 -- train fashion-mnist";

@@ -84,7 +84,7 @@ impl Layer for MultiHeadAttention {
                 ErrorKind::Graph,
                 format!("MultiHeadAttention takes 1 to 3 inputs, got {}", inputs.len()),
             )
-            .hint("call it in a functional model: multi_head_attention(8, 64).on(&[&query, &value])")),
+            .hint("call the layer in a functional model: multi_head_attention(8, 64).on(&[&query, &value])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
     }
@@ -189,7 +189,7 @@ impl MultiHeadAttention {
     fn place_to_go_on(&self, cx: &Cx, is_of_itself: bool) -> Result<Tensor> {
         if !(self.use_causal_mask && is_of_itself) {
             return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
-                .because("its attention looks at later positions, or at another sequence")
+                .because("the attention layer looks at later positions, or at another sequence")
                 .hint("train a model whose attention has use_causal_mask = true and one input"));
         }
         cx.decoding()
@@ -284,7 +284,7 @@ impl FoldedAxes {
         let rank = query.rank();
         if rank < 3 {
             return Err(unfit("MultiHeadAttention", "sequences of features [B, S, D]", query.ty())
-                .hint("put reshape([steps, features]) before it"));
+                .hint("put reshape([steps, features]) before the layer"));
         }
         let mut places: Vec<usize> = match axes {
             None => (1..rank - 1).collect(),

@@ -108,7 +108,7 @@ impl Layer for Bidirectional {
             if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
                 let needs = "sequences of at least one step and feature [B, S, K]";
                 return Err(unfit("Bidirectional", needs, x.ty())
-                    .hint("put reshape([steps, features]) or an embedding before it"));
+                    .hint("put reshape([steps, features]) or an embedding before the layer"));
             }
             // As in Keras, both directions output 0 at masked steps.
             let zeroed = |spec: LayerSpec| {
