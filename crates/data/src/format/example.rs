@@ -847,7 +847,7 @@ mod tests {
         assert_eq!(s.get("fr").unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(s.get("tok/row_splits").unwrap().as_slice::<i64>().unwrap(), [0, 2, 3, 3]);
         for (steps, why) in
-            [("fr: f32[3]", "shape"), ("other: f32[1]", "lacks the feature"), ("tok: f32[?]", "floats")]
+            [("fr: f32[3]", "shape"), ("other: f32[1]", "lacks the requested feature"), ("tok: f32[?]", "floats")]
         {
             let e = features(steps).parse(&sequence()).unwrap_err().to_string();
             assert!(e.contains(why) && e.contains("sequence feature"), "{e}");
@@ -858,7 +858,7 @@ mod tests {
     fn wrong_expectations_are_named() {
         for (features, parts) in [
             ("label: i64[2]", &["feature label", "1 values"][..]),
-            ("lable: i64[]", &["lacks the feature", "feature lable"]),
+            ("lable: i64[]", &["lacks the requested feature", "feature lable"]),
             ("label: f32[]", &["expected floats", "a list of integers"]),
             ("image: ui8[2, 3]", &["feature image", "4 bytes"]),
             ("w: f32[?, 3]", &["rows"]),
