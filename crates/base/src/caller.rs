@@ -2,8 +2,8 @@
 
 use std::panic::Location;
 
-/// Returns `src/main.rs:12` for a location in user code. Returns `None` for Systole's own crates and for the standard
-/// library, where calls through `into` appear to come from.
+/// Formats a caller location in user code as `src/main.rs:12`; `None` in Systole's own crates and the standard library,
+/// where calls through `into` appear to come from.
 ///
 /// ```
 /// use std::panic::Location;

@@ -19,7 +19,7 @@ const MOST_CORES: usize = 1024;
 const SMALL: [&str; 3] = ["t4", "l4", "p100"];
 
 impl RequestedChips {
-    /// Parses `--slice`, `--num-slices` and `--nodes`.
+    /// Parses `--slice`, `--num-slices` and `--nodes` to the hardware that a cloud job requests.
     ///
     /// # Errors
     /// If the chips are unknown, or the slices or machines cannot be joined.
@@ -49,7 +49,7 @@ impl RequestedChips {
         }
     }
 
-    /// Name as in `systole plan`: `2*v5litepod-16`, `8*h100`.
+    /// Name of the requested chips as in `systole plan`: `2*v5litepod-16`, `8*h100`.
     pub fn title(&self) -> String {
         match self {
             RequestedChips::Tpu(slice, _) => slice.title(),
@@ -59,7 +59,7 @@ impl RequestedChips {
         }
     }
 
-    /// Name in the price table: `v5e`, `h100`.
+    /// Name of the chips in the price table: `v5e`, `h100`.
     pub fn kind(&self) -> &str {
         match self {
             RequestedChips::Tpu(slice, _) => &slice.generation,
@@ -77,7 +77,7 @@ impl RequestedChips {
         }
     }
 
-    /// Number of devices that a program sees.
+    /// Number of devices that a program sees on the requested chips.
     pub fn devices(&self) -> usize {
         match self {
             RequestedChips::Tpu(slice, _) => slice.all_devices(),
@@ -95,7 +95,7 @@ impl RequestedChips {
         }
     }
 
-    /// Formats as `4 machines of 4 chips` if there are several machines.
+    /// Formats the request as `4 machines of 4 chips` if there are several machines.
     pub fn parts(&self) -> Option<String> {
         let each = match self {
             RequestedChips::Tpu(slice, cloud) => format!("{} chips", cloud.chips_of_a_machine(slice.chips)),

@@ -10,7 +10,7 @@ use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
 
-/// A platform with TPUs or GPUs.
+/// A cloud, cluster or notebook service with TPUs or GPUs, such as GKE or Colab.
 pub struct CloudPlatform {
     /// Name on the command line.
     pub name: &'static str,
@@ -108,7 +108,7 @@ static PLACES: [CloudPlatform; 7] = [
 ];
 
 impl CloudPlatform {
-    /// Returns the platform with this name.
+    /// Returns the cloud platform with this name.
     ///
     /// # Errors
     /// If the name is unknown.

@@ -21,7 +21,7 @@ fn value<'a>(words: &'a [String], option: &str) -> Option<&'a str> {
     words[at].split_once('=').map(|(_, value)| value).or_else(|| words.get(at + 1).map(String::as_str))
 }
 
-/// Rejects arguments that the platform sets.
+/// Rejects `systole train` arguments that the cloud platform sets.
 ///
 /// # Errors
 /// If one is given.

@@ -324,7 +324,7 @@ pub struct TestTimeAugmentation {
 }
 
 impl TestTimeAugmentation {
-    /// Creates the augmentation from the `data.augment` and the seed that a model was trained with.
+    /// Creates the test-time augmentation from the `data.augment` and the seed that a model was trained with.
     ///
     /// # Errors
     /// If `data.augment` contains an unknown name.

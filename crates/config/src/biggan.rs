@@ -104,7 +104,7 @@ impl RunConfig {
         }
     }
 
-    /// Number of samples that one step reads: each of BigGAN's discriminator updates has its own batch.
+    /// Returns the number of samples that one step reads: each of BigGAN's discriminator updates has its own batch.
     pub fn samples_per_step(&self) -> usize {
         self.fit.batch_size * self.biggan.as_ref().map_or(1, |gan| gan.num_D_steps)
     }

@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 use systole_nn::callback::{CALLBACK_NAMES, ConfigCallback, HParamValue, class_of, from_table};
 use toml::{Table, Value};
 
-/// Logger that records a run, in addition to the model, backups and report.
+/// Logger that records a training run (`--logger`), in addition to the model, backups and report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Logger {

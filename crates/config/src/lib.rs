@@ -50,10 +50,10 @@ use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimize
 use systole_runtime::backend;
 use toml::{Table, Value};
 
-/// Names of the datasets.
+/// Names of the built-in datasets.
 pub const DATASETS: [&str; 7] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text"];
 
-/// Names of the presets.
+/// Names of the configuration presets.
 pub const PRESETS: [&str; 14] = [
     "fashion-mnist",
     "mnist",

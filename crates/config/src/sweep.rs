@@ -22,7 +22,7 @@ const MOST: usize = 10_000;
 /// Maximum number of redraws of a trial that was drawn before.
 const TRIES: u64 = 100;
 
-/// Search method.
+/// Search method of a hyperparameter sweep: grid, random or successive halving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepMethod {
     /// Grid search: every combination of the values.
@@ -264,7 +264,7 @@ impl Sweep {
         }
     }
 
-    /// Returns the definition that identifies this sweep.
+    /// Returns the sweep's definition, which decides whether a folder contains the same sweep.
     pub fn definition(&self, trials: &[Trial]) -> Json {
         let one = |t: &Trial| json!({"name": t.name, "config": t.config});
         json!({

@@ -56,12 +56,12 @@ pub fn kernel_tables() -> String {
 }
 
 impl CpuBackend {
-    /// Creates a backend with the threads and instruction-set level selected by environment variables.
+    /// Creates a CPU backend with the threads and instruction-set level selected by environment variables.
     pub fn new() -> Result<CpuBackend> {
         CpuBackend::with(ThreadPool::from_knob(), Level::from_knob()?)
     }
 
-    /// Creates a backend with a thread pool and level; fails if this machine does not support the level.
+    /// Creates a CPU backend with a thread pool and level; fails if this machine does not support the level.
     pub fn with(team: ThreadPool, level: Level) -> Result<CpuBackend> {
         if !level.is_available() {
             return Err(level.lacking());
@@ -109,7 +109,7 @@ impl CpuBackend {
         self
     }
 
-    /// Sets the row blocking. It changes the order of additions, and therefore rounding.
+    /// Sets the row blocking mode (mini-batch blocking). It changes the order of additions, and therefore rounding.
     pub fn with_blocks(self, blocks: RowBlocksMode) -> CpuBackend {
         CpuBackend { blocks, ..self }
     }

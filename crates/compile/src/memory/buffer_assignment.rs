@@ -9,7 +9,7 @@ use crate::options::PipelineOptions;
 use crate::program::{ALIGN, Location, ProgramSchedule, SlotId};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Computes live ranges, storage locations, aliases with donated parameters, and the size of the arena.
+/// Assigns buffers: live ranges, memory locations, aliases with donated parameters, and the size of the arena.
 pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) -> Result<()> {
     lifetimes(s);
     views::run(s, options);

@@ -95,7 +95,7 @@ impl MaxPoolArgmax {
     }
 }
 
-/// Where relu is applied. The argmax of windows where relu is flat has the bit [`DEAD`].
+/// Where max pooling applies relu. The argmax of windows where relu is flat has the bit [`DEAD`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relu {
     /// No relu.

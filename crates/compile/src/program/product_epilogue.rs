@@ -18,7 +18,7 @@ pub struct ProductEpilogue {
 }
 
 impl ProductEpilogue {
-    /// Number of inputs of the GEMM.
+    /// Number of inputs of the GEMM (before those of the epilogue).
     pub fn operands(&self) -> usize {
         2 + self.bias as usize
     }

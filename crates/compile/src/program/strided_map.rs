@@ -14,7 +14,7 @@ pub struct StridedMap {
     pub stores: Vec<StridedStore>,
 }
 
-/// Destination of a store.
+/// Destination of a store of a [`StridedMap`].
 #[derive(Clone, Debug)]
 pub struct StridedStore {
     /// Index of the output of the step.

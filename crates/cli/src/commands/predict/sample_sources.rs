@@ -32,7 +32,7 @@ pub(super) enum InputKind {
 }
 
 impl InputKind {
-    /// Determines the input from the type of the model's input.
+    /// Determines the kind of prediction input (images, records, text) from the type of the model's input.
     pub fn of(model: &Model, path: &str) -> Result<InputKind> {
         let inputs = &model.architecture().inputs;
         let ty = match inputs.as_slice() {
@@ -85,7 +85,7 @@ pub(super) struct SampleSource {
 }
 
 impl SampleSource {
-    /// Returns a sample's file, its index there, and whether the file has several samples.
+    /// Returns a prediction sample's file, its index there, and whether the file has several samples.
     pub fn place(&self, index: usize) -> (String, usize, bool) {
         match &self.files {
             Some(files) => (files.get(index).cloned().unwrap_or_default(), 0, false),
@@ -101,7 +101,7 @@ pub(super) struct UnreadableFile {
 }
 
 impl ReadOptions<'_> {
-    /// Opens a path: a file, a pattern of record files, or a folder.
+    /// Opens prediction samples at a path: a file, a pattern of record files, or a folder.
     pub fn open(&self, path: &str) -> Result<Vec<Result<SampleSource, UnreadableFile>>> {
         if !is_dir(path) {
             let one = self.file(path, self.keep_going);

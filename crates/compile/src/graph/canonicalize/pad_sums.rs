@@ -20,7 +20,7 @@ struct PaddedPiece {
     to: usize,
 }
 
-/// Entry point of the pass.
+/// Rewrites sums of zero-padded pieces as concatenations or scatters.
 pub fn run(graph: &Graph) -> Graph {
     let uses = graph.use_counts();
     rebuild(graph, |g, _, node, inputs| {
