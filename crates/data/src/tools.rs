@@ -49,7 +49,7 @@ pub struct OpenedDataset {
 }
 
 impl OpenedDataset {
-    /// Wraps a dataset that was loaded by other means.
+    /// Wraps a dataset that was not opened from a path.
     pub fn of(kind: &'static str, dataset: Dataset) -> OpenedDataset {
         OpenedDataset {
             kind,
@@ -224,7 +224,7 @@ fn features_name(file: &Path) -> String {
     format!("{stem}.features")
 }
 
-/// Summary of a dataset.
+/// Summary of a dataset: format, types, size and first elements.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// Format of the data.
@@ -418,7 +418,7 @@ fn with_shapes(mut sample: Sample, fields: &[Arc<str>]) -> Result<Sample> {
     Ok(sample)
 }
 
-/// Verification result of one record file.
+/// Verification result of one TFRecord file.
 #[derive(Clone, Debug)]
 pub struct FileVerification {
     /// Path of the file.
@@ -466,7 +466,7 @@ impl fmt::Display for FileVerification {
     }
 }
 
-/// Statistics of one field.
+/// Statistics of one field of a dataset: minimum, maximum, mean, class counts.
 #[derive(Clone, Debug)]
 pub struct FieldStats {
     /// Name of the field.

@@ -11,8 +11,8 @@ use systole_base::{DType, Error, ErrorKind, Result, knobs};
 use systole_data::format::idx;
 use systole_runtime::{cache_folder, events};
 
-/// Search path for a dataset: a given directory; otherwise the environment variable `SYSTOLE_DATA`, the cache
-/// (`SYSTOLE_CACHE`), and finally a download.
+/// Search path for a dataset: one given directory, or `SYSTOLE_DATA`, the cache (`SYSTOLE_CACHE`) and finally a
+/// download.
 ///
 /// A given directory is the dataset's own or its parent; no other location is searched then.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ impl Default for DataDir {
 }
 
 impl DataDir {
-    /// Searches only this directory: the dataset's own, or its parent.
+    /// Searches for the dataset only in this directory: the dataset's own, or its parent.
     pub fn at(path: impl Into<PathBuf>) -> DataDir {
         DataDir { dir: Some(path.into()), download: false, ..DataDir::default() }
     }

@@ -9,10 +9,10 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::text_encoding::{TextEncoding, to_utf8};
 use systole_data::{AUTOTUNE, Dataset, Sample};
 
-/// Vocabulary size of byte tokens.
+/// Vocabulary size of a byte tokenizer.
 pub const TEXT_TOKENS: usize = 256;
 
-/// Kind of token.
+/// Kind of token: byte, character or byte pair (BPE).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum TokenKind {
     /// Bytes.

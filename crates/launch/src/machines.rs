@@ -27,7 +27,7 @@ impl LaunchMachine {
     }
 }
 
-/// Checks the hosts file.
+/// Checks that the hosts file of a launch can be read and is valid.
 ///
 /// # Errors
 /// If the file cannot be read or has an invalid line.

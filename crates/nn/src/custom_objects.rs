@@ -158,7 +158,7 @@ impl UserLoss {
         UserLoss::new(FunctionLoss { name: name.into(), f })
     }
 
-    /// Returns the loss.
+    /// Returns the custom loss.
     pub fn get(&self) -> &dyn CustomLoss {
         &*self.loss
     }
@@ -225,7 +225,7 @@ impl UserMetric {
         }
     }
 
-    /// Returns the metric.
+    /// Returns the custom metric.
     pub fn get(&self) -> &dyn CustomMetric {
         &*self.metric
     }

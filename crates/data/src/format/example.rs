@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-/// Description of one feature and its parsed form.
+/// Description of one feature of a tf.train.Example, and the array it is parsed to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeatureSpec {
     /// `T[shape]` from a list of exactly that many numbers (tf.io.FixedLenFeature).
@@ -88,12 +88,12 @@ pub struct FeatureSpecs {
 }
 
 impl FeatureSpecs {
-    /// Creates an empty list.
+    /// Creates an empty list of features.
     pub fn new() -> FeatureSpecs {
         FeatureSpecs::default()
     }
 
-    /// Adds a feature.
+    /// Adds a feature to the list.
     pub fn with(mut self, name: impl Into<Arc<str>>, feature: FeatureSpec) -> FeatureSpecs {
         self.list.push((name.into(), feature));
         self
@@ -119,7 +119,7 @@ impl FeatureSpecs {
         self.with(name, FeatureSpec::Raw { ty: TensorType::new(dtype, shape) })
     }
 
-    /// Iterates over names and features, in order.
+    /// Iterates over feature names and descriptions, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &FeatureSpec)> {
         self.list.iter().map(|(n, f)| (&**n, f))
     }
@@ -133,7 +133,7 @@ impl FeatureSpecs {
         FeatureSpecs { list: spec.fields().map(|(name, ty)| (name.into(), feature(ty))).collect() }
     }
 
-    /// Infers the features of a record, for inspecting unknown files.
+    /// Infers the features of a tf.train.Example record, for inspecting unknown files.
     pub fn guess(record: &[u8]) -> Result<FeatureSpecs> {
         let mut found = FeatureSpecs::new();
         let mut entries = Vec::new();
@@ -655,7 +655,7 @@ pub fn parse_sequence_example(
 }
 
 impl Dataset {
-    /// Maps `record: ui8[n]` to its features with [`parse_example`].
+    /// Maps `record: ui8[n]` to the features of the tf.train.Example in it, with [`parse_example`].
     pub fn parse_example(&self, features: FeatureSpecs) -> Dataset {
         self.map(parse_example(features))
     }

@@ -41,7 +41,7 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     parse(name, bytes.len() as u64, bytes)
 }
 
-/// Writes an array as IDX. `gzip` compresses without a time stamp, so equal arrays yield equal files.
+/// Writes an array as an IDX file. `gzip` compresses without a time stamp, so equal arrays yield equal files.
 ///
 /// # Errors
 /// If IDX does not support the element type, a size exceeds u32, or the file cannot be written.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Text encoding.
+/// Text encoding: UTF-8, Latin-1, Windows-1252 or UTF-16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextEncoding {
     /// UTF-8.
@@ -75,12 +75,12 @@ impl TextEncoding {
         }
     }
 
-    /// Whether code units have two bytes, so that lines can be found only after decoding.
+    /// Whether the encoding's code units have two bytes, so that lines can be found only after decoding.
     pub fn is_wide(self) -> bool {
         matches!(self, TextEncoding::Utf16Le | TextEncoding::Utf16Be)
     }
 
-    /// Decodes text of an encoding with single bytes; UTF-16 is expected as UTF-8.
+    /// Decodes text of an encoding with single bytes. UTF-16 must have been converted to UTF-8 before.
     ///
     /// # Errors
     /// If the text should be UTF-8 and is not.

@@ -34,8 +34,9 @@ struct Bucket {
 /// Known buckets, so that access tokens are requested only once.
 static BUCKETS: Mutex<BTreeMap<String, Arc<Bucket>>> = Mutex::new(BTreeMap::new());
 
-/// Configures access to a bucket for this process, with settings named as in the crate `object_store` (`endpoint`,
-/// `region`, `access_key_id`, `skip_signature`; `base_url`, `bearer_token`). They override the environment.
+/// Configures access to an object-store bucket for this process, with settings named as in the crate `object_store`
+/// (`endpoint`, `region`, `access_key_id`, `skip_signature`; `base_url`, `bearer_token`). They override the
+/// environment.
 ///
 /// ```no_run
 /// use systole_data::objects::{RetryPolicy, configure};

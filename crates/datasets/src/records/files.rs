@@ -27,7 +27,7 @@ fn name_of(file: &Path) -> String {
     file.file_name().map_or(String::new(), |n| n.to_string_lossy().to_lowercase())
 }
 
-/// Whether a file's extension is that of a record file.
+/// Whether a file's extension is that of a record file (TFRecord, CSV, NumPy …).
 pub fn is_of_records(file: impl AsRef<Path>) -> bool {
     kind_of(file.as_ref()).is_some()
 }

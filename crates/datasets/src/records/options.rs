@@ -115,7 +115,7 @@ impl RecordOptions {
         self.features.as_ref().map(|text| text.parse()).transpose()
     }
 
-    /// Returns the table format, as far as it is set.
+    /// Returns the table format, as far as the options set it.
     ///
     /// # Errors
     /// If the encoding is unknown, or `decimal` is neither a comma nor a point.

@@ -91,7 +91,7 @@ impl Bert {
         Ok(())
     }
 
-    /// Builds the architecture.
+    /// Builds BERT's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0 or out of range, or there are more than 1,000 blocks.

@@ -82,7 +82,7 @@ impl ConvNeXt {
         Ok(())
     }
 
-    /// Builds the architecture.
+    /// Builds ConvNeXt's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, there are more than 1,000 blocks, or `projection_dims` does not have one entry per stage.

@@ -182,7 +182,7 @@ impl EfficientNetV2 {
         }
     }
 
-    /// Builds the architecture.
+    /// Builds EfficientNetV2's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0 or out of range, or the size is unknown.

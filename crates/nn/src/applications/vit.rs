@@ -108,7 +108,7 @@ impl ViT {
         Ok(())
     }
 
-    /// Builds the architecture.
+    /// Builds the vision transformer's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, there are more than 1,000 blocks, or `patch_size` does not divide `image_size`.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::time::Duration;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
-/// Context of a callback: what it may read and change.
+/// Context of a callback in `fit`: what the callback may read and change.
 pub struct FitCx<'a> {
     /// The model.
     pub model: &'a mut Model,
@@ -32,7 +32,7 @@ pub struct FitCx<'a> {
     pub is_within_epoch: bool,
 }
 
-/// Steps of an epoch and their time, without validation; in a resumed epoch, only those after resuming.
+/// Number and time of an epoch's steps, without validation; in a resumed epoch, only those after resuming.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EpochPace {
     /// Number of batches.
@@ -108,7 +108,7 @@ impl WriteRetry {
     }
 }
 
-/// State of a callback, stored in backups.
+/// State of a training callback, stored in backups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallbackState {
     /// Numbers and strings. JSON has no NaN: write floats with [`CallbackState::float`].

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use systole_data::format::tensorboard_events::HParamValue;
 use systole_ir::{Error, Result};
 
-/// Result of an argument check: the invalid argument and the error.
+/// Result of checking a callback's arguments: the invalid argument and the error.
 pub type ArgumentCheck = std::result::Result<(), (&'static str, Error)>;
 
 /// A callback that configurations can name. Its public fields are the keys of its table, with serde's `default` and

@@ -5,8 +5,8 @@ use super::config_callback::ConfigCallback;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Ends training as soon as the loss is NaN or infinite. All training does so even without it; on asynchronous devices,
-/// this callback checks after each step.
+/// Callback that ends training as soon as the loss is NaN or infinite. All training does so even without it; on
+/// asynchronous devices, this callback checks after each step.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -29,12 +29,12 @@ pub struct TerminateOnNaN {
 }
 
 impl TerminateOnNaN {
-    /// Checks after each step.
+    /// Creates a callback that checks the loss after each step.
     pub fn new() -> TerminateOnNaN {
         TerminateOnNaN { raise_error: false }
     }
 
-    /// Sets whether to end with an error, so that the program fails. Default: `false`.
+    /// Sets whether training ends with an error, so that the program fails. Default: `false`.
     pub fn raise_error(mut self, yes: bool) -> Self {
         self.raise_error = yes;
         self

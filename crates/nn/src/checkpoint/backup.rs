@@ -113,7 +113,7 @@ field_setters! {
     }
 }
 
-/// Position of a run: epoch, steps and data position.
+/// Position of a training run: epoch, steps and data position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunPosition {

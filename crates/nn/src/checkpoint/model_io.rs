@@ -275,7 +275,7 @@ impl Model {
             .or_else(|e| Model::load_with(path, &CustomObjects::new().uncompiled()).map_err(|_| e))
     }
 
-    /// Creates a model from the content of a file.
+    /// Creates a model from the content of a model file.
     pub fn from_file(file: ModelFile, custom: &CustomObjects) -> Result<Model> {
         let (file, packed) = file.split_packed()?;
         let architecture: Value = parse(&file, "architecture")?;

@@ -37,7 +37,7 @@ pub struct TextGenerator {
 }
 
 impl TextGenerator {
-    /// Feeds the prompt, which must have at least one token.
+    /// Creates a generator and feeds the prompt, which must have at least one token.
     ///
     /// # Errors
     /// If an argument of `sampling` is invalid, the prompt is empty, or one of its tokens is outside the vocabulary.

@@ -54,7 +54,7 @@ impl FeatureStatistics {
         }
     }
 
-    /// Number of images so far.
+    /// Number of images added so far.
     pub fn count(&self) -> u64 {
         self.count
     }

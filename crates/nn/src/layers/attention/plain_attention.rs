@@ -32,7 +32,7 @@ pub struct Attention {
     pub use_causal_mask: bool,
 }
 
-/// Score function of Attention.
+/// Score function of the layer [`Attention`]: dot product, or sum of tanh(query + key).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScoreMode {
