@@ -9,13 +9,13 @@ use crate::ops::{
 use systole_base::{Error, ErrorKind, Result, ResultExt};
 use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator};
 
-/// Opset version that is written.
+/// Opset version that exported ONNX models have.
 pub const OPSET: i64 = 17;
 
-/// IR version (file format) that is written.
+/// IR version (file format) that exported ONNX models have.
 pub const IR_VERSION: i64 = 8;
 
-/// Name of the batch dimension.
+/// Name of the batch dimension in exported ONNX models.
 pub const BATCH: &str = "N";
 
 /// Exports a TFLite graph as an ONNX model with the same inputs and outputs; images are `[N, H, W, C]`. The batch
@@ -43,8 +43,8 @@ pub fn export(lite: &Lite) -> Result<OnnxModel> {
     export_with_loops(lite, &[])
 }
 
-/// Like [`export`], for a float graph in which some operators together form a recurrent layer: these become one ONNX
-/// operator.
+/// Like [`export`], for a float graph in which some groups of operators are a recurrent layer each: these become one
+/// ONNX operator.
 ///
 /// # Errors
 /// See [`export`].

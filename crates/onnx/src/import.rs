@@ -7,7 +7,7 @@ use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::{Graph, GraphBuilder};
 
-/// Values for symbolic and unknown dimension sizes.
+/// Values for symbolic and unknown dimension sizes of an ONNX model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DimSizes {
     /// Sizes of symbolic dimensions by name.
@@ -17,7 +17,7 @@ pub struct DimSizes {
     pub given: Vec<(String, Vec<usize>)>,
 }
 
-/// An imported model.
+/// An imported ONNX model: the graph with its inputs and outputs.
 #[derive(Clone, Debug)]
 pub struct ImportedOnnx {
     /// The graph.
@@ -29,7 +29,7 @@ pub struct ImportedOnnx {
 }
 
 impl OnnxModel {
-    /// Imports the model as a graph. Symbolic dimension sizes are those in `sizes`, or 1.
+    /// Imports the ONNX model as a graph. Symbolic dimension sizes are those in `sizes`, or 1.
     ///
     /// # Errors
     /// If an operator is unsupported or a node is inconsistent (names the node), or if a symbolic size has two values.

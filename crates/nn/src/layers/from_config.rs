@@ -13,7 +13,7 @@ use serde_json::Map;
 use std::sync::Arc;
 
 impl BuiltIn {
-    /// Returns the layer of a class with default arguments; required ones are 0.
+    /// Returns the built-in layer of a class with default arguments; required ones are 0.
     pub fn with_defaults(class: &str) -> Option<BuiltIn> {
         let at = LAYER_NAMES.iter().position(|name| *name == class)?;
         Some(DEFAULTS[at]())
@@ -205,18 +205,19 @@ pub struct CustomObjects {
 pub type CustomLayers = CustomObjects;
 
 impl CustomObjects {
-    /// Creates an empty registry.
+    /// Creates an empty registry of custom objects.
     pub fn new() -> CustomObjects {
         CustomObjects::default()
     }
 
-    /// Adds the constructor of a layer class. It overrides a built-in layer of that name.
+    /// Adds the constructor of a custom layer class. It overrides a built-in layer of that name.
     pub fn with(mut self, class: &str, constructor: LayerConstructor) -> CustomObjects {
         self.layers.push((class.into(), constructor));
         self
     }
 
-    /// Adds a loss: a [`CustomLoss`](crate::loss::CustomLoss) or a [`Loss::custom`]. It gets the arguments in the file.
+    /// Adds a custom loss: a [`CustomLoss`](crate::loss::CustomLoss) or a [`Loss::custom`]. It gets the arguments in
+    /// the file.
     pub fn loss(mut self, loss: impl Into<Loss>) -> CustomObjects {
         if let Loss::Custom(own) = loss.into() {
             self.losses.push(own);
@@ -224,8 +225,8 @@ impl CustomObjects {
         self
     }
 
-    /// Adds a metric: a [`CustomMetric`](crate::metric::CustomMetric) or a [`Metric::custom`]. It gets the arguments in
-    /// the file.
+    /// Adds a custom metric: a [`CustomMetric`](crate::metric::CustomMetric) or a [`Metric::custom`]. It gets the
+    /// arguments in the file.
     pub fn metric(mut self, metric: impl Into<Metric>) -> CustomObjects {
         match metric.into() {
             Metric::Custom(own) => self.metrics.push(own),

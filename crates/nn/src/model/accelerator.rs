@@ -59,7 +59,7 @@ with_defaults! {
     }
 }
 
-/// State that the steps of a loop read and replace.
+/// State of a custom training loop: arrays that its steps read and replace.
 #[derive(Clone, Debug)]
 pub struct LoopState {
     /// Trainable weights by path.
@@ -83,13 +83,13 @@ pub struct LoopStep<B: TensorTree, A: TensorTree> {
     seed: u64,
 }
 
-/// A compiled function of the weights without an update, created by [`Accelerator::function`].
+/// A compiled function of the weights that does not update them, created by [`Accelerator::function`].
 pub struct LoopFunction<B: TensorTree, O: TensorTree> {
     function: BoxedJit<(Params, Params, B), O>,
 }
 
 impl Accelerator {
-    /// Sets the strategy.
+    /// Sets the distribution strategy.
     #[deprecated = "write Accelerator { strategy, ..default() }"]
     pub fn strategy(mut self, strategy: Strategy) -> Accelerator {
         self.strategy = strategy;
@@ -103,14 +103,14 @@ impl Accelerator {
         self
     }
 
-    /// Sets the number of steps per weight update.
+    /// Sets the number of steps per weight update (gradient accumulation).
     #[deprecated = "write Accelerator { gradient_accumulation_steps, ..default() }"]
     pub fn gradient_accumulation_steps(mut self, steps: usize) -> Accelerator {
         self.gradient_accumulation_steps = steps;
         self
     }
 
-    /// Creates the state of a loop that starts with these weights.
+    /// Creates the state of a custom training loop that starts with these weights.
     ///
     /// # Errors
     /// If a setting of the optimizer is invalid.
@@ -122,7 +122,7 @@ impl Accelerator {
         Ok(LoopState { params, frozen: Params::new(), optimizer: slots, steps: 0 })
     }
 
-    /// Creates the state of a loop that trains the weights of a built model.
+    /// Creates the state of a custom training loop that trains the weights of a built model.
     ///
     /// # Errors
     /// As [`Accelerator::prepare`], and if the model has no weights yet.
@@ -262,7 +262,7 @@ fn checked(loss: Tensor) -> Tensor {
 }
 
 impl<B: TensorTree, A: TensorTree> LoopStep<B, A> {
-    /// Runs a step and updates the state in place. Returns the loss, `f32[]`; reading it waits for the step.
+    /// Runs a training step and updates the state in place. Returns the loss, `f32[]`; reading it waits for the step.
     ///
     /// # Errors
     /// If the step cannot be compiled or the device fails. If the step had started, the state is lost.
@@ -283,14 +283,14 @@ impl<B: TensorTree, A: TensorTree> LoopStep<B, A> {
         Ok((loss, more))
     }
 
-    /// Number of compiled programs: one per argument types.
+    /// Number of compiled programs of the step: one per argument types.
     pub fn compiled_programs(&self) -> usize {
         self.function.compiled_programs()
     }
 }
 
 impl<B: TensorTree, O: TensorTree> LoopFunction<B, O> {
-    /// Runs the function with the current weights and a batch.
+    /// Runs the compiled function with the current weights and a batch.
     ///
     /// # Errors
     /// If it cannot be compiled, the device fails, or there are neither weights nor a batch.
@@ -320,7 +320,7 @@ impl LoopState {
         std::mem::replace(self, empty)
     }
 
-    /// Copies the weights back into the model they come from, to save it or predict with it.
+    /// Copies the loop's weights back into the model they come from, to save it or predict with it.
     ///
     /// # Errors
     /// If the model lacks one of the weights.

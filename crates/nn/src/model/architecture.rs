@@ -17,7 +17,7 @@ pub struct InputSpec {
     pub ty: Option<TensorType>,
 }
 
-/// Source of a layer's input.
+/// Source of a layer's input: a model input or another layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeInput {
     /// An input of the model.
@@ -26,7 +26,7 @@ pub enum NodeInput {
     Layer(usize),
 }
 
-/// A layer and its inputs. Nodes of the same name share weights.
+/// A layer in an architecture and its inputs. Nodes of the same name share weights.
 #[derive(Clone, Debug)]
 pub struct LayerNode {
     /// Unique name, first component of the weights' paths.
@@ -142,7 +142,7 @@ impl Architecture {
         Architecture { nodes, output, more_outputs, ..self }
     }
 
-    /// All outputs, in order.
+    /// Returns all outputs of the architecture, in order.
     pub fn outputs(&self) -> impl Iterator<Item = NodeInput> + '_ {
         std::iter::once(self.output).chain(self.more_outputs.iter().copied())
     }
@@ -163,7 +163,7 @@ impl Architecture {
         fed && self.inputs.len() == 1 && self.outputs().eq([place(self.nodes.len())])
     }
 
-    /// Adds a network whose weight paths start with `name`; `inputs` are the types of one sample of its inputs. Custom
+    /// Adds a network whose weight paths start with `name`; `inputs` are the types of one sample of each input. Custom
     /// training steps call it ([`crate::StepCx::network`]), predictions do not.
     ///
     /// # Errors
@@ -275,7 +275,7 @@ impl Architecture {
         self.outputs().map(|source| value(source, inputs, &outputs)).collect()
     }
 
-    /// Reports the first invalid layer argument, or different layers with the same name.
+    /// Reports the first invalid layer argument of the architecture, or different layers with the same name.
     pub fn check(&self) -> Result<()> {
         self.networks
             .iter()
@@ -303,7 +303,7 @@ impl Architecture {
         }
     }
 
-    /// Returns JSON for model files.
+    /// Returns the architecture as JSON for model files.
     pub fn to_json(&self) -> Value {
         let source = |s: &NodeInput| match s {
             NodeInput::Input(i) => json!({ "input": i }),
@@ -337,7 +337,7 @@ impl Architecture {
         all
     }
 
-    /// Reads the JSON of a model file. Every reference is checked, so no file can cause a panic.
+    /// Reads an architecture from the JSON of a model file. Every reference is checked, so no file can cause a panic.
     pub fn from_json(value: &Value, custom: &CustomLayers) -> Result<Architecture> {
         let inputs =
             list(value, "inputs")?.iter().map(input_from_json).collect::<Result<Vec<InputSpec>>>()?;

@@ -16,7 +16,7 @@ use std::path::Path;
 use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
 
-/// Format version that this build writes and accepts.
+/// Format version of model files that this build writes and accepts.
 pub const FORMAT_VERSION: &str = "1";
 
 /// Start of the header, up to the digits of its checksum.
@@ -51,12 +51,12 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Returns an array by name.
+    /// Returns an array of the model file by name.
     pub fn get(&self, name: &str) -> Option<&Literal> {
         self.tensors.iter().find(|(n, _)| n == name).map(|(_, value)| value)
     }
 
-    /// Writes the file atomically: at every instant `path` holds the complete old file or the complete new one.
+    /// Writes the model file atomically: at every instant `path` holds the complete old file or the complete new one.
     ///
     /// # Errors
     /// If the disk is full, the folder is missing or write-protected, or a name is used twice.
@@ -91,7 +91,7 @@ impl ModelFile {
         Ok(f(&parts))
     }
 
-    /// Reads and verifies a file.
+    /// Reads and verifies a model file.
     ///
     /// # Errors
     /// If it cannot be read, or its contents differ from what was written.
@@ -116,7 +116,7 @@ impl ModelFile {
         ModelFile::read(&mut file, about.len()).at(|| path.display().to_string())
     }
 
-    /// Reads and verifies a file of `length` bytes.
+    /// Reads and verifies a model file of `length` bytes.
     pub fn read(source: &mut dyn Read, length: u64) -> Result<ModelFile> {
         let header = read_header(source, length)?;
         check_header_sum(&header)?;

@@ -94,14 +94,14 @@ impl OutputLosses {
         numbered(prefixed)
     }
 
-    /// Losses that are logged separately: index and name.
+    /// Returns the output losses that are logged separately: index and name.
     pub fn losses(&self) -> impl Iterator<Item = (usize, String)> {
         let apart = self.has_several_losses();
         let with_loss = self.all.iter().enumerate().filter(move |(_, goal)| apart && goal.loss.is_some());
         with_loss.map(|(i, goal)| (i, format!("{}_loss", goal.name)))
     }
 
-    /// Whether several losses are logged separately.
+    /// Whether the losses of several outputs are logged separately.
     pub fn has_several_losses(&self) -> bool {
         self.all.iter().filter(|goal| goal.loss.is_some()).count() > 1
     }

@@ -155,17 +155,17 @@ impl StepCx {
         self.sample_weight.as_ref()
     }
 
-    /// Number of samples.
+    /// Number of samples of the batch.
     pub fn batch_size(&self) -> usize {
         self.fields.first().map_or(0, |x| x.dim(0))
     }
 
-    /// Context for calling layers.
+    /// Returns the layer context, for calling layers.
     pub fn cx(&mut self) -> &mut Cx {
         &mut self.cx
     }
 
-    /// Whether this is a training step.
+    /// Whether this is a training step rather than validation.
     pub fn training(&self) -> bool {
         self.updates.is_some()
     }
@@ -267,8 +267,9 @@ impl StepCx {
         self.trainable.names().filter(of).map(str::to_string).collect()
     }
 
-    /// Updates weights to minimize `loss` (`f32[]`), and returns it: those of this network, or for `""` of the model's
-    /// own layers. The rest of the step sees the updated weights. In validation only computes the loss.
+    /// Updates weights to minimize `loss` (`f32[]`), and returns the loss. The weights are those of this network, or
+    /// for `""` of the model's own layers. The rest of the step sees the updated weights. In validation only computes
+    /// the loss.
     #[track_caller]
     pub fn minimize(&mut self, network: &str, loss: impl FnOnce(&mut StepCx) -> Tensor) -> Tensor {
         let value = scalar(loss(self));

@@ -9,7 +9,7 @@ use crate::model::quantize_options::Quantize;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Trained value range of a tensor of a layer.
+/// Value range of a tensor of a layer, learned by quantization-aware training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainedRange {
     /// Layer name.

@@ -37,7 +37,7 @@ pub struct BatchSizeResult {
 }
 
 impl BatchSizeFinder {
-    /// Searches the largest batch that fits. `needs` returns the bytes that a step with a number of samples needs;
+    /// Searches for the largest batch that fits. `needs` returns the bytes that a step with a number of samples needs;
     /// `unit` devices share a batch.
     ///
     /// # Errors

@@ -56,8 +56,8 @@ impl LoopBackup {
         Ok(LoopBackup { backups: BackupWriter::open(options)? })
     }
 
-    /// Restores the states from the newest intact backup and returns the data position of the next step; `None` if
-    /// there is no backup.
+    /// Restores the loop's states from the newest intact backup and returns the data position of the next step; `None`
+    /// if there is no backup.
     ///
     /// # Errors
     /// If no backup is intact, or the states in it have other arrays.
@@ -97,7 +97,7 @@ impl LoopBackup {
         self.backups.save(step, false, || snapshot(states, data, false))
     }
 
-    /// Writes a final backup and waits for it.
+    /// Writes a final backup of the loop and waits for it.
     ///
     /// # Errors
     /// If it cannot be written.

@@ -40,7 +40,7 @@ impl Default for LoraOptions {
 const FORMAT: &str = "lora";
 
 impl LoraOptions {
-    /// Returns the first invalid argument, the problem and a hint.
+    /// Returns the first invalid LoRA argument, the problem and a hint.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         let alpha = self.alpha.filter(|a| !(a.is_finite() && *a > 0.0));
         if self.rank == 0 || self.rank > 1 << 16 {
@@ -137,7 +137,7 @@ impl Model {
         self.weights().into_iter().filter_map(one).collect()
     }
 
-    /// Returns the paths of weights kept as integers in memory, next to adapters.
+    /// Returns the paths of weights kept as integers (quantized) in memory, next to LoRA adapters.
     pub fn packed_weights(&self) -> Vec<String> {
         let of = |node: &LayerNode| {
             let own = node.layer.adapters().map(|own| own.packed.keys().cloned().collect::<Vec<_>>());
@@ -232,7 +232,7 @@ impl Model {
         self.recompile()
     }
 
-    /// Whether any layer of the model has adapters.
+    /// Whether any layer of the model has LoRA adapters.
     pub fn has_adapters(&self) -> bool {
         self.architecture.nodes.iter().any(|node| node.layer.adapters().is_some())
     }
@@ -280,7 +280,8 @@ impl Model {
         Ok(merged)
     }
 
-    /// Merges the adapters into the kernels and makes the whole model trainable again. The optimizer's state is reset.
+    /// Merges the LoRA adapters into the kernels and makes the whole model trainable again. The optimizer's state is
+    /// reset.
     ///
     /// # Errors
     /// See [`Model::weight`].
@@ -289,7 +290,7 @@ impl Model {
         self.restructure(plain, values)
     }
 
-    /// Writes only the adapters: `dense/lora_kernel_a`, …, with rank and alpha in the metadata.
+    /// Writes only the LoRA adapters: `dense/lora_kernel_a`, …, with rank and alpha in the metadata.
     ///
     /// # Errors
     /// If the model has no adapters, or the file cannot be written.
@@ -307,7 +308,7 @@ impl Model {
         if self.leads() { file.save(path.as_ref()) } else { Ok(()) }
     }
 
-    /// Loads the adapters of a file from [`Model::save_adapters`] into a model with the same adapters.
+    /// Loads the LoRA adapters of a file from [`Model::save_adapters`] into a model with the same adapters.
     ///
     /// # Errors
     /// If the file is damaged, or its adapters differ from the model's; names the first.

@@ -103,8 +103,8 @@ impl Model {
         Some(BatchShare { parts, of })
     }
 
-    /// Checks that all hosts have equal values. `things` are names with this host's values. Every host must call it
-    /// with the same names. Does nothing with a single host.
+    /// Checks that all hosts have equal values. `things` are names with this host's values. Every host must call this
+    /// function with the same names. Does nothing with a single host.
     ///
     /// # Errors
     /// If a host has a different value; names it and the lines that differ.

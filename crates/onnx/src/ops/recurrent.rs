@@ -259,7 +259,7 @@ pub struct OnnxRecurrent {
     pub weights: [Literal; 3],
 }
 
-/// Type of a recurrent ONNX operator.
+/// Kind of a recurrent ONNX operator: LSTM or GRU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnnxRecurrentKind {
     /// Gates in the order input, output, forget, cell.

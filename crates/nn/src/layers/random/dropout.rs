@@ -20,7 +20,7 @@ pub struct Dropout {
     pub noise_shape: Option<NoiseShape>,
 }
 
-/// Shape of a dropout mask; 0 stands for the input's size.
+/// Shape of a dropout mask; 0 stands for the size of the layer's input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<Option<usize>>")]
 pub struct NoiseShape(Vec<usize>);

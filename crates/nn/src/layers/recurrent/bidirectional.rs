@@ -176,7 +176,7 @@ setters!(LayerSpec:
 );
 
 impl LayerSpec {
-    /// Layer of Bidirectional's backward direction; it must have `go_backwards`.
+    /// Sets the layer of Bidirectional's backward direction; it must have `go_backwards`.
     #[track_caller]
     pub fn backward_layer(self, layer: impl Into<LayerSpec>) -> LayerSpec {
         let layer = layer.into();
