@@ -50,18 +50,18 @@ pub struct AheadCompiler {
 }
 
 impl AheadCompiler {
-    /// Creates the compiler of a plugin library. Children run this program; see [`serve`].
+    /// Creates the ahead-of-time compiler of a plugin library. Child processes run this program; see [`serve`].
     pub fn new(library: PathBuf) -> Result<AheadCompiler> {
         let program = std::env::current_exe().map_err(|e| Error::io("cannot find", "this program", e))?;
         Ok(AheadCompiler { library, program, cache: None })
     }
 
-    /// Adds a cache of compiled programs.
+    /// Adds a cache of compiled programs to the ahead-of-time compiler.
     pub fn with_cache(self, cache: CompileCache) -> AheadCompiler {
         AheadCompiler { cache: Some(cache), ..self }
     }
 
-    /// Sets another program for the children: one that calls [`serve`] for [`COMMAND`].
+    /// Sets the program that child processes run, instead of this one: a program that calls [`serve`] for [`COMMAND`].
     pub fn with_program(self, program: PathBuf) -> AheadCompiler {
         AheadCompiler { program, ..self }
     }
@@ -331,8 +331,8 @@ impl ErrorInFile {
     }
 }
 
-/// Child side: handles the request in a directory. User programs that compile ahead of time must call it if their first
-/// argument is [`COMMAND`], with the second argument.
+/// Child-process side of ahead-of-time compilation: handles the request in a directory. User programs that compile
+/// ahead of time must call `serve` if their first argument is [`COMMAND`], with the second argument.
 pub fn serve(folder: &Path) -> Result<()> {
     end_with_parent();
     let folder = RequestDir(folder);

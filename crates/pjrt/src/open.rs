@@ -10,7 +10,7 @@ use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_runtime::Backend;
 
-/// Opens a platform's devices through the plugin that was found; compiled programs are cached in `cache`.
+/// Opens a platform's devices through the plugin that was found, as a backend; compiled programs are cached in `cache`.
 ///
 /// # Errors
 /// If this machine has no such device, there is no plugin, or the plugin returns an error.

@@ -7,7 +7,7 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::AotTopology;
 
 impl Gpu {
-    /// Returns the compile target for `count` GPUs of one machine.
+    /// Returns the ahead-of-time compile target for `count` GPUs of one machine.
     ///
     /// ```
     /// let tables = systole_plan::Tables::built_in()?;

@@ -15,7 +15,7 @@ const HISTORY: &str = include_str!("../tables/history.toml");
 const BUILT_IN: [(&str, &str); 3] =
     [(TPU, "tables/tpu.toml"), (GPU, "tables/gpu.toml"), (HISTORY, "tables/history.toml")];
 
-/// All tables.
+/// All tables of chips, slices and prices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChipTables {
     /// TPU generations, oldest first.
@@ -210,7 +210,7 @@ fn same() -> f64 {
     1.0
 }
 
-/// A GPU.
+/// A GPU with its published figures.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
@@ -245,7 +245,7 @@ pub struct Gpu {
     pub target: Option<GpuTarget>,
 }
 
-/// Compiler target data in which GPUs differ.
+/// Compiler target data of a GPU (XLA's GpuTargetConfig), as far as GPUs differ.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuTarget {
@@ -316,13 +316,13 @@ fn second() -> f64 {
 }
 
 impl ChipTables {
-    /// Returns the built-in tables.
+    /// Returns the built-in tables of chips and prices.
     pub fn built_in() -> Result<ChipTables> {
         ChipTables::from_texts(&BUILT_IN)
     }
 
-    /// Returns the built-in tables overlaid with a user's TOML. Entries with an existing name replace its fields, other
-    /// entries are added. A price replaces the price of the same chip and region.
+    /// Returns the built-in chip tables overlaid with a user's TOML. Entries with an existing name replace its fields,
+    /// other entries are added. A price replaces the price of the same chip and region.
     ///
     /// ```
     /// use systole_plan::Tables;
@@ -376,7 +376,7 @@ impl ChipTables {
         self.gpus.iter().find(|g| g.name == name)
     }
 
-    /// Names of the machines compared by default: small ones of every kind.
+    /// Names of the machines that `systole plan` compares by default: small ones of every kind.
     pub fn usual(&self) -> impl Iterator<Item = &str> {
         let tpus = self.tpus.iter().flat_map(|t| &t.usual);
         tpus.chain(self.gpus.iter().flat_map(|g| &g.usual)).map(String::as_str)

@@ -63,8 +63,8 @@ impl TpuSlice {
         Ok(TpuSlice::shaped(tpu, topology))
     }
 
-    /// Like [`Slice::of`], but also accepts topologies that the compiler supports and no cloud sells, such as `v2:1x1`.
-    /// A generation alone means one chip.
+    /// Like [`TpuSlice::of`], but also accepts topologies that the compiler supports and no cloud sells, such as
+    /// `v2:1x1`. A generation alone means one chip.
     ///
     /// ```
     /// use systole_plan::{Slice, Tables};
@@ -94,7 +94,7 @@ impl TpuSlice {
         }
     }
 
-    /// Returns every named slice, by generation and size.
+    /// Returns every named TPU slice, by generation and size.
     pub fn all(tables: &ChipTables) -> Vec<TpuSlice> {
         let of = |t: &Tpu| {
             let mut found: Vec<TpuSlice> =
@@ -105,13 +105,13 @@ impl TpuSlice {
         tables.tpus.iter().flat_map(of).collect()
     }
 
-    /// Topology name for libtpu: `v5e:4x4`.
+    /// Topology name of the slice for libtpu: `v5e:4x4`.
     pub fn libtpu(&self, tables: &ChipTables) -> String {
         let tpu = tables.tpu(&self.generation);
         format!("{}:{}", tpu.map_or(self.generation.as_str(), |t| &t.libtpu), joined(&self.topology))
     }
 
-    /// Returns the target of ahead-of-time compilation.
+    /// Returns the slice's target for ahead-of-time compilation.
     pub fn ahead(&self, tables: &ChipTables) -> AotTopology {
         AotTopology {
             topology: self.libtpu(tables),
@@ -123,17 +123,17 @@ impl TpuSlice {
         }
     }
 
-    /// Chips of all slices.
+    /// Number of chips of all slices.
     pub fn all_chips(&self) -> usize {
         self.chips * self.slices
     }
 
-    /// Devices of all slices.
+    /// Number of devices of all slices.
     pub fn all_devices(&self) -> usize {
         self.devices * self.slices
     }
 
-    /// Name, prefixed by the number of slices if there are several.
+    /// Name of the slice, prefixed by the number of slices if there are several.
     pub fn title(&self) -> String {
         if self.slices == 1 { self.name.clone() } else { format!("{}*{}", self.slices, self.name) }
     }

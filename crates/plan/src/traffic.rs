@@ -4,7 +4,7 @@ use crate::hlo_module::{HloComputation, HloInstruction, OptimizedHlo};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use systole_ir::Result;
 
-/// Collectives of one kind.
+/// Collectives of one kind in a compiled program: number of runs and bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveTraffic {
     /// HLO opcode: `all-reduce`, `all-gather`, `reduce-scatter`, …

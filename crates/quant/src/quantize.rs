@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
 use systole_tflite::{ScaleRule, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
 
-/// Quantization options.
+/// Options of int8 quantization.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QuantizeOptions {
     /// Whether each output channel of a convolution has its own weight scale.
@@ -32,13 +32,13 @@ impl Default for QuantizeOptions {
 }
 
 impl QuantizeOptions {
-    /// Returns options with one scale per tensor, also for weights.
+    /// Returns quantization options with one scale per tensor, also for weights.
     pub fn per_tensor() -> QuantizeOptions {
         QuantizeOptions { per_channel: false, ..QuantizeOptions::default() }
     }
 }
 
-/// Quantizes the graph to int8: inputs, outputs and everything between, except skipped layers.
+/// Quantizes a float TFLite graph to int8: inputs, outputs and everything between, except skipped layers.
 ///
 /// # Errors
 /// If a layer has no int8 form, a range is invalid, or a scale underflows; names the layer.

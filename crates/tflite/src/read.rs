@@ -8,7 +8,7 @@ use crate::write::dtype_of;
 use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType};
 
 impl TfliteModel {
-    /// Parses a file; `name` is the file name for error messages.
+    /// Parses a `.tflite` file; `name` is the file name for error messages.
     ///
     /// # Errors
     /// If the bytes are not a .tflite file, truncated or inconsistent, or use an unknown operator or element type. No

@@ -8,10 +8,10 @@
 use std::fmt;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Bytes per instruction.
+/// Bytes per TPU v1 instruction.
 pub const BYTES: usize = 12;
 
-/// Operand widths of a multiplication.
+/// Operand widths of a matrix multiplication on TPU v1: 8 or 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
     /// 8 × 8 bits: one row per cycle.
@@ -23,7 +23,7 @@ pub enum Speed {
 }
 
 impl Speed {
-    /// Returns the cycles per row.
+    /// Returns the cycles per input row of a multiplication with these operand widths.
     pub fn cycles(self) -> usize {
         match self {
             Speed::Full => 1,
@@ -44,7 +44,7 @@ macro_rules! numbered {
         }
 
         impl $name {
-            /// All variants in numeric order.
+            /// All variants of the instruction field, in numeric order.
             pub const ALL: &[$name] = &[$($name::$variant),*];
         }
     };
@@ -279,7 +279,7 @@ impl Instruction {
         }
     }
 
-    /// Decodes 12 bytes.
+    /// Decodes an instruction from 12 bytes.
     ///
     /// # Errors
     /// If the opcode, flags, function or register is unknown.

@@ -158,7 +158,7 @@ impl WeightRule {
     }
 }
 
-/// An exported file with its mapping.
+/// An exported weight file with its mapping of names.
 pub struct ExportedFile {
     /// File contents.
     pub bytes: Vec<u8>,
@@ -168,7 +168,7 @@ pub struct ExportedFile {
     pub notes: Vec<String>,
 }
 
-/// Line of the displayed mapping: an external array and a weight.
+/// Line of the displayed weight mapping: an external array and a weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportRow {
     /// External name, or several joined by ` + `.
@@ -183,7 +183,7 @@ pub struct ImportRow {
     pub how: String,
 }
 
-/// Result of an import.
+/// Result of importing weights: the mapping and unmatched tensors.
 #[derive(Clone, Debug, Default)]
 pub struct ImportReport {
     /// Imported weights.

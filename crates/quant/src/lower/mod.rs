@@ -21,8 +21,8 @@ use systole_nn::{LayerLowering, Model as Layers, NodeInput};
 use systole_onnx::{OnnxModel as Onnx, OnnxRecurrent};
 use systole_tflite::{TfliteModel, TfliteTensor};
 
-/// Lowers a built model to a float graph `f32[1, …] → f32[1, …]`. Batch normalization and activations are folded into
-/// preceding operators; training-only layers (dropout, noise) are dropped.
+/// Lowers a built model to a float TFLite graph `f32[1, …] → f32[1, …]`. Batch normalization and activations are folded
+/// into preceding operators; training-only layers (dropout, noise) are dropped.
 ///
 /// # Errors
 /// If the model is not built, or a layer has no TFLite operators; names the layer.
