@@ -73,7 +73,7 @@ impl Machine {
         Ok(Machine::Gpus(gpu.clone(), count))
     }
 
-    /// Like [`Machine::of`], but also accepts the slices of [`Slice::compilable`].
+    /// Like [`Machine::of`], but also accepts the slices of [`TpuSlice::compilable`].
     pub fn compilable(name: &str, tables: &ChipTables) -> Result<Machine> {
         let unsold = || TpuSlice::compilable(name, tables).map(Machine::Slice);
         Machine::of(name, tables).or_else(|refused| unsold().map_err(|_| refused))

@@ -63,7 +63,7 @@ impl TpuSlice {
         Ok(TpuSlice::shaped(tpu, topology))
     }
 
-    /// Like [`Slice::of`], but also accepts topologies that the compiler supports and no cloud sells, such as `v2:1x1`.
+    /// Like [`TpuSlice::of`], but also accepts topologies that the compiler supports and no cloud sells, such as `v2:1x1`.
     /// A generation alone means one chip.
     ///
     /// ```

@@ -92,7 +92,7 @@ impl FloatPredictor {
     }
 }
 
-/// Like [`FloatPredictor::predict`], for a graph that is used once.
+/// Like [`FloatPredictor::of`], for a graph that is used once.
 ///
 /// # Errors
 /// See [`FloatPredictor`].
