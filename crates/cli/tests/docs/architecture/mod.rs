@@ -7,6 +7,7 @@ mod api;
 mod dependencies;
 mod functions;
 mod rooms;
+mod type_names;
 
 use std::process::Command;
 
