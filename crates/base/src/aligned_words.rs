@@ -85,8 +85,7 @@ impl Drop for AlignedWords {
     }
 }
 
-/// Rounds `n` up to a size class: a multiple of a quarter of the power of two below it. Arrays of similar size share a
-/// class.
+/// Rounds `n` up to a size class: a multiple of a quarter of the power of two below it. Arrays of similar size share a class.
 fn roomy(n: usize) -> usize {
     if !(SMALL..LARGE).contains(&n) {
         return n;

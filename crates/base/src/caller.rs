@@ -16,8 +16,7 @@ pub fn user_line(place: &Location) -> Option<String> {
     (!is_rusts && !is_ours(file!(), file)).then(|| format!("{}:{}", place.file(), place.line()))
 }
 
-/// Whether `file` is a source file of a Systole crate, given the path of this file (`this`). Examples and tests count
-/// as user code.
+/// Whether `file` is a source file of a Systole crate, given the path of this file (`this`). Examples and tests count as user code.
 fn is_ours(this: &str, file: &str) -> bool {
     if let Some(root) = this.strip_suffix("crates/base/src/caller.rs") {
         let inner = file.strip_prefix(root).unwrap_or_default();

@@ -1,7 +1,6 @@
 //! Element types ([`DType`]) and single elements of any type ([`Scalar`]).
 //!
-//! [`Scalar`] is the interpreter's element: wide enough to hold any value of any [`DType`] exactly. It is not optimized
-//! for speed.
+//! [`Scalar`] is the interpreter's element: wide enough to hold any value of any [`DType`] exactly. It is not optimized for speed.
 
 use half::{bf16, f16};
 use std::fmt;
@@ -199,8 +198,7 @@ impl Scalar {
         }
     }
 
-    /// Converts like StableHLO `convert`: float → integer truncates toward zero and saturates, anything → bool is `!=
-    /// 0`.
+    /// Converts like StableHLO `convert`: float → integer truncates toward zero and saturates, anything → bool is `!= 0`.
     pub fn convert_to(self, dtype: DType) -> Scalar {
         match self {
             Scalar::Float(f) if dtype.is_int() => match dtype {

@@ -54,13 +54,7 @@ struct ErrorInner {
 impl Error {
     /// Creates an error from its message.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Error {
-        Error(Box::new(ErrorInner {
-            kind,
-            what: what.into(),
-            place: Vec::new(),
-            why: Vec::new(),
-            hint: None,
-        }))
+        Error(Box::new(ErrorInner { kind, what: what.into(), place: vec![], why: vec![], hint: None }))
     }
 
     /// Wraps an I/O error of an action on a path: `Error::io("cannot read", path, e)`. Keeps the message of an

@@ -38,8 +38,7 @@ knobs! {
     /// log level; 1: devices and compile times; 2: each kernel's time and rate; 3: each compiler pass; 4: the schedule
     /// of each program
     LOG: "0..4", "0";
-    /// what SYSTOLE_LOG=2 prints when a program ends; layers: time per layer and the slowest kernels; kernels: each
-    /// kernel
+    /// what SYSTOLE_LOG=2 prints when a program ends; layers: time per layer and the slowest kernels; kernels: each kernel
     PROFILE: "layers|kernels", "kernels";
     /// number of worker threads of the CPU backend; 0: one per core this process may use. Results do not depend on it
     THREADS: "0..1024", "0";
@@ -50,14 +49,12 @@ knobs! {
     /// on: training and prediction compute 3x3 convolutions with the Winograd algorithm (16 products instead of 36)
     /// where that is faster; off: direct convolution
     WINOGRAD: "on|off", "on";
-    /// on: in training and prediction, fused bf16 or f16 ops keep intermediate values in f32; off: each op rounds its
-    /// result
+    /// on: in training and prediction, fused bf16 or f16 ops keep intermediate values in f32; off: each op rounds its result
     EXCESS_PRECISION: "on|off", "on";
     /// on: run parts of a program on blocks of samples that fit into the cache; off: run one op after the other; a
     /// number: use this block size, for experiments
     BLOCKS: "on|off|ROWS", "on";
-    /// on: compile element-wise programs to machine code, on CPUs with AVX2 or AVX-512; off: interpret them, with the
-    /// same results
+    /// on: compile element-wise programs to machine code, on CPUs with AVX2 or AVX-512; off: interpret them, with the same results
     JIT: "on|off", "on";
     /// CPU kernel to prefer within its family, or to avoid with a leading -, for experiments; steps that it does not
     /// support run as usual. `systole show MODEL --stage kernels` lists a model's kernels
@@ -87,11 +84,9 @@ knobs! {
     CACHE: "PATH", "";
     /// maximum size of the cache of compiled accelerator programs, oldest evicted first; off: no cache
     COMPILE_CACHE: "BYTES|8GiB|off", "8GiB";
-    /// on: GPU programs give the same bits in every run (xla_gpu_deterministic_ops); off: XLA picks the fastest
-    /// algorithms
+    /// on: GPU programs give the same bits in every run (xla_gpu_deterministic_ops); off: XLA picks the fastest algorithms
     GPU_DETERMINISM: "on|off", "on";
-    /// time in which training may finish its step and save after Ctrl-C or SIGTERM; afterwards it exits with the last
-    /// backup
+    /// time in which training may finish its step and save after Ctrl-C or SIGTERM; afterwards it exits with the last backup
     GRACE: "SECONDS", "25";
     /// 1: verify the graph after every compiler pass (always on in debug builds)
     PARANOID: "0|1", "0";
@@ -137,8 +132,7 @@ pub fn variable(name: &str) -> Option<String> {
 /// Values set by command-line options: setting environment variables is unsafe once threads run.
 static OVERRIDES: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
-/// Overrides a variable for this process, with priority over the environment. For command-line options, before threads
-/// start.
+/// Overrides a variable for this process, with priority over the environment. For command-line options, before threads start.
 pub fn override_value(knob: EnvVar, value: impl Into<String>) {
     let mut overrides = OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner);
     overrides.retain(|(name, _)| *name != knob.name);

@@ -79,7 +79,7 @@ impl Int8Program {
     /// Compiles an int8 `.tflite` graph.
     ///
     /// # Errors
-    /// If the graph is invalid ([`Model::check`]).
+    /// If the graph is invalid ([`TfliteModel::check`]).
     pub fn new(model: TfliteModel, settings: &Settings) -> Result<Int8Program> {
         model.check()?;
         let mut root: Vec<usize> = (0..model.tensors.len()).collect();

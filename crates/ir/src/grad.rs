@@ -8,8 +8,7 @@ use systole_base::{Error, ErrorKind, TensorType};
 
 /// Computes the gradients of the scalar `y: T[]` with respect to each of `xs`, with the types of `xs`.
 ///
-/// Values that `y` does not depend on get zeros. A non-differentiable op on the path is an error that names the op and
-/// the reason.
+/// Values that `y` does not depend on get zeros. A non-differentiable op on the path is an error that names the op and the reason.
 #[track_caller]
 pub fn grad(y: &Tensor, xs: &[&Tensor]) -> Vec<Tensor> {
     if y.rank() != 0 && !y.is_poisoned() {
@@ -127,8 +126,7 @@ fn back_through(
     }
 }
 
-/// Differentiates through recomputed copies of the nodes in `run`, so that their values need not be stored since the
-/// forward pass.
+/// Differentiates through recomputed copies of the nodes in `run`, so that their values need not be stored since the forward pass.
 fn back_through_again(
     g: &GraphBuilder,
     run: Range<usize>,

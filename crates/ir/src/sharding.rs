@@ -23,8 +23,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Creates a mesh from axis names and sizes. Errors if there is no axis, a size is 0, or a name is invalid or
-    /// repeated.
+    /// Creates a mesh from axis names and sizes. Errors if there is no axis, a size is 0, or a name is invalid or repeated.
     pub fn new<N: Into<String>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
         let axes: Vec<(String, usize)> = axes.into_iter().map(|(n, s)| (n.into(), s)).collect();
         let wrong = |what: String| {
@@ -119,10 +118,7 @@ impl Sharding {
     pub fn of_axes(dims: &[Vec<String>], mesh: &Mesh, ty: &TensorType) -> Result<Sharding> {
         let refused = |what: String| Error::new(ErrorKind::Data, what);
         if dims.len() != ty.rank() {
-            return Err(refused(format!(
-                "got a sharding of {} dimensions for an array of type {ty}",
-                dims.len()
-            )));
+            return Err(refused(format!("got {} sharding dimensions for {ty}", dims.len())));
         }
         let mut whole = Sharding::replicated(ty.rank());
         for (d, name) in dims.iter().enumerate().flat_map(|(d, axes)| axes.iter().map(move |name| (d, name)))
@@ -164,15 +160,12 @@ impl Sharding {
     pub fn local(&self, mesh: &Mesh, ty: &TensorType) -> Result<TensorType> {
         let wrong = |what: String| Error::new(ErrorKind::Config, what).at(format!("mesh {mesh}, array {ty}"));
         if self.rank() != ty.rank() {
-            return Err(wrong(format!(
-                "a sharding of {} dimensions does not match the array's rank",
-                self.rank()
-            )));
+            return Err(wrong(format!("the sharding has {} dimensions, unlike the array", self.rank())));
         }
         let used: Vec<usize> = self.dims.iter().flatten().copied().collect();
         if let Some(axis) = used.iter().find(|&&a| a >= mesh.axes.len()) {
             return Err(wrong(format!(
-                "a sharding uses axis {axis}, but the mesh has {} axes",
+                "the sharding uses axis {axis} of a mesh of {} axes",
                 mesh.axes.len()
             )));
         }
@@ -193,8 +186,7 @@ impl Sharding {
         Ok(ty.with_shape(Shape::new(local)))
     }
 
-    /// Index range of each dimension of an array of shape `whole` that a device holds. Call [`local`](Sharding::local)
-    /// first.
+    /// Index range of each dimension of an array of shape `whole` that a device holds. Call [`local`](Sharding::local) first.
     pub fn ranges(&self, mesh: &Mesh, whole: &Shape, device: usize) -> SmallVec<[Range<usize>; 4]> {
         let at = mesh.coordinates(device);
         let range = |(axes, &size): (&SmallVec<[usize; 1]>, &usize)| {

@@ -85,7 +85,7 @@ pub struct Launch {
     env: BTreeMap<String, String>,
     /// Indices of the processes whose output is shown; `None`: all.
     pub shown: Option<Vec<u32>>,
-    /// Whether to keep a JSON object that the first process prints, for the [`Summary`].
+    /// Whether to keep a JSON object that the first process prints, for the [`LaunchSummary`].
     pub collect_result: bool,
 }
 

@@ -198,7 +198,7 @@ fn no_comparison_of_class_names_decides_behaviour() {
     for krate in ["nn", "quant", "weights"] {
         sources(&root.join(krate).join("src"), &mut files);
     }
-    let registry = ["nn/src/layers/read.rs", "nn/src/layers/built_in.rs", "nn/src/optimizer/"];
+    let registry = ["nn/src/layers/from_config.rs", "nn/src/layers/built_in.rs", "nn/src/optimizer/"];
     let of_keras = ["weights/src/keras/", "weights/src/names/keras.rs"];
     let may = |path: &Path| {
         let path = path.to_string_lossy().replace('\\', "/");

@@ -82,7 +82,7 @@ fn types_that_train_models_have_an_example_that_runs() {
     // Structs within macros are indented.
     let is_type = |l: &str| ["pub struct ", "pub trait "].iter().any(|head| l.trim_start().starts_with(head));
     let of = |file: &str| items(&source(file), is_type);
-    let named = ["FitCx", "CallbackState", "Configured", "Place", "Pace"];
+    let named = ["FitCx", "CallbackState", "ConfigCallback", "CallbackRunInfo", "EpochPace"];
     let files = std::fs::read_dir(source("callback")).unwrap().map(|e| e.unwrap().file_name());
     let files = files.map(|name| format!("callback/{}", name.into_string().unwrap()));
     let callbacks: Vec<Item> = files.flat_map(|file| of(&file)).collect();
@@ -93,10 +93,10 @@ fn types_that_train_models_have_an_example_that_runs() {
     for file in [
         "train/fit/options.rs",
         "checkpoint/backup.rs",
-        "checkpoint/best.rs",
+        "checkpoint/best_model.rs",
         "model/mod.rs",
         "layer/mod.rs",
-        "custom.rs",
+        "custom_objects.rs",
         "model/architecture.rs",
     ] {
         let wanted = [

@@ -1,7 +1,7 @@
 //! Estimates memory, step time and cost of a program on TPU slices, GPUs and this CPU, and recommends a machine.
 //!
 //! No device is used. [`ChipTables`] hold chips, slices and prices with their sources; [`TpuSlice`] resolves the names that
-//! clouds use. [`Work`] is a program as kernels, [`analytic`] the model that times them, [`bill`] the price.
+//! clouds use. [`KernelList`] is a program as kernels, [`analytic`] the model that times them, [`bill`] the price.
 //!
 //! ```
 //! use systole_ir::{DType, GraphBuilder, TensorType};

@@ -1,4 +1,4 @@
-//! Tools for external program files (StableHLO, ONNX): open them ([`open`]), pass named arrays ([`files`], [`inputs`]),
+//! Tools for external program files (StableHLO, ONNX): open them ([`program_file`]), pass named arrays ([`files`], [`inputs`]),
 //! run them ([`run`]), find the first op that differs between two devices ([`bisect`]), minimize a failing program
 //! ([`shrink`]).
 //!

@@ -58,8 +58,10 @@ mod tests {
 
     #[test]
     fn the_first_group_is_described_and_the_others_are_named() {
-        let command = Command::new("x")
-            .subcommands([Command::new("lr-find").about("Find a rate"), Command::new("env").about("Print facts")]);
+        let command = Command::new("x").subcommands([
+            Command::new("lr-find").about("Find a rate"),
+            Command::new("env").about("Print facts"),
+        ]);
         let mut command = grouped(command, &[("Train", &["LrFind", "Absent"]), ("Report", &["Env"])]);
         let short = command.render_help().to_string();
         assert!(short.contains("Train:\n  lr-find      Find a rate\n\nReport:\n  env\n"), "{short}");

@@ -73,7 +73,11 @@ fn a_folder_becomes_a_model_that_names_the_classes_of_a_photo() {
     )
     .ok();
     let o = done.json();
-    assert!(done.err.starts_with("Data: album, as requested; 51 + 12 images of 3 classes from "), "{}", done.err);
+    assert!(
+        done.err.starts_with("Data: album, as requested; 51 + 12 images of 3 classes from "),
+        "{}",
+        done.err
+    );
     assert!(
         done.err.contains("1 of 64 images cannot be read and are skipped: bars/cut.png ("),
         "{}",

@@ -398,14 +398,8 @@ impl MatmulTask<'_> {
             }
         }
         if p.unit.form() == Int8WeightLayout::Above {
-            let sums = Int8RowSums {
-                a: ready.a,
-                a_row: ready.a_row,
-                rows,
-                steps: &p.steps,
-                bytes: 4 * p.packed.words,
-                to: ready.corrections.as_mut_ptr(),
-            };
+            let (bytes, to) = (4 * p.packed.words, ready.corrections.as_mut_ptr());
+            let sums = Int8RowSums { a: ready.a, a_row: ready.a_row, rows, steps: &p.steps, bytes, to };
             // SAFETY: the rows can be read to the end of their K steps.
             unsafe { p.unit.row_sums()(&sums) };
         }

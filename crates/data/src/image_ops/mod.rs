@@ -1,7 +1,7 @@
 //! Image operations on host arrays: resizing, geometry, color, augmentation.
 //!
 //! Images are `[H, W, C]` in u8 (0 to 255) or f32 (0 to 1). Names and results are tf.image's. Random functions take a
-//! [`systole_base::rng::Stream`], which [`crate::Dataset::map_random`] provides for each element.
+//! [`systole_base::rng::RandomStream`], which [`crate::Dataset::map_random`] provides for each element.
 
 mod aug_transforms;
 mod augment;

@@ -93,14 +93,9 @@ impl GraphBuilder {
             name: name.into(),
             scopes: vec![String::new()],
             scope: vec![0],
-            ..BuilderState::default()
+            ..Default::default()
         };
-        GraphBuilder(Rc::new(BuilderInner {
-            state: RefCell::new(state),
-            depth,
-            region: RefCell::default(),
-            asked,
-        }))
+        GraphBuilder(Rc::new(BuilderInner { state: state.into(), depth, region: RefCell::default(), asked }))
     }
 
     /// Appends a parameter to the graph.
@@ -511,8 +506,7 @@ fn error_of(results: &[Tensor]) -> Option<Error> {
     Some(poisoned.builder.error().unwrap_or_else(unknown))
 }
 
-/// Sorts `nodes` topologically into a graph: parameters first, otherwise in creation order. Drops captures that nothing
-/// uses.
+/// Sorts `nodes` topologically into a graph: parameters first, otherwise in creation order. Drops captures that nothing uses.
 fn in_order(nodes: &[Node], params: &[ValueId], results: &[ValueId]) -> Graph {
     let mut order: Vec<usize> = params.iter().map(|p| p.index()).collect();
     let mut placed = vec![false; nodes.len()];

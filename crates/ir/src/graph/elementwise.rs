@@ -290,8 +290,7 @@ pub const KNOWN: &[(Unary, &[(f64, f64)])] = &[
     ),
 ];
 
-/// Applies integer arithmetic to signed or unsigned operands (the same in two's complement); the caller wraps to the
-/// width.
+/// Applies integer arithmetic to signed or unsigned operands (the same in two's complement); the caller wraps to the width.
 pub(crate) fn wrap(a: Scalar, b: Scalar, f: fn(i64, i64) -> i64) -> Scalar {
     match (a, b) {
         (Scalar::Uint(a), Scalar::Uint(b)) => Scalar::Uint(f(a as i64, b as i64) as u64),

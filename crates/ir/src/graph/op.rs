@@ -1,7 +1,6 @@
 //! Definitions of all operations ([`Op`]) with their attributes, named as in the StableHLO specification. Data only.
 //!
-//! The rules of an op (types, evaluation, derivative, text) are its [`OpRule`](super::OpRule), in the op's file in
-//! `op/`.
+//! The rules of an op (types, evaluation, derivative, text) are its [`OpRule`](super::OpRule), in the op's file in `op/`.
 
 use super::Graph;
 use super::elementwise::{Binary, Unary};
@@ -560,8 +559,7 @@ pub struct AllToAll {
     pub concat_dim: usize,
 }
 
-/// `x: T[…] → T[…]`: sends arrays between pairs of devices; a device that receives nothing gets zeros. Spec:
-/// collective_permute.
+/// `x: T[…] → T[…]`: sends arrays between pairs of devices; a device that receives nothing gets zeros. Spec: collective_permute.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CollectivePermute {
     /// Pairs of (source, target) devices.

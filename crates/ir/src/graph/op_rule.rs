@@ -1,5 +1,4 @@
-//! Op rules ([`OpRule`]): type inference, evaluation, derivative, cost and text of each op; and evaluation of bodies
-//! ([`EvalCx`]).
+//! Op rules ([`OpRule`]): type inference, evaluation, derivative, cost and text of each op; and evaluation of bodies ([`EvalCx`]).
 
 use super::attr::AttrList;
 use super::{Graph, Op, Tensor, check_args, op::structural_ops};
@@ -55,8 +54,7 @@ pub enum Grad {
 pub enum LoweringClass {
     /// A parameter or constant.
     Leaf,
-    /// Element-wise: result element `i` depends on element `i` of each operand (or on scalars, as in `clamp` and
-    /// `select`).
+    /// Element-wise: result element `i` depends on element `i` of each operand (or on scalars, as in `clamp` and `select`).
     Map,
     /// Data movement without arithmetic.
     Move,
@@ -103,8 +101,7 @@ pub trait OpRule {
         None
     }
 
-    /// Computes one element, for element-wise ops. Bodies of reductions and sorts use it to run without intermediate
-    /// arrays.
+    /// Computes one element, for element-wise ops. Bodies of reductions and sorts use it to run without intermediate arrays.
     fn eval_scalar(&self, _args: &[Scalar], _out: DType) -> Option<Scalar> {
         None
     }

@@ -139,8 +139,7 @@ pub(crate) fn broadcast_shape(a: &Shape, b: &Shape) -> Option<Shape> {
 
 /// NumPy broadcasting.
 impl Tensor {
-    /// Broadcasts both tensors to their common NumPy shape. Leaves them unchanged if there is none; the op then reports
-    /// the error.
+    /// Broadcasts both tensors to their common NumPy shape. Leaves them unchanged if there is none; the op then reports the error.
     #[track_caller]
     pub fn broadcast_with(&self, other: &Tensor) -> (Tensor, Tensor) {
         match broadcast_shape(self.shape(), other.shape()) {

@@ -92,7 +92,7 @@ structural_ops!(structural);
 
 impl Op {
     /// Returns the op for one of `parts` equal shards of a sharding factor: size attributes shrink, and sums have type
-    /// [`sum_type`](super::sum_type).
+    /// [`sum_type`](super::partitioning::sum_type).
     pub fn shard(&self, along: FactorResult, parts: usize) -> Op {
         self.structural().and_then(|op| op.shard(along, parts)).unwrap_or_else(|| self.clone())
     }

@@ -34,8 +34,7 @@ pub fn parse(text: &str) -> Result<Arc<Graph>> {
     Ok(parse_program(text)?.graph)
 }
 
-/// Like [`parse`], but also reads what [`print_program`](super::print_program) adds: donated parameters, mesh and
-/// shardings.
+/// Like [`parse`], but also reads what [`print_program`](super::print_program) adds: donated parameters, mesh and shardings.
 pub fn parse_program(text: &str) -> Result<StableHloProgram> {
     let mut p = TokenCursor::new(text)?;
     p.named_locations()?;

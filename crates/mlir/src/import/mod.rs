@@ -1,4 +1,4 @@
-//! Imports an [`MlirModule`] as a [`Program`]: inlines calls and decomposes ops of other dialects to StableHLO.
+//! Imports an [`MlirModule`] as a [`ImportedProgram`]: inlines calls and decomposes ops of other dialects to StableHLO.
 
 mod approx_top_k;
 mod attribute;

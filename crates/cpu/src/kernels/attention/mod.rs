@@ -445,16 +445,12 @@ impl AttentionKernel {
                     self.hide(own(dscores), query, 0.0);
                     io.note(row.sum);
                 }
-                let right = |x: StridedMatrix, shape: &MicrokernelShape<f32>| RightOperand {
-                    at: x.at,
-                    step: x.row,
-                    tile: shape.columns,
-                };
+                let right = |x: StridedMatrix, tile| RightOperand { at: x.at, step: x.row, tile };
                 let dv = StridedMatrix { at: dv, row: depth, step: 1 };
-                let by_dy = right(dy, &self.to_depth);
+                let by_dy = right(dy, self.to_depth.columns);
                 multiply(&self.to_depth, [seen, self.depth, rows], across(scores), by_dy, dv, true);
                 let dk = StridedMatrix { at: dk, row: width, step: 1 };
-                let by_q = right(q, &self.to_width);
+                let by_q = right(q, self.to_width.columns);
                 multiply(&self.to_width, [seen, self.width, rows], across(dscores), by_q, dk, true);
                 if let Some(dq) = io.result_of(&self.found, AttentionOperand::Queries) {
                     multiply(&self.to_width, [rows, self.width, seen], dscores, k, output, false);

@@ -37,8 +37,8 @@ fn the_configuration_guide_lists_every_key() {
     let whole = "[data]\ndataset = \"glyphs\"\n[optimizer]\n[compile]\nloss = \"?\"\n[fit]\nepochs = 1\nbatch_size = 1";
     let column = toml::from_str::<RecordOptions>("[[columns]]\n\"?\" = 1").expect_err("no such key");
     let parts = [
-        ("whole", section::<RunConfig>(&config, "Config", whole)),
-        ("data", section::<DataSection>(&config, "Data", "dataset = \"glyphs\"")),
+        ("whole", section::<RunConfig>(&config, "RunConfig", whole)),
+        ("data", section::<DataSection>(&config, "DataSection", "dataset = \"glyphs\"")),
         (
             "augment",
             table(
@@ -49,7 +49,7 @@ fn the_configuration_guide_lists_every_key() {
             ),
         ),
         ("records", section::<RecordOptions>(&records, "RecordOptions", "")),
-        ("columns", keys_of(&columns, "ColumnCode", &listed(column.message()), &["name"], &Value::Null)),
+        ("columns", keys_of(&columns, "ColumnEncoding", &listed(column.message()), &["name"], &Value::Null)),
         ("model", applications()),
         ("layers", layers()),
         ("biggan", section::<BigGan>(&biggan, "BigGan", "")),

@@ -23,10 +23,27 @@ pub struct Source {
     lines: Vec<String>,
 }
 
+/// Whether a line is the beginning of a public function's signature up to its open parenthesis, or more of it.
+fn is_open_signature(line: &str) -> bool {
+    line.starts_with("pub fn ") && !line.contains(')') && (line.ends_with('(') || line.ends_with(", "))
+}
+
 impl Source {
     pub fn read(file: &str) -> Source {
         let text = fs::read_to_string(Path::new(crate::documents::ROOT).join(file));
-        let lines = text.unwrap_or_else(|e| panic!("{file}: {e}")).lines().map(str::to_string).collect();
+        let text = text.unwrap_or_else(|e| panic!("{file}: {e}"));
+        let mut lines: Vec<String> = Vec::new();
+        for line in text.lines() {
+            // A signature over several lines is joined: formatting wraps those with long type names.
+            match lines.last_mut().filter(|last| is_open_signature(last)) {
+                Some(last) if line.starts_with(')') => {
+                    last.truncate(last.trim_end_matches([',', ' ']).len());
+                    *last += line;
+                }
+                Some(last) => *last += &format!("{} ", line.trim()),
+                None => lines.push(line.into()),
+            }
+        }
         Source { file: file.into(), lines }
     }
 

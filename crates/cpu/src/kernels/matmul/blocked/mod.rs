@@ -745,21 +745,15 @@ impl<T: GemmElement> BlockedGemm<T> {
         let mine;
         let mut right = part;
         if self.packs(at) {
-            mine = GemmPart {
-                panels: job.panels.clone(),
-                columns: job.columns.clone(),
-                blocks: block..block + 1,
-                left_ready: true,
-                right_ready: true,
-            };
+            let (panels, columns) = (job.panels.clone(), job.columns.clone());
+            mine =
+                GemmPart { panels, columns, blocks: block..block + 1, left_ready: true, right_ready: true };
             right = &mine;
             // SAFETY: task scratch has room for one K block of the task's columns.
             unsafe { self.pack_right(at, right, block, job.columns.clone()) };
         }
-        let mut bias: *const T = std::ptr::null();
-        if self.epilogue.bias && block + 1 == self.plan.blocks && self.plan.splits == 1 {
-            bias = at.bias.elem::<T>(job.columns.start);
-        }
+        let biased = self.epilogue.bias && block + 1 == self.plan.blocks && self.plan.splits == 1;
+        let mut bias = if biased { at.bias.elem::<T>(job.columns.start) } else { std::ptr::null() };
         let corrections;
         if let Some(correction) = self.types.correction {
             // SAFETY: the task's columns of B are packed.
@@ -772,8 +766,7 @@ impl<T: GemmElement> BlockedGemm<T> {
         for (i, panel) in job.panels.clone().enumerate() {
             let before = self.row(panel) - self.row(job.panels.start);
             let rows = self.row(panel + 1) - self.row(panel);
-            let group = self.epilogue_group(job, i);
-            let (a, left) = self.left(at, part, block, panel);
+            let (group, (a, left)) = (self.epilogue_group(job, i), self.left(at, part, block, panel));
             let between = match self.sums_in_scratch() {
                 true => SumsLocation::tiles(sums.wrapping_add(i * self.height * columns), self.height),
                 false => target.down(before),
