@@ -98,9 +98,9 @@ impl CpuBackend {
     /// 3.39e38) as infinite. All other levels, and all convolutions, keep full f32 precision.
     ///
     /// ```
-    /// use systole_cpu::{CpuBackend, Level, Team};
+    /// use systole_cpu::{CpuBackend, Level, ThreadPool};
     /// use systole_runtime::Backend;
-    /// let backend = CpuBackend::with(Team::new(1), Level::Portable)?.with_tensor_float_32(true);
+    /// let backend = CpuBackend::with(ThreadPool::new(1), Level::Portable)?.with_tensor_float_32(true);
     /// assert_eq!(backend.name(), "cpu");
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
@@ -128,8 +128,8 @@ impl CpuBackend {
     /// If there is no such kernel; the error lists all names ([`kernel_names`]).
     ///
     /// ```
-    /// use systole_cpu::{CpuBackend, Level, Team};
-    /// let backend = CpuBackend::with(Team::new(1), Level::Portable)?.with_kernel("rng/reference")?;
+    /// use systole_cpu::{CpuBackend, Level, ThreadPool};
+    /// let backend = CpuBackend::with(ThreadPool::new(1), Level::Portable)?.with_kernel("rng/reference")?;
     /// assert!(backend.with_kernel("rng/dice").is_err());
     /// # Ok::<(), systole_ir::Error>(())
     /// ```

@@ -14,8 +14,8 @@ const MOST_DEVICES: usize = 1024;
 /// Sharding of an array into equal tiles over devices.
 ///
 /// ```
-/// use systole_mlir::tiles::Tiles;
-/// let tiles = Tiles::of_text("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", 2, 4)?;
+/// use systole_mlir::device_sharding::DeviceSharding;
+/// let tiles = DeviceSharding::of_text("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", 2, 4)?;
 /// assert_eq!(tiles.local(&[6, 3])?, [3, 3]);
 /// # Ok::<(), systole_base::Error>(())
 /// ```

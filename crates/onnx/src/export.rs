@@ -26,13 +26,13 @@ pub const BATCH: &str = "N";
 ///
 /// ```
 /// use systole_base::DType;
-/// use systole_tflite::{Model, Op, Operator, Tensor};
-/// let lite = Model {
-///     tensors: vec![Tensor::new("x", [1, 3], DType::F32), Tensor::new("y", [1, 3], DType::F32)],
-///     operators: vec![Operator::new(Op::Relu, [0], [1])],
+/// use systole_tflite::{TfliteModel, TfliteOp, TfliteOperator, TfliteTensor};
+/// let lite = TfliteModel {
+///     tensors: vec![TfliteTensor::new("x", [1, 3], DType::F32), TfliteTensor::new("y", [1, 3], DType::F32)],
+///     operators: vec![TfliteOperator::new(TfliteOp::Relu, [0], [1])],
 ///     inputs: vec![0],
 ///     outputs: vec![1],
-///     ..Model::default()
+///     ..TfliteModel::default()
 /// };
 /// let onnx = systole_onnx::export(&lite)?;
 /// assert_eq!(onnx.graph.nodes[0].op, "Relu");

@@ -32,14 +32,14 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// Ahead-of-time compiler of a plugin, run in child processes: libtpu for TPUs, XLA for GPUs.
 ///
 /// ```no_run
-/// use systole_pjrt::{Platform, AheadCompiler, discover};
-/// use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice};
-/// let compiler = AheadCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
+/// use systole_pjrt::{AcceleratorPlatform, AheadCompiler, discover};
+/// use systole_runtime::{AotCompiler, AotRequest, AotTopology};
+/// let compiler = AheadCompiler::new(discover(AcceleratorPlatform::Tpu, None, None).require(AcceleratorPlatform::Tpu)?)?;
 /// let program = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
 ///     %y = stablehlo.add %x, %x : tensor<8xf32>
 ///     return %y : tensor<8xf32>
 /// }";
-/// let report = compiler.compile_ahead(&AheadRequest::new(program, AheadSlice::new("v5e", &[1, 1])))?;
+/// let report = compiler.compile_ahead(&AotRequest::new(program, AotTopology::new("v5e", &[1, 1])))?;
 /// println!("{} bytes on each {}", report.memory.need(), report.device_kind);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```

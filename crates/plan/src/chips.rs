@@ -52,8 +52,8 @@ impl ChipFigures {
     /// Returns every chip of the tables: TPUs by generation, then GPUs by year.
     ///
     /// ```
-    /// use systole_plan::{Chip, Tables};
-    /// let chips = Chip::all(&Tables::built_in().unwrap());
+    /// use systole_plan::{ChipFigures, ChipTables};
+    /// let chips = ChipFigures::all(&ChipTables::built_in().unwrap());
     /// let names: Vec<&str> = chips.iter().map(|c| c.name.as_str()).collect();
     /// assert_eq!(names[..3], ["v1", "v2", "v3"]);
     /// assert!(["edgetpu", "k80", "v100"].iter().all(|n| names.contains(n)));

@@ -10,7 +10,7 @@ impl Gpu {
     /// Returns the ahead-of-time compile target for `count` GPUs of one machine.
     ///
     /// ```
-    /// let tables = systole_plan::Tables::built_in()?;
+    /// let tables = systole_plan::ChipTables::built_in()?;
     /// let four = tables.gpu("h100").unwrap().ahead(4)?;
     /// assert_eq!((four.to_string().as_str(), four.extents), ("4*h100", vec![1, 1, 4]));
     /// # Ok::<(), systole_ir::Error>(())

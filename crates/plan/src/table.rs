@@ -325,9 +325,9 @@ impl ChipTables {
     /// other entries are added. A price replaces the price of the same chip and region.
     ///
     /// ```
-    /// use systole_plan::Tables;
+    /// use systole_plan::ChipTables;
     /// let mine = "[[chip]]\nname = 'v5e'\nhbm_gb_per_s = 800\n";
-    /// let tables = Tables::with(mine, "mine.toml").unwrap();
+    /// let tables = ChipTables::with(mine, "mine.toml").unwrap();
     /// assert_eq!(tables.tpu("v5e").unwrap().hbm_gb_per_s, 800.0);
     /// ```
     pub fn with(text: &str, origin: &str) -> Result<ChipTables> {

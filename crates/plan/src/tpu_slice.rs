@@ -30,12 +30,12 @@ impl TpuSlice {
     /// prefix `2*` means two slices.
     ///
     /// ```
-    /// use systole_plan::{Slice, Tables};
-    /// let tables = Tables::built_in().unwrap();
-    /// let slice = Slice::of("v5e-16", &tables).unwrap();
+    /// use systole_plan::{TpuSlice, ChipTables};
+    /// let tables = ChipTables::built_in().unwrap();
+    /// let slice = TpuSlice::of("v5e-16", &tables).unwrap();
     /// assert_eq!((slice.libtpu(&tables).as_str(), slice.chips, slice.hosts), ("v5e:4x4", 16, 2));
-    /// assert_eq!(Slice::of("v2-8", &tables).unwrap().devices, 8);
-    /// let e = Slice::of("v5p-7", &tables).unwrap_err().to_string();
+    /// assert_eq!(TpuSlice::of("v2-8", &tables).unwrap().devices, 8);
+    /// let e = TpuSlice::of("v5p-7", &tables).unwrap_err().to_string();
     /// assert!(e.contains("v5p-8"));
     /// ```
     pub fn of(name: &str, tables: &ChipTables) -> Result<TpuSlice> {
@@ -67,11 +67,11 @@ impl TpuSlice {
     /// `v2:1x1`. A generation alone means one chip.
     ///
     /// ```
-    /// use systole_plan::{Slice, Tables};
-    /// let tables = Tables::built_in().unwrap();
-    /// assert_eq!(Slice::compilable("v4", &tables).unwrap().topology, [1, 1, 1]);
-    /// assert_eq!(Slice::compilable("v4:2x1", &tables).unwrap().name, "v4:2x1x1");
-    /// assert!(Slice::compilable("v4:64x1", &tables).is_err());
+    /// use systole_plan::{TpuSlice, ChipTables};
+    /// let tables = ChipTables::built_in().unwrap();
+    /// assert_eq!(TpuSlice::compilable("v4", &tables).unwrap().topology, [1, 1, 1]);
+    /// assert_eq!(TpuSlice::compilable("v4:2x1", &tables).unwrap().name, "v4:2x1x1");
+    /// assert!(TpuSlice::compilable("v4:64x1", &tables).is_err());
     /// ```
     pub fn compilable(name: &str, tables: &ChipTables) -> Result<TpuSlice> {
         let lower = name.trim().to_lowercase();

@@ -35,7 +35,7 @@ use systole_runtime::{Buffer, Params};
 ///         step.call(&mut state, batch?.get("x")?.clone().into())?;
 ///         backup.after_step(&[&state], &batches.position())?;
 ///     }
-///     place = systole_data::Position::new(epoch + 1, 0);
+///     place = systole_data::PipelinePosition::new(epoch + 1, 0);
 /// }
 /// backup.finish(&[&state], &place)?;
 /// assert_eq!(state.steps, 8);
