@@ -172,7 +172,7 @@ fn named(name: &str, tables: &ChipTables) -> Result<RequestedChips> {
     let cloud = tables.tpu(&slice.generation).and_then(|tpu| tpu.cloud.clone()).ok_or_else(|| {
         let what = format!("the cloud machine types of {} are unknown", slice.generation);
         Error::new(ErrorKind::Config, what)
-            .hint("use a slice of v2 to v6e or tpu7x; list them with `systole chips`")
+            .hint("use a slice of v2 to v6e or tpu7x; list all slices with `systole chips`")
     })?;
     Ok(RequestedChips::Tpu(slice, Box::new(cloud)))
 }

@@ -91,7 +91,7 @@ impl CloudJob {
     pub(crate) fn needs_bucket(&self, why: &str) -> Result<&str> {
         let missing = || {
             let e = Error::new(ErrorKind::Config, "the run needs a bucket").because(why).at("--bucket");
-            e.hint("create one with `gcloud storage buckets create gs://NAME`, then pass --bucket gs://NAME")
+            e.hint("create a bucket with `gcloud storage buckets create gs://NAME`, then pass --bucket gs://NAME")
         };
         self.bucket.as_deref().ok_or_else(missing)
     }

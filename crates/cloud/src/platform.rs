@@ -136,7 +136,7 @@ impl CloudPlatform {
             None => Ok(()),
             Some((option, why)) => {
                 let (why, hint) = why.rsplit_once(": ").unwrap_or(("", why));
-                let e = Error::new(ErrorKind::Config, format!("{} does not support {option}", self.name))
+                let e = Error::new(ErrorKind::Config, format!("the platform {} does not support {option}", self.name))
                     .at(*option);
                 Err(e.because(why).hint(hint))
             }

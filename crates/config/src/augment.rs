@@ -254,7 +254,7 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<ImageTran
         if !in_colour && COLOUR.contains(&name) {
             let what = format!("{name} needs color images, but the images are grayscale");
             return Err(KeyError::new("data.augment", what)
-                .hint("leave it out, or set data.color_mode = \"rgb\" for a folder of images"));
+                .hint("leave the augmentation out, or set data.color_mode = \"rgb\" for a folder of images"));
         }
         if let Some((.., change)) = CHANGES.iter().find(|(n, ..)| *n == name) {
             if let Some(value) = value {

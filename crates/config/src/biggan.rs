@@ -31,11 +31,11 @@ impl RunConfig {
         }
         if !adam {
             return Err(KeyError::new("optimizer.type", "BigGAN requires the Adam optimizer")
-                .hint("write type = \"adam\""));
+                .hint("set the optimizer's type = \"adam\" for BigGAN"));
         }
         if !matches!(super::model_sections::loss(&self.compile.loss)?, Loss::Hinge) {
             return Err(KeyError::new("compile.loss", "BigGAN requires the hinge loss")
-                .hint("write loss = \"hinge\""));
+                .hint("set compile.loss = \"hinge\" for BigGAN"));
         }
         if !self.compile.metrics.is_empty() {
             return Err(KeyError::new("compile.metrics", "no metric applies to BigGAN training").hint(
@@ -81,7 +81,7 @@ impl RunConfig {
         let scale = self.data.scale;
         if (scale * 255.0 - 1.0).abs() > 1e-9 {
             return Err(KeyError::new("data.scale", "BigGAN requires pixels scaled to the range 0 to 1")
-                .hint("write scale = \"1/255\""));
+                .hint("set data.scale = \"1/255\" for BigGAN"));
         }
         if !super::augment::mixes(&self.data.augment).is_empty() {
             return Err(KeyError::new("data.augment", "BigGAN would learn to generate mixed images")

@@ -505,7 +505,7 @@ impl RunConfig {
                     let what = format!("`{file}` is a file of the run itself");
                     return Err(Error::new(ErrorKind::Config, what)
                         .at(format!("{}.{argument}", section.path))
-                        .because(format!("the run writes {}", own.display()))
+                        .because(format!("the run itself writes the file {}", own.display()))
                         .hint("choose another name"));
                 }
             }
@@ -671,7 +671,8 @@ impl DataSection {
         if self.dataset.contains(['.', '/']) {
             let what = format!("unknown dataset `{}`", self.dataset);
             return Err(KeyError::new("data.dataset", what).hint(
-                "name your own files with data.dir, and their type here: records (tables too), folder (images) or text",
+                "name the folder of your own files with data.dir, and their type here: records (tables too), \
+                folder (images) or text",
             ));
         }
         if !DATASETS.contains(&self.dataset.as_str()) {

@@ -217,7 +217,7 @@ pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static
     path.split_once('/').and_then(of).ok_or_else(|| {
         let all = paths(families).into_iter().map(|(path, _)| path);
         Error::new(ErrorKind::Config, format!("unknown kernel `{path}`"))
-            .hint(format!("use one of {}", all.collect::<Vec<_>>().join(", ")))
+            .hint(format!("use one of these kernels: {}", all.collect::<Vec<_>>().join(", ")))
     })
 }
 

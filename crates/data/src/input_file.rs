@@ -41,8 +41,8 @@ enum InputSource {
 fn not_built_in(path: &Path) -> io::Error {
     let e = Error::new(systole_base::ErrorKind::Unsupported, "this build does not support object stores")
         .at(path.display().to_string())
-        .because("it was built without the feature `object-stores`")
-        .hint("build it with --features object-stores, or copy the files: gcloud storage rsync, aws s3 sync");
+        .because("this build lacks the feature `object-stores`")
+        .hint("build Systole with --features object-stores, or copy the files: gcloud storage rsync, aws s3 sync");
     io::Error::other(e)
 }
 

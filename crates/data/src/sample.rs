@@ -215,7 +215,7 @@ impl Sample {
     fn missing(&self, name: &str) -> Error {
         let names: Vec<&str> = self.names().collect();
         Error::new(ErrorKind::Data, format!("the sample has no field {name:?}"))
-            .because(format!("its fields are {}", names.join(", ")))
+            .because(format!("the fields of the sample are {}", names.join(", ")))
     }
 }
 

@@ -177,8 +177,8 @@ fn parquet(files: &[PathBuf]) -> Result<Dataset> {
 fn parquet(files: &[PathBuf]) -> Result<Dataset> {
     Err(Error::new(ErrorKind::Unsupported, "this build does not support Parquet")
         .at(files.first().map_or(String::new(), |f| f.display().to_string()))
-        .because("it was built without the feature `parquet`")
-        .hint("build it with --features parquet, or convert the files to CSV or TFRecord"))
+        .because("this build lacks the feature `parquet`")
+        .hint("build Systole with --features parquet, or convert the files to CSV or TFRecord"))
 }
 
 /// Whether a file is TFRecord, by its name (so that a damaged file is recognized) or by the first record.

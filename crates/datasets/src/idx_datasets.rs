@@ -244,7 +244,7 @@ fn look(known: &IdxDataset, root: &Path) -> Result<Option<[PathBuf; 4]>> {
                 STEMS.iter().zip(&found).filter(|(_, f)| f.is_none()).map(|(s, _)| *s).collect();
             return Err(Error::new(ErrorKind::Io, format!("{} is incomplete", known.name))
                 .at(folder.display().to_string())
-                .because(format!("found {here} of its 4 files, missing {}", lacking.join(", ")))
+                .because(format!("found {here} of the dataset's 4 files, missing {}", lacking.join(", ")))
                 .hint("add the missing files, for example train-images-idx3-ubyte.gz, compressed or not"));
         }
     }

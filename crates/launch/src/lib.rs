@@ -146,7 +146,7 @@ fn environment(config: &LaunchConfig) -> Result<BTreeMap<String, String>> {
         };
         let value = value.filter(|_| !name.is_empty()).ok_or_else(|| {
             let e = Error::new(ErrorKind::Config, format!("the variable `{given}` is not set")).at("--env");
-            e.hint("set it, or pass its value: --env NAME=VALUE")
+            e.hint("set the variable in the environment, or pass its value: --env NAME=VALUE")
         })?;
         all.insert(name.into(), value);
     }

@@ -77,7 +77,7 @@ fn of_tpu(config: &LaunchConfig, name: &str) -> Result<ProcessRank> {
         let what = format!("this is a host of the TPU {other}, not of {name}");
         return Err(Error::new(ErrorKind::Config, what)
             .at("--tpu")
-            .hint("run the command on the hosts of that TPU"));
+            .hint("run the command on the hosts of the TPU with this name"));
     }
     let Some(first) = tpu.hosts.first() else {
         let e = Error::new(ErrorKind::Config, "the hosts of the TPU are unknown").at("--tpu");

@@ -75,7 +75,7 @@ impl ProgramPort {
         if bytes.len() != self.bytes() {
             return Err(Error::new(
                 ErrorKind::Data,
-                format!("got {} bytes, expected {}", bytes.len(), self.bytes()),
+                format!("the argument has {} bytes, expected {}", bytes.len(), self.bytes()),
             ));
         }
         match self.element {

@@ -256,7 +256,8 @@ impl UserMetric {
                 old.fail(
                     Error::new(ErrorKind::Graph, what)
                         .because("an update must return the state's names with unchanged types")
-                        .hint("map the old state, state.map(|name, old| …), and convert added values to its type"),
+                        .hint("map the old state, state.map(|name, old| …), and convert added values to the old \
+                        type"),
                 )
             };
             state.map(kept)
@@ -285,7 +286,8 @@ fn check_name(of: &str, name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Config, format!("`{name}` cannot be the name of a {of}"))
-        .because("it is a key of the logs: it cannot be empty, contain `/`, or be `loss`, the key of the mean loss")
+        .because("the name is a key of the logs: it cannot be empty, contain `/`, or be `loss`, the key of the \
+        mean loss")
         .hint("choose a name such as focal_loss"))
 }
 

@@ -101,14 +101,14 @@ pub fn export_with_loops(lite: &Lite, loops: &[OnnxRecurrent]) -> Result<OnnxMod
 fn operator(e: &mut OnnxBuilder, operator: &TfliteOperator) -> Result<()> {
     let (name, export) = export_of(operator.op).ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, format!("cannot export {} to ONNX", operator.op))
-            .hint("export the model as .tflite, or remove this layer")
+            .hint("export the model as .tflite, or remove the layer with this operator")
     })?;
     let y = match operator.outputs[..] {
         [y] => y,
         [y, ..] if operator.op == TfliteOp::Split => y,
         _ => {
             return Err(Error::new(ErrorKind::Unsupported, "cannot export an operator with several outputs")
-                .hint("export the model as .tflite, or remove this layer"));
+                .hint("export the model as .tflite, or remove the layer with this operator"));
         }
     };
     (export.write)(e, &TfliteSource { o: operator, y, name })

@@ -147,7 +147,7 @@ impl<'a> ResolvedSizes<'a> {
         let Some(sizes) = &port.sizes else {
             let dims = given.ok_or_else(|| {
                 Error::new(ErrorKind::Config, "the file does not state the number of dimensions of the input")
-                    .hint("pass arrays: --input FILE.npz")
+                    .hint("pass input arrays: --input FILE.npz")
             })?;
             return Ok(TensorType::new(dtype, checked(dims.to_vec())?));
         };

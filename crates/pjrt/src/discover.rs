@@ -86,7 +86,7 @@ impl Search {
         let name = platform.name();
         self.plugin().map(|p| p.path.clone()).ok_or_else(|| {
             let rules: Vec<String> = self.paths.iter().map(SearchPath::to_string).collect();
-            Error::new(ErrorKind::Unsupported, format!("there is no PJRT plugin for {name} here"))
+            Error::new(ErrorKind::Unsupported, format!("no PJRT plugin for {name} was found on this machine"))
                 .because(format!(
                     "searched {}",
                     if rules.is_empty() { "nothing".into() } else { rules.join("; ") }

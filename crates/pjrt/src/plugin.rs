@@ -127,7 +127,7 @@ impl Plugin {
         let entry = entry.map_err(|_| {
             refused("the library is not a PJRT plugin")
                 .because("the library does not export GetPjrtApi")
-                .hint("pass libtpu.so, or another library that exports it")
+                .hint("pass libtpu.so, or another PJRT plugin library")
         })?;
         // SAFETY: it takes no arguments and returns a constant table.
         let api = unsafe { entry() };

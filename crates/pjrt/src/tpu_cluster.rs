@@ -246,7 +246,8 @@ impl TpuClusterResolver {
         let what = format!("the plugin reports process {index} of {count}");
         Err(Error::new(ErrorKind::Config, what)
             .because(format!("the environment states host {host} of {all}"))
-            .hint("run `systole doctor` to see where; unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES and start again on every host"))
+            .hint("run `systole doctor` to see which setting is wrong; unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES \
+            and start again on every host"))
     }
 }
 

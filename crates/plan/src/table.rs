@@ -397,7 +397,7 @@ fn entries(whole: &mut toml::Table, key: &str, origin: &str) -> Result<TableFile
     whole.remove(key).map_or(Ok(Vec::new()), toml::Value::try_into).map_err(|_| {
         Error::new(ErrorKind::Config, format!("key `{key}` of the tables: expected an array of tables"))
             .at(origin)
-            .hint(format!("write it as [[{key}]]"))
+            .hint(format!("write the entries as [[{key}]]"))
     })
 }
 

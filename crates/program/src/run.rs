@@ -145,6 +145,6 @@ pub fn fits(graph: &Graph, all: bool) -> Result<()> {
         ErrorKind::Unsupported,
         format!("this program needs {} of memory for {what}, and {} are free", mib(need), mib(free)),
     )
-    .because(format!("its largest arrays: {}", largest.collect::<Vec<_>>().join(", ")))
+    .because(format!("the largest arrays of the program: {}", largest.collect::<Vec<_>>().join(", ")))
     .hint("use smaller arrays, raise --memory-limit, or use a machine with more memory"))
 }

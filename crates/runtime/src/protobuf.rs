@@ -70,7 +70,7 @@ impl<'a> Iterator for ProtoFieldIter<'a> {
         }
         Some(field.ok_or_else(|| {
             Error::new(ErrorKind::Data, "cannot parse the protocol buffer")
-                .because("it is truncated or corrupt")
+                .because("the message is truncated or corrupt")
         }))
     }
 }

@@ -15,7 +15,7 @@ impl TfliteModel {
     /// input causes a panic, and reading takes at most a few times the file's size.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<TfliteModel> {
         read(bytes)
-            .map_err(|e| e.at(name).hint("create or download the file again; it is truncated or damaged"))
+            .map_err(|e| e.at(name).hint("create or download the file again: the file is truncated or damaged"))
     }
 }
 

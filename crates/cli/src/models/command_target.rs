@@ -130,7 +130,7 @@ pub(crate) fn set_each(
         let Some((key, value)) = set.split_once('=') else {
             let e = Error::new(ErrorKind::Config, format!("--set {set}: expected KEY=VALUE"));
             return Err(CommandError::usage(
-                e.hint("write it as --set KEY=VALUE, for example --set data.scale=1/255"),
+                e.hint("write --set as --set KEY=VALUE, for example --set data.scale=1/255"),
             ));
         };
         set_one(format!("--set {set}"), key.trim(), value.trim());

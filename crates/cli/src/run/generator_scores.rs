@@ -105,7 +105,8 @@ fn no_network(file: &str, config: &RunConfig) -> CommandError {
     let e =
         Error::new(ErrorKind::Config, format!("{file} generates images, and no feature network is named"));
     let e = e.because("FID and inception score use the features of a classifier of the same images").hint(format!(
-        "train one and pass it: {0} train cifar-cnn{size} --out runs/features, then {0} evaluate {file} --features runs/features",
+        "train a classifier and pass it: {0} train cifar-cnn{size} --out runs/features, then {0} evaluate {file} \
+        --features runs/features",
         program()
     ));
     CommandError::usage(e.at("--features"))

@@ -186,7 +186,8 @@ fn check_layers(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
             format!("the layers of the configuration differ from those of {path}"),
         )
         .hint(format!(
-            "remove the preset or TOML file: train --from {path}; or add --fine-tune to train other layers with its weights"
+            "remove the preset or TOML file: train --from {path}; or add --fine-tune to use the saved model's \
+            weights in other layers"
         )));
     }
     Ok(())

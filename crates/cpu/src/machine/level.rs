@@ -57,7 +57,7 @@ impl Level {
             Some(level) => Err(level.lacking().at(knobs::ISA.name)),
             None => Err(Error::new(ErrorKind::Config, format!("unknown instruction-set level `{asked}`"))
                 .at(knobs::ISA.name)
-                .hint(format!("use one of {}", knobs::ISA.values))),
+                .hint(format!("use one of these levels: {}", knobs::ISA.values))),
         }
     }
 }

@@ -570,7 +570,7 @@ fn integers_array(values: &[i64]) -> Result<Literal> {
 fn shaped(x: Literal, shape: Shape) -> Result<Literal> {
     let expected = shape.checked_elements();
     if expected != Some(x.ty().elements()) {
-        return Err(Error::new(ErrorKind::Data, format!("expected {} of shape {shape}", x.dtype()))
+        return Err(Error::new(ErrorKind::Data, format!("expected a feature of type {} and shape {shape}", x.dtype()))
             .because(format!("the record has {} values", x.ty().elements())));
     }
     x.reshape(shape)
@@ -728,7 +728,7 @@ fn feature(text: &str) -> Option<FeatureSpec> {
 fn unreadable(text: &str) -> Error {
     let shown: String = text.chars().take(60).collect();
     Error::new(ErrorKind::Config, format!("expected a list of features, got {shown:?}"))
-        .hint("write it as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
+        .hint("write features as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
 }
 
 #[cfg(test)]

@@ -118,9 +118,9 @@ const TYPES: [(u8, DType); 6] = [
 fn parse(name: &str, size: u64, mut input: impl BufRead) -> Result<Literal> {
     let start = input.fill_buf().map_err(|e| Error::io("cannot read", name, e))?;
     if start.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the file is empty")
+        return Err(Error::new(ErrorKind::Data, "the IDX file is empty")
             .at(name)
-            .hint("download the file again"));
+            .hint("download the IDX file again"));
     }
     // An IDX file cannot start with 1f, so a file truncated after one byte is reported as gzip.
     if start[0] == 0x1f {
@@ -252,7 +252,7 @@ impl<R: Read> IdxByteSource<'_, R> {
         Error::new(ErrorKind::Data, what)
             .at(format!("{}, byte {}{unpacked}", self.name, self.offset))
             .because(why)
-            .hint("download the file again")
+            .hint("download the IDX file again")
     }
 }
 

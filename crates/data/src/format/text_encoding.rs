@@ -53,7 +53,7 @@ impl FromStr for TextEncoding {
         NAMES.iter().find(|(known, _)| *known == lower).map(|(_, encoding)| *encoding).ok_or_else(|| {
             let known: Vec<&str> = NAMES[..NAMED].iter().map(|(known, _)| *known).collect();
             Error::new(ErrorKind::Config, format!("unknown encoding `{name}`"))
-                .hint(format!("use one of: {}", known.join(", ")))
+                .hint(format!("use one of these encodings: {}", known.join(", ")))
         })
     }
 }

@@ -139,10 +139,10 @@ fn hex(crc: u32) -> String {
 impl From<CorruptRecord> for Error {
     fn from(d: CorruptRecord) -> Error {
         let e = Error::new(ErrorKind::Data, d.what.clone())
-            .at(format!("{}, record {}, byte {}", d.file, d.record, d.offset));
+            .at(format!("the damaged record is in {}, record {}, byte {}", d.file, d.record, d.offset));
         let e = match d.crc {
             Some((expected, found)) => {
-                e.because(format!("expected CRC {}, found {}", hex(expected), hex(found)))
+                e.because(format!("expected the checksum CRC {}, found {}", hex(expected), hex(found)))
             }
             None => e,
         };

@@ -144,7 +144,7 @@ impl BatchBuilder {
         if given != self.fields.len() || sample.fields().count() != given {
             return Err(sample.locate(Error::new(
                 ErrorKind::Data,
-                format!("element {} of the batch has other fields than the first one", self.filled),
+                format!("element {} of the batch has other fields than the first element", self.filled),
             )));
         }
         self.filled += 1;
@@ -158,7 +158,7 @@ impl BatchBuilder {
 }
 
 fn mismatch(at: usize, name: &str, ty: &TensorType, expected: &str, expected_ty: &TensorType) -> Error {
-    Error::new(ErrorKind::Data, format!("element {at} of the batch does not match the first one"))
+    Error::new(ErrorKind::Data, format!("element {at} of the batch has another type than the first element"))
         .because(format!("this element has {name}: {ty}, but the first element has {expected}: {expected_ty}"))
         .hint("make the types equal with map (cast, resize) before batch")
 }

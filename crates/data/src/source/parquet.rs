@@ -157,7 +157,7 @@ fn project(schema: &Type, columns: &[String]) -> Result<Option<Type>> {
     if let Some(unknown) = columns.iter().find(|c| all.iter().all(|f| f.name() != c.as_str())) {
         let names: Vec<&str> = all.iter().map(|f| f.name()).collect();
         return Err(Error::new(ErrorKind::Data, format!("unknown column `{unknown}`"))
-            .because(format!("the columns are {}", names.join(", "))));
+            .because(format!("the columns of the Parquet file are {}", names.join(", "))));
     }
     let wanted = all.iter().filter(|f| columns.iter().any(|c| c == f.name())).cloned().collect();
     let made = Type::group_type_builder(schema.name()).with_fields(wanted).build();

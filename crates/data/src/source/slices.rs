@@ -52,7 +52,7 @@ impl SlicesStage {
 /// Returns the common first dimension of arrays.
 pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
     let Some((first, rest)) = fields.split_first() else {
-        return Err(Error::new(ErrorKind::Data, "there are no fields"));
+        return Err(Error::new(ErrorKind::Data, "the list of fields is empty"));
     };
     for (name, x) in &fields {
         if x.ty().rank() == 0 {

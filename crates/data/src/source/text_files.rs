@@ -411,7 +411,7 @@ impl TextFile {
                 let there = header.as_ref().map_or("numbered from 0".into(), |h| h.join(", "));
                 Error::new(ErrorKind::Data, format!("unknown column {}", column.name))
                     .at(self.name.to_string())
-                    .because(format!("the columns are {there}"))
+                    .because(format!("the columns of the file are {there}"))
             })?;
             self.places.push(place);
         }

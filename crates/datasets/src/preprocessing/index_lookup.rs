@@ -74,7 +74,7 @@ impl VocabularyTerm for i64 {
         let x = sample.get(field)?;
         if !x.dtype().is_int() {
             let what = format!("IntegerLookup requires integers, but field {field} is {}", x.ty());
-            return Err(Error::new(ErrorKind::Data, what).hint("cast it to i32 or i64"));
+            return Err(Error::new(ErrorKind::Data, what).hint("cast the indices to i32 or i64"));
         }
         Ok(((0..x.shape().elements()).map(|i| x.get(i).as_i64()).collect(), x.shape().rank() == 0))
     }

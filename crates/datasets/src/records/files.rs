@@ -62,7 +62,8 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
     }
     if dir.named().is_none() {
         return Err(Error::new(ErrorKind::Config, "the record files are not set").hint(
-            "pass their folder with --data-dir or data.dir, or file patterns with data.records.train",
+            "pass the folder of the record files with --data-dir or data.dir, or file patterns with \
+            data.records.train",
         ));
     }
     let found: Vec<PathBuf> = files_of(root)?.into_iter().filter(|f| is_of_records(f)).collect();

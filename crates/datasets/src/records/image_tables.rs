@@ -153,7 +153,7 @@ impl ImagePathColumn {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(self.root.display().to_string())
                 .because(named(&unreadable))
-                .hint("repair or remove them, or allow more: --set data.unreadable_quota=0.5"));
+                .hint("repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5"));
         }
         let all: Vec<String> = missing.iter().map(|p| format!("{p} (not found)")).chain(unreadable).collect();
         let note = (!all.is_empty())
@@ -239,5 +239,6 @@ fn nothing_there(column: &str, cell: &str, table: &CsvTable, roots: &[PathBuf]) 
     Error::new(ErrorKind::Io, format!("images listed in the column `{column}` do not exist: {cell}"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("looked in {}", looked.join(", ")))
-        .hint("name their folder, relative to the table: data.records.pictures; or use other columns as inputs: data.records.inputs")
+        .hint("name the folder of the images, relative to the table: data.records.pictures; or use other columns \
+        as inputs: data.records.inputs")
 }

@@ -413,7 +413,7 @@ fn no_pictures(table: &CsvTable) -> Error {
     Error::new(ErrorKind::Data, "no column of this table contains paths of existing images")
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("the model's input is an image; the columns are {}", names.join(", ")))
-        .hint("put the images next to the table, or name their folder: data.records.pictures")
+        .hint("put the images next to the table, or name the folder of the images: data.records.pictures")
 }
 
 /// Subset of a file's records.

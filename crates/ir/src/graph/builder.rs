@@ -205,7 +205,7 @@ impl GraphBuilder {
             self.fail_at(
                 Error::new(ErrorKind::Graph, "cannot use a tensor of another graph here")
                     .because("a tensor can be used only in the graph that created it and in its regions")
-                    .hint("pass it as an argument of the traced function"),
+                    .hint("pass the tensor as an argument of the traced function"),
                 loc,
             );
             return self.poison(1, std::slice::from_ref(t)).remove(0);

@@ -88,7 +88,7 @@ impl MobileNetV3 {
             "large" => (&LARGE, 1280),
             other => {
                 let e = Error::new(ErrorKind::Config, format!("unknown mobilenetv3 size `{other}`"));
-                return Err(e.hint("use one of: small, large"));
+                return Err(e.hint("use one of these sizes: small, large"));
             }
         };
         let image = any_input("image");

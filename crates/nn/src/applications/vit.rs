@@ -103,7 +103,7 @@ impl ViT {
         }
         if !["token", "gap"].contains(&self.pooling.as_str()) {
             let e = Error::new(ErrorKind::Config, format!("unknown pooling `{}` of vit", self.pooling));
-            return Err(e.hint("use one of: token, gap"));
+            return Err(e.hint("use one of these poolings: token, gap"));
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ impl PathTemplate {
                 Err(Error::new(ErrorKind::Config, format!("the path `{}` has an invalid field", self.text))
                     .because(format!("the value `{name}` is not measured"))
                     .hint(format!(
-                        "use {{epoch}}, {{step}}, {}, or one of these with the prefix val_",
+                        "use {{epoch}}, {{step}}, {}, or one of these names with the prefix val_",
                         measured.join(", ")
                     )))
             }

@@ -232,7 +232,7 @@ impl Callback for SpikeDetection {
             )
             .because(format!("the mean of the previous losses is {mean:.4} (SpikeDetection)"))
             .hint(format!(
-                "start again to skip this batch and the previous one ({})",
+                "start again: the run then skips this batch and the previous one ({})",
                 self.exclude_batches_path.display()
             )));
         }

@@ -51,7 +51,8 @@ impl Callback for TerminateOnNaN {
             if self.raise_error {
                 let (what, because) = why.split_once(": ").unwrap_or((why, "its value is not a number"));
                 return Err(Error::new(ErrorKind::Data, what).because(because).hint(
-                    "try a smaller learning rate; without raise_error the run ends there, and its model is saved",
+                    "try a smaller learning rate; without raise_error, training ends without an error and the \
+                    model is saved",
                 ));
             }
         }

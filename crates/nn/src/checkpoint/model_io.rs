@@ -120,7 +120,8 @@ impl CompileConfig {
             return Err(Error::new(ErrorKind::Config, what)
                 .because("a model file stores the name of a custom training step, not its code")
                 .hint(
-                    "load it with CustomObjects::new().uncompiled() and compile it with the step; a run resumes from its backups",
+                    "load the model with CustomObjects::new().uncompiled() and compile it with the step; a run \
+                    resumes from its backups",
                 ));
         }
         Ok(CompileConfig {
@@ -209,7 +210,7 @@ impl Model {
     ) -> Result<ModelFile> {
         if !self.is_built() {
             return Err(Error::new(ErrorKind::Config, "the model has no weights to save")
-                .hint("fit, evaluate or build it first"));
+                .hint("fit, evaluate or build the model first"));
         }
         let mut tensors = Vec::new();
         for (path, value) in self.weights() {
@@ -322,7 +323,7 @@ impl Model {
         self.adopt(specs, |spec, _| {
             let value = weights.remove(&spec.path).ok_or_else(|| {
                 Error::new(ErrorKind::Data, format!("weight `{}` is missing from the file", spec.path))
-                    .because("the architecture in the file requires it")
+                    .because("the architecture in the file requires the weight")
             })?;
             if value.ty().shape.dims() != spec.shape || value.ty().dtype != spec.dtype {
                 let what = format!(
@@ -456,7 +457,7 @@ fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {
     let text = file.metadata.get(key).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("the file has no `{key}` entry in its metadata"))
             .because("the file was not written by Systole, or by a version that is too old")
-            .hint("train and save the model with this version")
+            .hint("train and save the model with this Systole version")
     })?;
     serde_json::from_str(text).map_err(|e| {
         Error::new(ErrorKind::Data, format!("cannot read the `{key}` entry of the metadata"))

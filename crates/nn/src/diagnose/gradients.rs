@@ -24,7 +24,7 @@ impl Model {
             let e =
                 Error::new(ErrorKind::Unsupported, "gradients of a custom training step are not available");
             return Err(e
-                .because("it may have several losses")
+                .because("a custom training step may have several losses")
                 .hint("log gradient norms in the step with cx.log(…)"));
         }
         // Labels of a validation batch are in the loss's format.

@@ -381,7 +381,7 @@ impl Cx {
             let t = self.builder.scalar(DType::F32, 0.0);
             return t.fail(
                 Error::new(ErrorKind::Graph, format!("weight {path} is missing"))
-                    .because("the layer did not request it when the model was built")
+                    .because("the layer did not request this weight when the model was built")
                     .hint("request the same weights in training and inference"),
             );
         }

@@ -277,7 +277,7 @@ impl LayerLowering {
 pub(crate) fn no_operators(class: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        format!("cannot export {class} to .tflite or ONNX: it has no operators there"),
+        format!("cannot export {class} to .tflite or ONNX: these formats have no operators for the layer"),
     )
     .hint("leave this layer out of the exported model, or use `systole export --format keras`")
 }

@@ -113,7 +113,7 @@ impl LayerSpec {
         let flag = |key: &str, default: bool| match keys.get(key) {
             None => Ok(default),
             Some(Value::Bool(b)) => Ok(*b),
-            Some(other) => Err(wrong_type(key, other).because("expected true or false")),
+            Some(other) => Err(wrong_type(key, other).because("expected the value true or false")),
         };
         let name = match keys.get("name") {
             None | Some(Value::Null) => None,

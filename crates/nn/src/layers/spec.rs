@@ -336,7 +336,7 @@ impl LayerSpec {
         if let Some(name) = self.name.as_deref().filter(|n| n.is_empty() || n.contains('/')) {
             let what = format!("invalid layer name `{name}` for a {}", self.class_name());
             return Err(Error::new(ErrorKind::Config, what)
-                .because("it is one component of weight paths, which `/` separates"));
+                .because("the name is one component of weight paths, which `/` separates"));
         }
         match &self.kind {
             LayerKind::BuiltIn(b) => b.arguments().check(),
@@ -359,7 +359,7 @@ impl LayerSpec {
                 ErrorKind::Config,
                 format!("cannot set argument `{key}` of {}: it is not a built-in layer", self.class_name()),
             )
-            .hint("set it in the layer's constructor")),
+            .hint("set the argument in the layer's constructor")),
         };
         match changed {
             Ok(b) => self.kind = LayerKind::BuiltIn(b),

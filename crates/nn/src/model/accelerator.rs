@@ -300,7 +300,7 @@ impl<B: TensorTree, O: TensorTree> LoopFunction<B, O> {
         if leaves.is_empty() && state.params.is_empty() && state.frozen.is_empty() {
             let e = Error::new(ErrorKind::Config, "the function has no inputs");
             return Err(e
-                .because("there are neither weights nor a batch")
+                .because("the function gets neither weights nor a batch")
                 .hint("pass a batch or prepared weights"));
         }
         let batch = B::unflatten_host(&skeleton, &mut leaves.into_iter());

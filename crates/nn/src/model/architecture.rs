@@ -298,7 +298,7 @@ impl Architecture {
             Some((_, name)) => {
                 Err(Error::new(ErrorKind::Config, format!("two outputs of the model are named {name}"))
                     .because("losses, metrics and labels are matched by output name")
-                    .hint("append identity().name(\"…\") to one of them"))
+                    .hint("append identity().name(\"…\") to one of the two outputs"))
             }
         }
     }
@@ -704,7 +704,7 @@ impl SymbolWalk<'_> {
                         ErrorKind::Config,
                         format!("the model depends on input {}, which is not listed", spec.name),
                     )
-                    .hint("add it to the model's inputs")
+                    .hint("add the input to the model's list of inputs")
                 })?)
             }
             SymbolNode::Layer { layer, inputs } => {

@@ -370,7 +370,7 @@ fn check_format(metadata: &mut BTreeMap<String, String>) -> Result<()> {
     if version != FORMAT_VERSION {
         let what = format!("unsupported format version `{version}`, expected {FORMAT_VERSION}");
         return Err(
-            Error::new(ErrorKind::Unsupported, what).hint("load it with the Systole version that wrote it")
+            Error::new(ErrorKind::Unsupported, what).hint("load the file with the Systole version that wrote it")
         );
     }
     Ok(())
@@ -421,7 +421,7 @@ fn tensor_type(entry: &TensorEntry) -> Result<TensorType> {
     let Some((dtype, _)) = DTYPES.iter().find(|(_, name)| *name == entry.dtype) else {
         let what = format!("element type `{}` is not supported", entry.dtype);
         let known: Vec<&str> = DTYPES.iter().map(|(_, name)| *name).collect();
-        return Err(Error::new(ErrorKind::Data, what).hint(format!("use one of: {}", known.join(", "))));
+        return Err(Error::new(ErrorKind::Data, what).hint(format!("use one of these element types: {}", known.join(", "))));
     };
     let dims: Option<Vec<usize>> = entry.shape.iter().map(|&d| usize::try_from(d).ok()).collect();
     let shape = dims.map(Shape::from);

@@ -63,7 +63,7 @@ impl OutputLosses {
         let all: Vec<OutputLoss> = names.iter().enumerate().map(goal).collect();
         if all.iter().all(|goal| goal.loss.is_none()) {
             return Err(Error::new(ErrorKind::Config, "no output of the model has a loss")
-                .hint(format!("set a loss for one of: {}", names.join(", "))));
+                .hint(format!("set a loss for one of these outputs: {}", names.join(", "))));
         }
         let is_asked = |goal: &OutputLoss| goal.loss.is_some() || !goal.metrics.is_empty();
         Ok(OutputLosses { all: Arc::new(all.into_iter().filter(is_asked).collect()), by_name })

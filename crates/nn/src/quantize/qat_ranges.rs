@@ -208,5 +208,5 @@ fn untrained(layer: &str) -> Error {
     Error::new(ErrorKind::Config, "quantization ranges were never found")
         .at(format!("layer {layer}"))
         .because("the model has not been trained since quantization was enabled")
-        .hint("train it for a few steps, or call strip_quantization() and calibrate")
+        .hint("train the model for a few steps, or call strip_quantization() and calibrate")
 }

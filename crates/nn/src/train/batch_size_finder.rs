@@ -111,7 +111,7 @@ impl Model {
         if unit > 1 && backend.shares_cores() {
             let e = Error::new(
                 ErrorKind::Unsupported,
-                "logical devices share one memory, but each holds all weights",
+                "logical devices share one memory, but each device holds all weights",
             );
             return Err(e.at("find_batch_size").hint("compile the model for one device"));
         }

@@ -207,7 +207,7 @@ impl Model {
         if adapted.is_empty() {
             return Err(Error::new(ErrorKind::Config, "no layer gets LoRA adapters")
                 .because("all selected layers are trained fully, without adapters")
-                .hint("choose other layers, or remove some from train"));
+                .hint("choose other layers for adapters, or remove some layers from train"));
         }
         Ok(adapted)
     }
@@ -319,7 +319,8 @@ impl Model {
             let what =
                 format!("{} has {} adapters, expected {own}", path.as_ref().display(), file.tensors.len());
             return Err(
-                Error::new(ErrorKind::Data, what).hint("call enable_lora with the options of that run first")
+                Error::new(ErrorKind::Data, what).hint("call enable_lora first, with the options of the run that \
+                saved the adapters")
             );
         }
         file.tensors.into_iter().try_for_each(|(path, value)| self.set_weight(&path, value))

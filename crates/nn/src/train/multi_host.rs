@@ -131,7 +131,7 @@ impl Model {
             let (first, second) = (&texts[0], &texts[device]);
             return Err(Error::new(ErrorKind::Config, format!("hosts 0 and {other} differ in {what}"))
                 .because(format!("host 0: {}; host {other}: {}", only(first, second), only(second, first)))
-                .hint("start the same command on every host, with an --out folder that all of them share"));
+                .hint("start the same command on every host, with an --out folder that all hosts share"));
         }
         Ok(())
     }

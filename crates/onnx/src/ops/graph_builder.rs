@@ -350,7 +350,7 @@ impl<'a> OnnxBuilder<'a> {
 /// Returns a required operand.
 pub(super) fn operand_of(o: &TfliteOperator, i: usize) -> Result<usize> {
     let found = o.inputs.get(i).copied().flatten();
-    found.ok_or_else(|| Error::new(ErrorKind::Data, format!("{} lacks operand {i}", o.op)))
+    found.ok_or_else(|| Error::new(ErrorKind::Data, format!("the operator {} lacks operand {i}", o.op)))
 }
 
 /// Whether a tensor is quantized.

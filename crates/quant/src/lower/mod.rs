@@ -55,7 +55,7 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<O
     let architecture = layers.architecture();
     if !layers.is_built() {
         return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
-            .hint("build it, or load a trained one"));
+            .hint("build the model, or load a trained model"));
     }
     let mut b = TfliteBuilder::new();
     let mut inputs = Vec::new();

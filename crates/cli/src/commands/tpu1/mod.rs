@@ -43,7 +43,7 @@ impl RunCommand for Tpu1Args {
                 told.insert("check".into(), json!(words));
             }
         } else if let Some(path) = &common.trace {
-            let e = Error::new(ErrorKind::Config, "--trace needs a model");
+            let e = Error::new(ErrorKind::Config, "--trace needs a model to simulate");
             return Err(CommandError::usage(
                 e.at(format!("--trace {}", path.display())).hint("name a model, such as tpu1/mlp0"),
             ));

@@ -157,7 +157,7 @@ impl MultiHeadAttention {
         if [query, key, value].iter().any(|x| x.rank() != 3 || cx.mask_of(x).is_some()) {
             return Err(unfit("MultiHeadAttention", "sequences [B, S, D] without masks", query.ty())
                 .because("quantization-aware training does not support masks")
-                .hint("keep the layer in float: add it to skip of quantize"));
+                .hint("keep the layer in float: add its name to skip of quantize"));
         }
         let features = self.output_shape.unwrap_or(query.dim(2));
         let q = self.project(cx, "query", query, self.key_dim)?;
