@@ -91,12 +91,12 @@ fn steps(hint: &str, case: &Case) -> Vec<Step> {
     for clause in clauses(hint) {
         if let Some(meant) = clause.split("did you mean `").nth(1).and_then(|rest| rest.split('`').next()) {
             all.push(Step::Instead(meant.into()));
+        } else if let Some(named) = clause.strip_prefix("name one of these models: ") {
+            all.extend(named.split(", ").map(|n| Step::Instead(n.into())));
         } else if let Some(known) = listed(clause) {
             all.push(Step::Instead(known.split(", ").next().unwrap_or(known).into()));
         } else if let Some(known) = clause.split("an index from ").nth(1) {
             all.push(Step::Instead(known.split(' ').next().unwrap_or(known).into()));
-        } else if let Some(named) = clause.strip_prefix("name one of these models: ") {
-            all.extend(named.split(", ").map(|n| Step::Instead(n.into())));
         } else if let Some(command) = command_in(clause, case) {
             all.push(Step::Run(command));
         } else {
