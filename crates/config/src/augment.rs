@@ -359,8 +359,7 @@ impl ValuedAugmentation {
                 None => Ok(0.0),
                 Some(v) => {
                     let what = format!("{name} takes no value, got {v}");
-                    Err(KeyError::new("data.augment", what).hint("write only the augmentation's name, without a \
-                    value"))
+                    Err(KeyError::new("data.augment", what).hint("write only the augmentation's name, without a value"))
                 }
             };
         };

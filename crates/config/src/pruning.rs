@@ -91,8 +91,7 @@ impl PruningSection {
             Some(&[m, n]) => Some([m, n]),
             Some(_) => {
                 let what = "sparsity_m_by_n: expected a pair of integers";
-                return Err(KeyError::new("pruning.sparsity_m_by_n", what).hint("write sparsity_m_by_n as two \
-                integers, such as [2, 4]"));
+                return Err(KeyError::new("pruning.sparsity_m_by_n", what).hint("write sparsity_m_by_n as two integers, such as [2, 4]"));
             }
         };
         let made = Pruning {

@@ -256,8 +256,7 @@ impl UserMetric {
                 old.fail(
                     Error::new(ErrorKind::Graph, what)
                         .because("an update must return the state's names with unchanged types")
-                        .hint("map the old state, state.map(|name, old| …), and convert added values to the old \
-                        type"),
+                        .hint("map the old state, state.map(|name, old| …), and convert added values to the old type"),
                 )
             };
             state.map(kept)

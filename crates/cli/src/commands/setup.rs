@@ -136,8 +136,7 @@ impl RunCommand for SetupArgs {
 fn run(args: &SetupArgs, screen: &Screen) -> CommandResult {
     let (platform, packages) = packages(args.platform);
     let cache = plugin_cache().ok_or_else(|| {
-        Error::new(ErrorKind::Config, "there is no download folder").hint("name a download folder with \
-        SYSTOLE_CACHE")
+        Error::new(ErrorKind::Config, "there is no download folder").hint("name a download folder with SYSTOLE_CACHE")
     })?;
     screen.line(match platform {
         AcceleratorPlatform::Tpu => {
@@ -210,8 +209,7 @@ fn python(first: &[&str], paths: &[&Path], last: &[&str]) -> Result<()> {
     let program = if named.is_empty() { "python3" } else { &named };
     let out = Command::new(program).args(first).args(paths).args(last).output();
     let out = out.map_err(|e| {
-        Error::io("cannot start", program, e).hint("install Python with pip, or name a Python interpreter with \
-        SYSTOLE_PYTHON")
+        Error::io("cannot start", program, e).hint("install Python with pip, or name a Python interpreter with SYSTOLE_PYTHON")
     })?;
     if out.status.success() {
         return Ok(());

@@ -73,8 +73,7 @@ impl ConfigCallback for ThroughputMonitor {
                 let e = Error::new(ErrorKind::Config, format!("available_flops is {flops}"));
                 Err((
                     "available_flops",
-                    e.hint("set available_flops to FLOP per second, such as 1e11, or omit it to measure the peak \
-                    rate"),
+                    e.hint("set available_flops to FLOP per second, such as 1e11, or omit it to measure the peak rate"),
                 ))
             }
             _ => Ok(()),

@@ -102,8 +102,7 @@ impl Architecture {
                         "the output of layer {} cannot be an input of the model",
                         layer.default_name()
                     );
-                    return Err(Error::new(ErrorKind::Config, what).hint("list only symbols that input(…) \
-                    returned"));
+                    return Err(Error::new(ErrorKind::Config, what).hint("list only symbols that input(…) returned"));
                 }
             }
         }

@@ -446,8 +446,7 @@ fn read_tensor(source: &mut dyn Read, ty: TensorType, sum: Option<String>) -> Re
     read_exactly(source, value.bytes_mut())?;
     let found = hex(crc(value.bytes()));
     if found != sum {
-        return Err(damaged("the tensor is damaged").because(format!("expected the checksum CRC32C {sum}, got \
-        {found}")));
+        return Err(damaged("the tensor is damaged").because(format!("expected the checksum CRC32C {sum}, got {found}")));
     }
     if value.dtype() == DType::Bool && value.bytes().iter().any(|&b| b > 1) {
         return Err(damaged("expected a bool of 0 or 1"));
