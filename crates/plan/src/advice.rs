@@ -221,7 +221,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Formats a cost: `$0.20`, `< $0.01`.
+/// Formats a cost in dollars: `$0.20`, `< $0.01`.
 pub fn dollars(d: f64) -> String {
     match d {
         d if d <= 0.0 => "free".into(),
