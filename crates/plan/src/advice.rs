@@ -31,7 +31,7 @@ impl MachineChoice {
         if spot { bill.spot_run.or(bill.run) } else { bill.run }
     }
 
-    /// Training speed in samples per second.
+    /// Samples per second on this machine.
     pub fn rate(&self) -> f64 {
         self.samples / self.estimate.step().likely
     }
