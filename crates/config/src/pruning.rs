@@ -134,7 +134,7 @@ impl RunConfig {
         let Some(section) = &self.pruning else { return Ok(()) };
         if self.biggan.is_some() {
             return Err(
-                KeyError::new("pruning", "pruning cannot be combined with biggan").hint("remove one of the two sections")
+                KeyError::new("pruning", "pruning cannot be combined with biggan").hint("remove one of the two configuration sections")
             );
         }
         section.pruning().map(drop)

@@ -115,7 +115,7 @@ fn with_scalar(mut x: Literal, op: ArithmeticOp, s: f64) -> Result<Literal> {
             ErrorKind::Data,
             format!("invalid operands for {op:?}: a {dtype} array and {s}"),
         )
-        .because(format!("{dtype} cannot represent {s}"))
+        .because(format!("the element type {dtype} cannot represent {s}"))
         .hint("cast first, for example .cast(DType::F32)"));
     }
     numbers!(dtype, T => {

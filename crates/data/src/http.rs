@@ -239,7 +239,7 @@ fn failed(why: impl Into<String>) -> Error {
 fn stalled(e: &io::Error) -> io::Error {
     match e.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            io::Error::new(io::ErrorKind::TimedOut, "the server stopped answering")
+            io::Error::new(io::ErrorKind::TimedOut, "the HTTP server stopped answering")
         }
         io::ErrorKind::UnexpectedEof => cut(),
         kind => io::Error::new(kind, e.to_string()),
@@ -247,7 +247,7 @@ fn stalled(e: &io::Error) -> io::Error {
 }
 
 fn cut() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended within the response")
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the HTTP connection ended within the response")
 }
 
 /// Reads at most the remaining bytes.
@@ -387,7 +387,7 @@ mod tests {
         assert!(asked[0].contains("X-Key: secret\r\n"));
         let (url, served) = server(&[&CHUNKED[..CHUNKED.len() - 12]]);
         let e = text(request("GET", &url, &[]).send()).unwrap_err().to_string();
-        assert!(e.contains("the connection ended within"), "{e}");
+        assert!(e.contains("the HTTP connection ended within"), "{e}");
         served.join().unwrap();
     }
 

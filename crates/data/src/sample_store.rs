@@ -237,7 +237,7 @@ fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
             _ => {}
         }
     }
-    let lacks = |what| Error::new(ErrorKind::Data, format!("a cached array has no {what}"));
+    let lacks = |what| Error::new(ErrorKind::Data, format!("an array in the cache file has no {what}"));
     let (name, dtype) = (name.ok_or_else(|| lacks("name"))?, dtype.ok_or_else(|| lacks("element type"))?);
     Ok((name.into(), Literal::from_bytes(TensorType::new(dtype, sizes), bytes)?.into()))
 }

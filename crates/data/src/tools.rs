@@ -328,7 +328,7 @@ pub fn convert(
 ) -> Result<ConversionResult> {
     if shards == 0 || shards > 99_999 {
         return Err(
-            Error::new(ErrorKind::Config, format!("cannot write {shards} shards")).hint("use 1 to 99999")
+            Error::new(ErrorKind::Config, format!("cannot write {shards} shards of a TFRecord dataset")).hint("use 1 to 99999")
         );
     }
     let name = |i: usize| {

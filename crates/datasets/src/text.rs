@@ -177,7 +177,7 @@ impl<'t> TextSplits<'t> {
 fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Result<TrainingData> {
     let length = options.sequence_length;
     let text = std::str::from_utf8(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the text is not UTF-8").at(origin.clone()).because(e.to_string())
+        Error::new(ErrorKind::Data, "the text file is not UTF-8").at(origin.clone()).because(e.to_string())
     })?;
     let parts = TextSplits::of(text, options)?;
     let unit = if parts.tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
@@ -230,7 +230,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
 }
 
 fn too_short(origin: &str, there_are: &str, which: &str, length: usize) -> Error {
-    Error::new(ErrorKind::Data, "the text is too short")
+    Error::new(ErrorKind::Data, "the prompt or text is too short for the model")
         .at(origin)
         .because(format!(
             "the {which} split has {there_are}; one sequence needs {length}, plus one for the last label"

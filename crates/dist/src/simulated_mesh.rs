@@ -183,7 +183,7 @@ impl SimulatedMesh {
         if args.len() != n || args.iter().any(|own| own.len() != graph.params.len()) {
             let what = format!("got arguments for {} devices, expected {n}", args.len());
             return Err(Error::new(ErrorKind::Graph, what)
-                .because(format!("expected {} arguments per device", graph.params.len())));
+                .because(format!("the program expects {} arguments per device", graph.params.len())));
         }
         let mut left = HashMap::new();
         for v in self.reads() {

@@ -343,7 +343,7 @@ impl SegmentRun<'_> {
                 }
                 (None, Some(data)) => Ok(data.clone()),
                 (None, None) => {
-                    Err(Error::new(ErrorKind::Bug, format!("no step computes output tensor {t}")))
+                    Err(Error::new(ErrorKind::Bug, format!("no step of the program computes output tensor {t}")))
                 }
             }
         };

@@ -12,7 +12,7 @@ use systole_base::{Error, ErrorKind, TensorType};
 #[track_caller]
 pub fn grad(y: &Tensor, xs: &[&Tensor]) -> Vec<Tensor> {
     if y.rank() != 0 && !y.is_poisoned() {
-        let error = Error::new(ErrorKind::Graph, format!("grad needs a scalar, got {}", y.ty()))
+        let error = Error::new(ErrorKind::Graph, format!("grad needs a scalar loss, got {}", y.ty()))
             .hint("sum or average the value first, or use vjp with a cotangent");
         return vec![y.fail(error); xs.len()];
     }
@@ -200,6 +200,6 @@ fn accumulate(cotangents: &mut BTreeMap<ValueId, Tensor>, v: ValueId, t: Tensor)
 
 fn poisoned(g: &GraphBuilder) -> Tensor {
     g.scalar(systole_base::DType::F32, 0.0).fail(
-        g.error().unwrap_or_else(|| Error::new(ErrorKind::Graph, "cannot differentiate a poisoned tensor")),
+        g.error().unwrap_or_else(|| Error::new(ErrorKind::Graph, "cannot differentiate a tensor that carries an earlier error")),
     )
 }

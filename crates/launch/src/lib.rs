@@ -381,5 +381,5 @@ fn free_port() -> Result<u16> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())
-        .map_err(|e| Error::new(ErrorKind::Io, "there is no free port").because(e.to_string()))
+        .map_err(|e| Error::new(ErrorKind::Io, "no free TCP port was found").because(e.to_string()))
 }

@@ -45,7 +45,7 @@ pub(crate) enum ProcessExit {
 }
 
 fn failed(e: std::io::Error) -> Error {
-    Error::new(ErrorKind::Io, "cannot start a process").because(e.to_string())
+    Error::new(ErrorKind::Io, "cannot start a child process").because(e.to_string())
 }
 
 impl Process {
@@ -113,7 +113,7 @@ impl Process {
     pub(crate) fn look(&mut self) -> Result<()> {
         if self.ended.is_none() {
             let e = |e: std::io::Error| {
-                Error::new(ErrorKind::Io, "cannot query the process").because(e.to_string())
+                Error::new(ErrorKind::Io, "cannot query the state of a child process").because(e.to_string())
             };
             self.ended = self.child.try_wait().map_err(e)?;
         }

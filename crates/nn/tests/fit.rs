@@ -490,7 +490,7 @@ fn mistakes_name_the_layer_the_data_and_the_cure() {
     assert!(e.contains(".batch(") || e.contains("batch"), "{e}");
     let unlabelled = points(None).map(|s: systole_data::Sample| s.without("label")).batch(5);
     let e = m.fit(&unlabelled, quiet()).unwrap_err().to_string();
-    assert!(e.contains("no labels") && e.contains("x"), "{e}");
+    assert!(e.contains("no label field") && e.contains("x"), "{e}");
     let mut raw = Model::sequential([dense(2)]);
     assert!(raw.fit(&points(None).batch(5), quiet()).unwrap_err().to_string().contains("compile"));
     m.fit(&points(None).batch(5), quiet()).unwrap();

@@ -70,7 +70,7 @@ impl OnnxReader<'_> {
             }
             Ok(())
         })?;
-        let graph = graph.ok_or_else(|| broken("the model has no graph").hint("pass an .onnx file"))?;
+        let graph = graph.ok_or_else(|| broken("the model has no graph").hint("pass a valid .onnx file"))?;
         if model.opset < 1 {
             return Err(broken("the opset version is missing"));
         }

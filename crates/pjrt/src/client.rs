@@ -209,7 +209,7 @@ impl Client {
         let ids: Vec<i64> = self.connection.devices.iter().take(devices).map(|d| d.id).collect();
         if ids.len() < devices {
             let what = format!("the program requires {devices} devices, but the plugin offers {}", ids.len());
-            return Err(Error::new(ErrorKind::Config, what).hint("choose a smaller mesh"));
+            return Err(Error::new(ErrorKind::Config, what).hint("choose a smaller device mesh"));
         }
         self.compile_for(text, &ids)
     }

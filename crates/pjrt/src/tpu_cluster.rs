@@ -218,14 +218,14 @@ impl TpuClusterResolver {
         }
         if self.slice_id >= self.slices {
             let what = format!("this is slice {} of {}", self.slice_id, self.slices);
-            let e = Error::new(ErrorKind::Config, what).because("slices are numbered from 0");
+            let e = Error::new(ErrorKind::Config, what).because("TPU slices are numbered from 0");
             return Err(e.hint(
                 "set MEGASCALE_NUM_SLICES and MEGASCALE_SLICE_ID as `systole cloud` does, or unset both",
             ));
         }
         if !self.hosts.is_empty() && self.worker >= self.hosts.len() {
             let what = format!("this is host {} of {}", self.worker, self.hosts.len());
-            let e = Error::new(ErrorKind::Config, what).because("hosts are numbered from 0");
+            let e = Error::new(ErrorKind::Config, what).because("TPU hosts are numbered from 0");
             return Err(e.hint("unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES: libtpu then queries the cloud"));
         }
         Ok(())

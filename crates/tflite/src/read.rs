@@ -22,7 +22,7 @@ impl TfliteModel {
 fn read(bytes: &[u8]) -> Result<TfliteModel> {
     let file = FlatbufferBytes::new(bytes);
     if file.identifier() != Some(b"TFL3") {
-        return Err(broken("bytes 4 to 7 are not TFL3".into()).hint("pass a .tflite file"));
+        return Err(broken("bytes 4 to 7 are not TFL3".into()).hint("pass a valid .tflite file"));
     }
     let root = file.root()?;
     if root.int(0)? != Some(3) {

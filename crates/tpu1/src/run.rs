@@ -72,7 +72,7 @@ struct ChipSimulator<'a> {
 }
 
 fn broken(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, what).because("the program is invalid")
+    Error::new(ErrorKind::Data, what).because("the TPU v1 program is invalid")
 }
 
 impl ChipSimulator<'_> {
@@ -94,7 +94,7 @@ impl ChipSimulator<'_> {
                 if speed != Speed::Full {
                     let e =
                         Error::new(ErrorKind::Unsupported, "16-bit operands can be timed but not computed");
-                    return Err(e.hint("use an int8 model"));
+                    return Err(e.hint("use an int8 model, whose operands have 8 bits"));
                 }
                 if switch {
                     self.tile = Some(self.queue.pop_front().ok_or_else(|| broken("no tile in the queue"))?);

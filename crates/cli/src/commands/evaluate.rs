@@ -145,7 +145,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
         return Err(CommandError::usage(e.hint("remove --tta")));
     }
     let Predictor { model, operators } = answerer(file)?;
-    let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "the file has no operators"))?;
+    let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "the model file has no operators"))?;
     let mut config = config(args, file, &model)?;
     config.data.known_tokenizer = tokenizer_of(&model)?;
     let mut data = load_data(&config, screen).at(|| format!("the data for {file}"))?;

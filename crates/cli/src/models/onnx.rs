@@ -216,7 +216,7 @@ impl OnnxPredictor {
                 place.insert(ProgramRunner::new(&program, &backend("auto")?)?)
             }
         };
-        let bug = || Error::new(ErrorKind::Bug, "the program has no results");
+        let bug = || Error::new(ErrorKind::Bug, "the ONNX program has no results");
         let ran = runner.results(&runner.run(&runner.put(&[vec![x]])?)?)?;
         let y = ran.values.first().and_then(|v| v.held.first()).ok_or_else(bug)?.convert(DType::F32);
         if y.shape().first() != Some(&n) {

@@ -54,7 +54,7 @@ pub(crate) fn evaluate(
         return Err(e.hint("remove --tta"));
     }
     let compile = model.compile_config().cloned().ok_or_else(|| {
-        Error::new(ErrorKind::Config, "the model has no loss").at("--tta").hint("remove --tta")
+        Error::new(ErrorKind::Config, "the model is compiled without a loss").at("--tta").hint("remove --tta")
     })?;
     let mut metrics: Vec<Metric> = vec![Metric::from(compile.loss.clone().reduction(Reduction::default()))];
     metrics.extend(compile.metrics.iter().chain(&compile.weighted_metrics).cloned());

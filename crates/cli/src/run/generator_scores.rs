@@ -160,7 +160,7 @@ fn made(
         let pictures = gan.pictures(model, &classes, seed.wrapping_add(1 + part as u64))?;
         network.look(&pictures, &mut seen)?;
     }
-    seen.ok_or_else(|| Error::new(ErrorKind::Data, "no images were generated"))
+    seen.ok_or_else(|| Error::new(ErrorKind::Data, "the generator returned no images"))
 }
 
 fn score(of: &ImageFeatures, reference: &ImageFeatures) -> Result<GeneratorScore> {

@@ -233,7 +233,7 @@ fn weights_alone_are_packed_and_channels_taken_out() {
     let wrong = ["quantize", "base", "--activations=none", "--per=tensor", "--out=n.safetensors"];
     f.run(&wrong).fails(2, &["--per"]);
     let wrong = ["quantize", "base", "--activations=none", "--out=n.tflite"];
-    f.run(&wrong).fails(2, &["use the extension .safetensors"]);
+    f.run(&wrong).fails(2, &["ends in .safetensors"]);
     assert!(said["loss"].as_f64().unwrap().is_finite());
 }
 

@@ -154,7 +154,7 @@ fn allocate(s: &mut ProgramSchedule, takes: &[Option<SlotId>]) -> Result<()> {
 
 fn too_large() -> Error {
     Error::new(ErrorKind::Unsupported, "the program's arrays exceed the address space")
-        .hint("use a smaller batch")
+        .hint("use a smaller batch size")
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ fn out_of_memory(bytes: usize) -> Error {
         ErrorKind::Unsupported,
         format!("cannot allocate {:.1} MiB of memory", bytes as f64 / (1 << 20) as f64),
     )
-    .hint("use a smaller batch")
+    .hint("use a smaller batch size")
 }
 
 /// Returns the bytes that this process can still use: the machine's available memory, or the rest of its cgroup limit

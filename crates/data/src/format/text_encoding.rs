@@ -116,7 +116,7 @@ pub fn from_utf16(name: &str, bytes: &[u8], encoding: TextEncoding) -> Result<St
                 true => "it has a UTF-16 byte order mark, but is damaged or truncated",
                 false => "it is damaged, truncated, or in another encoding",
             })
-            .hint("save the file as UTF-8")),
+            .hint("save the text file as UTF-8")),
     }
 }
 

@@ -712,7 +712,7 @@ impl ElementCursor for InlinePrefetch {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Data, "random access is no longer available")
+    Error::new(ErrorKind::Data, "random access to the pipeline is no longer available")
 }
 
 fn no_thread(e: std::io::Error) -> Error {

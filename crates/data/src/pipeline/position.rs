@@ -119,7 +119,7 @@ impl PositionParser<'_> {
 
 fn unreadable(text: &str) -> Error {
     let shown: String = text.chars().take(60).collect();
-    Error::new(ErrorKind::Data, format!("invalid data position {shown:?}"))
+    Error::new(ErrorKind::Data, format!("invalid position in the data pipeline: {shown:?}"))
         .because("the expected form is epoch:taken or epoch:taken@place")
 }
 

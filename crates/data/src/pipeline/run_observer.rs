@@ -221,7 +221,7 @@ impl RandomAccess for ObservedStage<Box<dyn RandomAccess>> {
     fn get(&mut self, index: u64) -> Result<Sample> {
         let inner = &mut self.inner;
         let item = self.watch.observe(self.id, || Some(inner.get(index)));
-        item.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "an instrumented element was lost")))
+        item.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "an instrumented pipeline element was lost")))
     }
 }
 

@@ -312,7 +312,7 @@ impl TextFile {
             *last = b'\n';
         }
         if n as u64 == limit {
-            return Err(Error::new(ErrorKind::Data, "a line is too long").at(self.place()));
+            return Err(Error::new(ErrorKind::Data, "a line of the text file is too long").at(self.place()));
         }
         Ok(n > 0)
     }
@@ -355,7 +355,7 @@ impl TextFile {
                 Some((fields, _)) => return Ok(Some(fields)),
                 None if more => more = self.line(&mut bytes)?,
                 None => {
-                    return Err(Error::new(ErrorKind::Data, "a quoted field is not closed")
+                    return Err(Error::new(ErrorKind::Data, "a quoted CSV field is not closed")
                         .at(self.place())
                         .hint("close the quotation mark, or write \"\" for one within a field"));
                 }

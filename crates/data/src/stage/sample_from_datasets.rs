@@ -106,7 +106,7 @@ impl DatasetStage for SelectStage {
     fn spec(&self) -> Result<ElementSpec> {
         self.up
             .first()
-            .map_or_else(|| Err(Error::new(ErrorKind::Config, "the list of datasets is empty")), |n| n.spec())
+            .map_or_else(|| Err(Error::new(ErrorKind::Config, "the list of datasets to sample from is empty")), |n| n.spec())
     }
 
     fn is_random(&self) -> bool {

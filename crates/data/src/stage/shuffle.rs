@@ -59,7 +59,7 @@ impl ShuffleStage {
 
     fn draws(&self, epoch: u64) -> Result<RandomStream> {
         if self.options.buffer_size == 0 {
-            return Err(Error::new(ErrorKind::Config, "the shuffle buffer size is 0")
+            return Err(Error::new(ErrorKind::Config, "the shuffle buffer size of `shuffle` is 0")
                 .at(self.name())
                 .because("elements are drawn from the shuffle buffer, so the buffer must hold at least one")
                 .hint("use the number of elements for a full shuffle, or remove shuffle"));

@@ -108,7 +108,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
 }
 
 fn not_named() -> Error {
-    Error::new(ErrorKind::Config, "the image folder is not set")
+    Error::new(ErrorKind::Config, "the path of the image folder is not set")
         .hint("pass the folder that contains one folder per class, with --data-dir or data.dir")
 }
 

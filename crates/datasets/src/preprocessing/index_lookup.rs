@@ -335,7 +335,7 @@ impl<K: VocabularyTerm> IndexLookup<K> {
         match self.num_oov_indices {
             0 => {
                 let what = format!("{}: {term:?} is not in the vocabulary", K::LAYER);
-                Err(Error::new(ErrorKind::Data, what).hint("set num_oov_indices to 1"))
+                Err(Error::new(ErrorKind::Data, what).hint("set num_oov_indices of the lookup to 1"))
             }
             1 => Ok(Some(self.oov_start())),
             n => Ok(Some(self.oov_start() + term.oov_bin(n as u64, self.oov_method, self.salt) as usize)),

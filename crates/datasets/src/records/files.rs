@@ -61,7 +61,7 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
         return Ok((all(&options.train)?, all(&options.test)?));
     }
     if dir.named().is_none() {
-        return Err(Error::new(ErrorKind::Config, "the record files are not set").hint(
+        return Err(Error::new(ErrorKind::Config, "the paths of the record files are not set").hint(
             "pass the folder of the record files with --data-dir or data.dir, or file patterns with \
             data.records.train",
         ));

@@ -237,7 +237,7 @@ fn is_text(label: &Literal) -> bool {
 fn text(label: &Literal) -> Result<&str> {
     std::str::from_utf8(label.bytes())
         .map(|t| t.trim_end_matches('\0').trim())
-        .map_err(|_| Error::new(ErrorKind::Data, "a label is not UTF-8 text").hint("save the file as UTF-8"))
+        .map_err(|_| Error::new(ErrorKind::Data, "a text label of the records is not UTF-8").hint("save the text file as UTF-8"))
 }
 
 impl LabelEncoding {

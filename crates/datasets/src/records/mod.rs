@@ -213,7 +213,7 @@ fn some_of_each(train: usize, test: usize, source: &RecordFiles) -> Result<()> {
         (_, 0) => "test",
         _ => return Ok(()),
     };
-    Err(Error::new(ErrorKind::Data, format!("no records to {what} on"))
+    Err(Error::new(ErrorKind::Data, format!("the dataset has no records to {what} on"))
         .at(source.place())
         .because(format!("there are {} records in total", train + test))
         .hint("add records, or change data.validation_split, the fraction held out for testing"))

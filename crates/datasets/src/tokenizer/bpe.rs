@@ -72,7 +72,7 @@ impl Bpe {
             let new = by_bytes.get(&joined).ok_or_else(|| {
                 let text = String::from_utf8_lossy(&joined).into_owned();
                 Error::new(ErrorKind::Data, format!("the result of merge {} is not a token", rank + 1))
-                    .because(format!("the vocabulary has no `{text}`"))
+                    .because(format!("the tokenizer's vocabulary has no token `{text}`"))
                     .hint("use vocabulary and merges of the same tokenizer")
             })?;
             ranks.entry((a, b)).or_insert((rank as u32, *new));

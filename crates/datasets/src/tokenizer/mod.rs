@@ -73,7 +73,7 @@ impl Tokenizer {
             false => path.is_file().then(|| path.to_path_buf()),
         };
         let file = file.ok_or_else(|| {
-            Error::new(ErrorKind::Io, "the tokenizer was not found")
+            Error::new(ErrorKind::Io, "the tokenizer file was not found")
                 .at(path.display().to_string())
                 .because("expected a tokenizer.json, or a vocab.json with merges.txt next to it")
                 .hint("check the path, or train a tokenizer: data.tokenizer = \"bpe\"")
@@ -174,7 +174,7 @@ fn read_text(file: &Path) -> Result<String> {
     }
     let bytes = std::fs::read(file).map_err(cannot)?;
     String::from_utf8(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the tokenizer is not UTF-8")
+        Error::new(ErrorKind::Data, "the tokenizer file is not UTF-8")
             .at(file.display().to_string())
             .because(e.to_string())
             .hint("pass a tokenizer.json, or a vocab.json with merges.txt next to it")

@@ -61,7 +61,7 @@ fn gpt2s_two_files_are_read() {
     assert_eq!(Tokenizer::read(&dir).unwrap(), whole);
     std::fs::remove_dir_all(&dir).unwrap();
     let e = Tokenizer::read(&dir).unwrap_err().to_string();
-    assert!(e.contains("the tokenizer was not found") && e.contains("try: "), "{e}");
+    assert!(e.contains("the tokenizer file was not found") && e.contains("try: "), "{e}");
 }
 
 #[test]

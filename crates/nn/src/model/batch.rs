@@ -74,7 +74,7 @@ impl Batch {
             return Ok(batch);
         }
         let label = label.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "the data contains no labels")
+            Error::new(ErrorKind::Data, "the data contains no label field")
                 .because(format!("the fields of the data are: {}", sample.names().collect::<Vec<_>>().join(", ")))
                 .hint(format!("rename the label field to one of: {}", LABEL_FIELDS.join(", ")))
         })?;

@@ -10,6 +10,6 @@ pub(crate) fn check_end(data: &Dataset, steps: Option<usize>, what: &str, say: &
     }
     Err(Error::new(ErrorKind::Config, format!("{what} never ends"))
         .at(format!("{data:?}"))
-        .because("the dataset repeats forever")
+        .because("the dataset repeats forever, so its length is infinite")
         .hint(format!("{say}, or remove `repeat`")))
 }

@@ -347,7 +347,7 @@ impl Model {
         }
         let known: Option<Vec<TensorType>> = self.architecture.inputs.iter().map(|i| i.ty.clone()).collect();
         let types = known.ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the model has no shapes yet")
+            Error::new(ErrorKind::Config, "the model's shapes are not known yet")
                 .because(
                     "the model's custom training step reads its own fields, which do not determine the input \
                     types",
@@ -632,7 +632,7 @@ impl Model {
     /// If the model has no shapes yet.
     pub fn step_types(&self, batch_size: usize) -> Result<(Vec<TensorType>, TensorType)> {
         let output = self.output_type().ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the model has no shapes yet")
+            Error::new(ErrorKind::Config, "the model's shapes are not known yet")
                 .hint("build the model, or load a trained model")
         })?;
         let own = self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref());

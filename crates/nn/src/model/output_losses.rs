@@ -175,7 +175,7 @@ impl Compile {
         match self.loss_weights.iter().find(|(_, weight)| !weight.is_finite()) {
             Some((name, weight)) => {
                 let what = format!("invalid loss weight {weight} for output {name}");
-                Err(Error::new(ErrorKind::Config, what).hint("use a finite number"))
+                Err(Error::new(ErrorKind::Config, what).hint("use a finite number as loss weight"))
             }
             None => Ok(()),
         }

@@ -205,7 +205,7 @@ fn no_step(layer: &str, place: &str, step: f32) -> Error {
 }
 
 fn untrained(layer: &str) -> Error {
-    Error::new(ErrorKind::Config, "quantization ranges were never found")
+    Error::new(ErrorKind::Config, "quantization-aware training found no ranges for the layer")
         .at(format!("layer {layer}"))
         .because("the model has not been trained since quantization was enabled")
         .hint("train the model for a few steps, or call strip_quantization() and calibrate")

@@ -215,7 +215,7 @@ fn pad(c: &mut NodeCall) -> RuleResult {
         "edge" => edges(&x, &low, &high)?,
         other => {
             return Err(
-                unsupported(format!("unsupported pad mode {other}")).hint("use constant, reflect or edge")
+                unsupported(format!("unsupported pad mode {other}")).hint("use Pad mode constant, reflect or edge")
             );
         }
     };

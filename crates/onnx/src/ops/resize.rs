@@ -36,7 +36,7 @@ fn resize(c: &mut NodeCall) -> RuleResult {
             "linear" => linear(&y, d, &places)?,
             other => {
                 return Err(
-                    unsupported(format!("unsupported resize mode {other}")).hint("use nearest or linear")
+                    unsupported(format!("unsupported resize mode {other}")).hint("use Resize mode nearest or linear")
                 );
             }
         };

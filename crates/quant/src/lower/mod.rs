@@ -54,7 +54,7 @@ pub fn onnx(layers: &Layers) -> Result<Onnx> {
 pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<OnnxRecurrent>)> {
     let architecture = layers.architecture();
     if !layers.is_built() {
-        return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
+        return Err(Error::new(ErrorKind::Config, "the model's shapes are not known yet")
             .hint("build the model, or load a trained model"));
     }
     let mut b = TfliteBuilder::new();

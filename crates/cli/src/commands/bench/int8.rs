@@ -48,7 +48,7 @@ fn of(draft: ConfigDraft, precision: &str, time: Duration) -> Result<BenchTiming
 
 /// Quantizes the layers to an int8 graph, and the batch's samples to its input type.
 fn graph(model: &Model, batch: &Batch) -> Result<(systole_tflite::TfliteModel, Vec<Literal>)> {
-    let none = || Error::new(ErrorKind::Bug, "the batch has no input");
+    let none = || Error::new(ErrorKind::Bug, "the benchmark's batch has no input");
     let samples = tflite::rows(batch.inputs.first().ok_or_else(none)?)?;
     let float = lower(model)?;
     let calibration = Calibration { threads: tflite::threads(), ..Calibration::default() };

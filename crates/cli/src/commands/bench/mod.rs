@@ -103,7 +103,7 @@ fn measure_apart(
     args: &BenchArgs,
     common: &CommonArgs,
 ) -> Result<ChildMeasurement, CommandError> {
-    let lost = || Error::new(ErrorKind::Io, "a measurement did not finish").at(item.to_string());
+    let lost = || Error::new(ErrorKind::Io, "a benchmark measurement did not finish").at(item.to_string());
     let program = std::env::current_exe().map_err(|e| lost().because(e.to_string()))?;
     let mut child = Command::new(program);
     child.args(["bench", "--here", "--json", &item.name, "--precision", &item.precision]);

@@ -103,10 +103,10 @@ impl<R: BufRead, W: Write> Wizard<R, W> {
             let mut line = String::new();
             let n = self.answers.read_line(&mut line);
             let n =
-                n.map_err(|e| Error::new(ErrorKind::Io, "cannot read the answer").because(e.to_string()))?;
+                n.map_err(|e| Error::new(ErrorKind::Io, "cannot read an answer from the terminal").because(e.to_string()))?;
             if n == 0 {
                 let e =
-                    Error::new(ErrorKind::Interrupted, "the input ended before all questions were answered");
+                    Error::new(ErrorKind::Interrupted, "standard input ended before all questions were answered");
                 return Err(
                     e.hint("no file was written; answer with options instead: launch config --nproc 2")
                 );
@@ -121,7 +121,7 @@ impl<R: BufRead, W: Write> Wizard<R, W> {
 
     fn say(&mut self, text: &str) -> Result<()> {
         let told = write!(self.questions, "{text}").and_then(|()| self.questions.flush());
-        told.map_err(|e| Error::new(ErrorKind::Io, "cannot print the question").because(e.to_string()))
+        told.map_err(|e| Error::new(ErrorKind::Io, "cannot print a question to the terminal").because(e.to_string()))
     }
 }
 
@@ -167,6 +167,6 @@ mod tests {
         assert_eq!(config.unwrap().devices_per_process, Some(2));
         assert_eq!(questions.matches('?').count(), 2, "{questions}");
         let (config, _) = asked("this-machine\n", LaunchConfig::default(), false);
-        assert!(config.unwrap_err().to_string().contains("the input ended"));
+        assert!(config.unwrap_err().to_string().contains("standard input ended"));
     }
 }

@@ -310,7 +310,7 @@ fn fit_input(model: &Model, x: &Literal) -> Result<Literal> {
 
 /// Error for non-finite outputs.
 fn not_finite() -> Error {
-    Error::new(ErrorKind::Numeric, "the output is not finite")
+    Error::new(ErrorKind::Numeric, "the model's output is not finite")
         .because("a weight of the model is not finite, or the sample's values are too large")
         .hint("use another model of the run folder, such as NAME.best.safetensors, or train again")
 }

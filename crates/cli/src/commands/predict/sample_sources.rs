@@ -229,7 +229,7 @@ impl ReadOptions<'_> {
         let ids = tokenizer.encode(&text).map_err(|e| e.at(path))?;
         let Some(start) = ids.len().checked_sub(length) else {
             let unit = if tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
-            return Err(Error::new(ErrorKind::Data, "the text is too short")
+            return Err(Error::new(ErrorKind::Data, "the prompt or text is too short for the model")
                 .at(path)
                 .because(format!("the text has {} {unit}, but the model needs {length}", ids.len()))
                 .hint("provide a longer prompt; `systole generate` accepts any length"));
@@ -291,7 +291,7 @@ pub(super) fn or_go_on(e: Error, path: &str) -> Error {
 
 /// Error for a file without samples.
 pub(super) fn nothing(path: &str) -> Error {
-    Error::new(ErrorKind::Data, "there is nothing to predict")
+    Error::new(ErrorKind::Data, "no samples to predict were found")
         .at(path)
         .hint("name a file or folder that contains samples")
 }
@@ -319,7 +319,7 @@ fn tell_left_out(files: Vec<PathBuf>) {
 /// Detects images by their first bytes, not by name. Unsupported image formats count too, because their error names the
 /// format.
 fn is_picture(path: &str) -> Result<bool> {
-    let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the image");
+    let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the image file");
     let mut start = Vec::new();
     InputFile::open(path).and_then(|f| f.take(16).read_to_end(&mut start)).map_err(wrong)?;
     Ok(any_format::is_picture(&start) || any_format::other_format(&start).is_some())
@@ -354,7 +354,7 @@ fn rows(x: &Literal, start: usize, count: usize) -> Result<Literal> {
 /// Stacks samples of one shape into a batch `T[n, …]`.
 pub(super) fn stacked(samples: &[&Literal]) -> Result<Literal> {
     let Some(first) = samples.first() else {
-        return Err(Error::new(ErrorKind::Bug, "cannot stack an empty batch"));
+        return Err(Error::new(ErrorKind::Bug, "cannot stack a batch of no samples"));
     };
     let mut bytes = Vec::with_capacity(first.ty().bytes() * samples.len());
     for x in samples {

@@ -300,7 +300,7 @@ impl WorstDifference {
                 worst = Some(WorstDifference { result: i, distance, got, want });
             }
         }
-        worst.ok_or_else(|| Error::new(ErrorKind::Bug, "the op has no results"))
+        worst.ok_or_else(|| Error::new(ErrorKind::Bug, "the tested op has no results"))
     }
 
     /// Whether the error is within the rounding that the sample allows.

@@ -126,7 +126,7 @@ pub fn size_of_bytes(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
     let bytes = input_file::read(path)
-        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the image"))?;
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the image file"))?;
     if bytes.is_empty() {
         return Err(Error::new(ErrorKind::Data, "the image file is empty").at(path.display().to_string()));
     }

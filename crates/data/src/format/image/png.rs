@@ -17,7 +17,7 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result};
 pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let path = path.as_ref();
     let bytes = crate::input_file::read(path)
-        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the image"))?;
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the image file"))?;
     from_bytes(&path.display().to_string(), &bytes)
 }
 
