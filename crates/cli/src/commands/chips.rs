@@ -66,7 +66,7 @@ fn text(chips: &[ChipFigures], screen: &Screen) {
     rows.extend(chips.iter().map(row));
     screen.line(table(&rows));
     screen
-        .detail("\nFigures are per chip or GPU. W: see below for the kind of figure. ?: not published, or no price found.\n");
+        .detail("\nFigures are per chip or GPU. W: kind of figure below. ?: not published, or no price found.\n");
     for c in chips {
         about(c).iter().for_each(|line| screen.line(wrapped(line, WIDTH)));
     }
