@@ -399,14 +399,24 @@ fn every_generation_is_shown_with_its_sources_beside_the_tutorials() {
     let f = Folder::new("plan-chips");
     let text = f.run(&["chips"]).ok().out;
     let names = [
-        "v1", "v2", "v3", "v4i", "v4", "v5e", "v5p", "v6e", "tpu7x", "edgetpu", "k80", "v100", "a100", "h100",
+        "v1", "v2", "v3", "v4i", "v4", "v5e", "v5p", "v6e", "tpu7x", "tpu8t", "tpu8i", "edgetpu", "k80",
+        "v100", "a100", "h100",
     ];
     for name in names {
         assert!(text.lines().any(|l| l.starts_with(&format!("{name} "))), "{name}: {text}");
     }
-    for part in
-        ["peak", "92 int8", "GB/s", "watts: 75 (TDP", "v2-512", "5.22", "1.566", "420 TFLOP/s", "source:"]
-    {
+    for part in [
+        "peak",
+        "92 int8",
+        "GB/s",
+        "watts: 75 (TDP",
+        "v2-512",
+        "5.22",
+        "1.566",
+        "420 TFLOP/s",
+        "process: 16 nm",
+        "source:",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let chips = f.run(&["chips", "v1", "k80", "v5litepod-16", "--json"]).ok().json();
