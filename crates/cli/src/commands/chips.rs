@@ -65,8 +65,9 @@ fn text(chips: &[ChipFigures], screen: &Screen) {
     let mut rows = vec![head.map(String::from).to_vec()];
     rows.extend(chips.iter().map(row));
     screen.line(table(&rows));
-    screen
-        .detail("\nFigures are per chip or GPU. W: kind of figure below. ?: not published, or no price found.\n");
+    screen.detail(
+        "\nFigures are per chip or GPU. W: kind of figure below. ?: not published, or no price found.\n",
+    );
     for c in chips {
         about(c).iter().for_each(|line| screen.line(wrapped(line, WIDTH)));
     }

@@ -545,7 +545,8 @@ fn known_options(f: &Folder) -> BTreeSet<String> {
     // Commands are listed with two spaces in front, below a heading.
     let subcommands = |text: &str| -> Vec<String> {
         let listed = text.split("Options:\n").next().unwrap_or_default();
-        let lines = listed.lines().filter(|l| l.starts_with("  ") && !l.starts_with("   ") && !l.contains('<'));
+        let lines =
+            listed.lines().filter(|l| l.starts_with("  ") && !l.starts_with("   ") && !l.contains('<'));
         let names = lines.filter_map(|l| l.split_whitespace().next());
         names.filter(|n| *n != "help" && n.starts_with(char::is_lowercase)).map(String::from).collect()
     };

@@ -193,7 +193,7 @@ fn what_is_no_folder_of_classes_is_explained() {
         ("phone", 1, &["no images of a supported format", "2 HEIC"]),
         ("one", 1, &["only one class: cat", "add a folder"]),
         ("zip", 1, &["only one class: album", "one level deeper", "zip/album"]),
-        ("archive.zip", 2, &["archive.zip is neither", "unpack archives"]),
+        ("archive.zip", 2, &["archive.zip is not a preset", "unpack archives"]),
         ("single", 1, &["no images to test on"]),
         ("broken", 1, &["2 of 4 images cannot be read", "cat/1.png", "data.unreadable_quota"]),
     ];

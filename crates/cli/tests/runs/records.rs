@@ -288,5 +288,5 @@ fn values_and_the_next_byte_of_a_text_are_predicted_too() {
     let answer = f.run(&["predict", model, "start.txt", "--json"]).ok().json();
     assert_eq!((&answer["class"], &answer["label"]), (&serde_json::json!("'c'"), &serde_json::json!(99)));
     f.write("short.txt", "abc");
-    f.run(&["predict", model, "short.txt"]).fails(1, &["too short", "looks at 8"]);
+    f.run(&["predict", model, "short.txt"]).fails(1, &["too short", "the model needs 8"]);
 }
