@@ -220,3 +220,6 @@ pub fn parse_bytes(text: &str) -> Result<usize> {
             .hint("write it as 2000000000, 512MiB or 4GiB")
     })
 }
+
+// Names of the previous version.
+crate::renamed! { Knob => EnvVar }

@@ -18,3 +18,14 @@ pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use half::{bf16, f16};
 pub use literal::{Literal, LiteralBuilder};
 pub use shape::{Dims, Shape, TensorType};
+
+/// Declares deprecated aliases of renamed types: `renamed! { Old => New }`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! renamed {
+    ($($old:ident => $new:ident),* $(,)?) => {$(
+        #[doc(hidden)]
+        #[deprecated = "the type is renamed: this alias stands for its new name"]
+        pub type $old = $new;
+    )*};
+}

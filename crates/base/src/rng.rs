@@ -127,3 +127,6 @@ impl RandomStream {
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
     }
 }
+
+// Names of the previous version.
+crate::renamed! { Stream => RandomStream }

@@ -780,6 +780,9 @@ fn at_least_one(path: &str, value: Option<u64>) -> Result<(), KeyError> {
     }
 }
 
+// Names of the previous version.
+systole_base::renamed! { Config => RunConfig, Data => DataSection, Draft => ConfigDraft, LaunchPlace => LaunchTarget, Method => SweepMethod, Refused => ConfigError, TestTime => TestTimeAugmentation }
+
 #[cfg(test)]
 mod tests {
     use super::*;

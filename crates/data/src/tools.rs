@@ -709,6 +709,9 @@ pub fn write_pictures(sample: &Sample, prefix: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+// Names of the previous version.
+systole_base::renamed! { Converted => ConversionResult, Opened => OpenedDataset, Stats => DatasetStats, Traced => TracedStage, Verified => FileVerification }
+
 #[cfg(test)]
 mod tests {
     use super::*;

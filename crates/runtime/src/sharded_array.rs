@@ -120,6 +120,9 @@ impl ShardRuns {
     }
 }
 
+// Names of the previous version.
+systole_ir::renamed! { Pieces => ShardedArray }
+
 #[cfg(test)]
 mod tests {
     use super::*;

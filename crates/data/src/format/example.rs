@@ -731,6 +731,9 @@ fn unreadable(text: &str) -> Error {
         .hint("write it as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
 }
 
+// Names of the previous version.
+systole_base::renamed! { Feature => FeatureSpec, Features => FeatureSpecs, Partition => RaggedPartition, SequenceFeatures => SequenceFeatureSpecs }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -248,3 +248,9 @@ impl<'a> TextReader<'a> for TokenCursor<'a> {
         self
     }
 }
+
+// Names of the previous version.
+#[doc(hidden)]
+pub use self::TextReader as Reader;
+#[doc(hidden)]
+pub use self::TokenCursor as Cursor;
