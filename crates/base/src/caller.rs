@@ -1,9 +1,9 @@
-//! Maps a caller location to a line of user code: filters out Systole's own sources from error locations.
+//! Formats a caller location as `file:line` if it is in user code, not in Systole or the standard library.
 
 use std::panic::Location;
 
-/// Returns `src/main.rs:12` for a location in user code. Returns `None` for Systole's own crates and for the standard
-/// library, where calls through `into` appear to come from.
+/// Formats a caller location in user code as `src/main.rs:12`; `None` in Systole's own crates and the standard library,
+/// where calls through `into` appear to come from.
 ///
 /// ```
 /// use std::panic::Location;

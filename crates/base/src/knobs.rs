@@ -29,7 +29,7 @@ macro_rules! knobs {
             doc: concat!($($doc),+).trim_ascii(),
         };)+
 
-        /// All variables, in the order in which `systole knobs` prints them.
+        /// All environment variables of Systole, in the order in which `systole knobs` prints them.
         pub const KNOBS: &[EnvVar] = &[$($name),+];
     };
 }
@@ -140,7 +140,7 @@ pub fn override_value(knob: EnvVar, value: impl Into<String>) {
 }
 
 impl EnvVar {
-    /// Returns the override, or else the environment variable, or else the default.
+    /// Returns the variable's override, or else the environment variable, or else the default.
     pub fn get(&self) -> String {
         let overrides = OVERRIDES.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, value)) = overrides.iter().find(|(name, _)| *name == self.name) {
@@ -161,14 +161,14 @@ impl EnvVar {
         }
     }
 
-    /// Creates the error for a value that is not accepted.
+    /// Creates the error for an invalid value of an environment variable.
     pub fn no_value(&self, value: &str) -> Error {
-        Error::new(ErrorKind::Config, format!("invalid value `{value}` of {}", self.name))
+        Error::new(ErrorKind::Config, format!("invalid value `{value}` of environment variable {}", self.name))
             .at(self.name)
             .hint(format!("{}: {}", self.values, self.doc))
     }
 
-    /// Returns the value as an integer.
+    /// Returns an environment variable's value as an integer.
     ///
     /// # Errors
     /// If the value is not a non-negative integer.
@@ -177,12 +177,12 @@ impl EnvVar {
         value.trim().parse().map_err(|_| self.no_value(&value))
     }
 
-    /// Returns the value as an integer, or the default if it does not parse.
+    /// Returns an environment variable's value as an integer, or the default if it does not parse.
     pub fn get_usize(&self) -> usize {
         self.number().unwrap_or_else(|_| self.default.parse().unwrap_or(0))
     }
 
-    /// Returns the value as a number of bytes, or `None` if it is empty.
+    /// Returns an environment variable's value as a number of bytes, or `None` if it is empty.
     ///
     /// # Errors
     /// If the value is not a number of bytes.
@@ -217,7 +217,7 @@ pub fn parse_bytes(text: &str) -> Result<usize> {
     let bytes = text[..end].parse::<f64>().ok().zip(factor).map(|(n, f)| n * f);
     bytes.filter(|b| (1.0..9e15).contains(b)).map(|b| b as usize).ok_or_else(|| {
         Error::new(ErrorKind::Config, format!("expected a number of bytes, got `{text}`"))
-            .hint("write it as 2000000000, 512MiB or 4GiB")
+            .hint("write a number of bytes as 2000000000, 512MiB or 4GiB")
     })
 }
 

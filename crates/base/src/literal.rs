@@ -136,7 +136,7 @@ impl Literal {
             ErrorKind::Graph,
             format!("the array has type {}, expected element type {}", self.ty, T::DTYPE),
         )
-        .hint("convert the array, or read it as its own element type"))
+        .hint("convert the array, or read it with its own element type"))
     }
 
     /// Copies the elements as bools (`!= 0`).

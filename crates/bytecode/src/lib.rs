@@ -8,7 +8,7 @@
 //!     return %0 : tensor<2xf32>
 //! }";
 //! let module = systole_mlir::text::parse(text)?;
-//! let bytes = systole_bytecode::write(&module, systole_bytecode::Version::new(1, 9, 0))?;
+//! let bytes = systole_bytecode::write(&module, systole_bytecode::StablehloVersion::new(1, 9, 0))?;
 //! assert_eq!(systole_bytecode::parse(&bytes)?.functions[0].body.operations[0].name, "stablehlo.add");
 //! # Ok::<(), systole_base::Error>(())
 //! ```

@@ -1,4 +1,4 @@
-//! Requested hardware: a TPU slice, GPUs of one machine, or CPU machines.
+//! Hardware that a cloud job requests: a TPU slice, GPUs of one machine, or CPU machines.
 
 use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
@@ -19,7 +19,7 @@ const MOST_CORES: usize = 1024;
 const SMALL: [&str; 3] = ["t4", "l4", "p100"];
 
 impl RequestedChips {
-    /// Parses `--slice`, `--num-slices` and `--nodes`.
+    /// Parses `--slice`, `--num-slices` and `--nodes` to the hardware that a cloud job requests.
     ///
     /// # Errors
     /// If the chips are unknown, or the slices or machines cannot be joined.
@@ -49,7 +49,7 @@ impl RequestedChips {
         }
     }
 
-    /// Name as in `systole plan`: `2*v5litepod-16`, `8*h100`.
+    /// Name of the requested chips as in `systole plan`: `2*v5litepod-16`, `8*h100`.
     pub fn title(&self) -> String {
         match self {
             RequestedChips::Tpu(slice, _) => slice.title(),
@@ -59,7 +59,7 @@ impl RequestedChips {
         }
     }
 
-    /// Name in the price table: `v5e`, `h100`.
+    /// Name of the chips in the price table: `v5e`, `h100`.
     pub fn kind(&self) -> &str {
         match self {
             RequestedChips::Tpu(slice, _) => &slice.generation,
@@ -77,7 +77,7 @@ impl RequestedChips {
         }
     }
 
-    /// Number of devices that a program sees.
+    /// Number of devices that a program sees on the requested chips.
     pub fn devices(&self) -> usize {
         match self {
             RequestedChips::Tpu(slice, _) => slice.all_devices(),
@@ -95,7 +95,7 @@ impl RequestedChips {
         }
     }
 
-    /// Formats as `4 machines of 4 chips` if there are several machines.
+    /// Formats the request as `4 machines of 4 chips` if there are several machines.
     pub fn parts(&self) -> Option<String> {
         let each = match self {
             RequestedChips::Tpu(slice, cloud) => format!("{} chips", cloud.chips_of_a_machine(slice.chips)),
@@ -172,7 +172,7 @@ fn named(name: &str, tables: &ChipTables) -> Result<RequestedChips> {
     let cloud = tables.tpu(&slice.generation).and_then(|tpu| tpu.cloud.clone()).ok_or_else(|| {
         let what = format!("the cloud machine types of {} are unknown", slice.generation);
         Error::new(ErrorKind::Config, what)
-            .hint("use a slice of v2 to v6e or tpu7x; list them with `systole chips`")
+            .hint("use a slice of v2 to v6e or tpu7x; list all slices with `systole chips`")
     })?;
     Ok(RequestedChips::Tpu(slice, Box::new(cloud)))
 }

@@ -1,6 +1,6 @@
-//! A generated file: name, purpose and content.
+//! A generated file of a cloud job: name, purpose and content.
 
-/// A generated file.
+/// A file that `systole cloud` generates.
 pub struct GeneratedFile {
     /// Name in the output folder.
     pub name: String,
@@ -15,7 +15,7 @@ impl GeneratedFile {
         GeneratedFile { name: name.into(), what, text }
     }
 
-    /// Whether it is a shell script, which must be executable.
+    /// Whether the generated file is a shell script, which must be executable.
     pub fn is_script(&self) -> bool {
         self.name.ends_with(".sh")
     }

@@ -25,7 +25,7 @@ pub struct CloudJob {
 }
 
 impl CloudJob {
-    /// Creates a job.
+    /// Creates a cloud job from its options, the model and the chip tables.
     ///
     /// # Errors
     /// If an option is invalid, or the batch size does not divide over the devices.
@@ -54,17 +54,17 @@ impl CloudJob {
         self.chips.title()
     }
 
-    /// Number of machines.
+    /// Number of machines of the job.
     pub fn machines(&self) -> usize {
         self.chips.machines()
     }
 
-    /// Formats as `4 machines of 4 chips` if there are several machines.
+    /// Formats the job's hardware as `4 machines of 4 chips` if there are several machines.
     pub fn parts(&self) -> Option<String> {
         self.chips.parts()
     }
 
-    /// Region and zone; empty if the platform has none.
+    /// Region and zone of the job; empty if the platform has none.
     pub fn region(&self) -> (&str, &str) {
         (&self.region.region, &self.region.zone)
     }
@@ -91,7 +91,7 @@ impl CloudJob {
     pub(crate) fn needs_bucket(&self, why: &str) -> Result<&str> {
         let missing = || {
             let e = Error::new(ErrorKind::Config, "the run needs a bucket").because(why).at("--bucket");
-            e.hint("create one with `gcloud storage buckets create gs://NAME`, then pass --bucket gs://NAME")
+            e.hint("create a bucket with `gcloud storage buckets create gs://NAME`, then pass --bucket gs://NAME")
         };
         self.bucket.as_deref().ok_or_else(missing)
     }
@@ -108,13 +108,13 @@ impl CloudJob {
         self.image.as_deref().ok_or_else(missing)
     }
 
-    /// Price in dollars per hour, if it is known.
+    /// Price of the job in dollars per hour, if it is known.
     pub fn dollars_per_hour(&self) -> Option<f64> {
         let bill = self.bill.as_ref()?;
         if self.spot { bill.spot_per_hour } else { Some(bill.per_hour) }
     }
 
-    /// Describes the cost in one sentence.
+    /// Describes the cost of the job in one sentence.
     pub fn cost(&self) -> String {
         let kind = if self.spot { "at spot prices" } else { "on demand" };
         match (self.dollars_per_hour(), &self.bill) {
@@ -186,7 +186,7 @@ impl CloudJob {
     }
 }
 
-/// Model to train.
+/// Model that a cloud job trains.
 pub struct JobModel {
     /// A preset, or the name of the TOML file.
     pub name: String,

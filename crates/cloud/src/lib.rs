@@ -70,7 +70,7 @@ pub fn write(folder: &Path, files: &[GeneratedFile]) -> Result<()> {
             let what =
                 format!("{} is not empty: it contains {}", folder.display(), entry.file_name().display());
             let e = Error::new(ErrorKind::Io, what).at("--out");
-            return Err(e.hint("choose another folder with --out, or delete the files in this one"));
+            return Err(e.hint("choose another folder with --out, or delete the files in this folder"));
         }
     }
     std::fs::create_dir_all(folder).map_err(failed)?;
@@ -86,7 +86,7 @@ fn make_executable(path: &Path) -> Result<()> {
     {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).map_err(|e| {
-            Error::io("cannot make executable:", path, e).hint("make it executable with chmod +x")
+            Error::io("cannot make executable:", path, e).hint("make the script executable with chmod +x")
         })?;
     }
     #[cfg(not(unix))]

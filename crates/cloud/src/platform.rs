@@ -10,7 +10,7 @@ use crate::CloudOptions;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::did_you_mean::suggestion;
 
-/// A platform with TPUs or GPUs.
+/// A cloud, cluster or notebook service with TPUs or GPUs, such as GKE or Colab.
 pub struct CloudPlatform {
     /// Name on the command line.
     pub name: &'static str,
@@ -108,7 +108,7 @@ static PLACES: [CloudPlatform; 7] = [
 ];
 
 impl CloudPlatform {
-    /// Returns the platform with this name.
+    /// Returns the cloud platform with this name.
     ///
     /// # Errors
     /// If the name is unknown.
@@ -136,7 +136,7 @@ impl CloudPlatform {
             None => Ok(()),
             Some((option, why)) => {
                 let (why, hint) = why.rsplit_once(": ").unwrap_or(("", why));
-                let e = Error::new(ErrorKind::Config, format!("{} does not support {option}", self.name))
+                let e = Error::new(ErrorKind::Config, format!("the platform {} does not support {option}", self.name))
                     .at(*option);
                 Err(e.because(why).hint(hint))
             }

@@ -14,7 +14,7 @@ pub(super) struct CloudRegion {
 }
 
 impl CloudRegion {
-    /// Uses `--region` and `--zone`, or the first region with the chips and a known price.
+    /// Selects the cloud region: `--region` and `--zone`, or the first region with the chips and a known price.
     ///
     /// # Errors
     /// If the region is not known to have the chips, or the zone is not in the region.

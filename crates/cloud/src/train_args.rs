@@ -21,7 +21,7 @@ fn value<'a>(words: &'a [String], option: &str) -> Option<&'a str> {
     words[at].split_once('=').map(|(_, value)| value).or_else(|| words.get(at + 1).map(String::as_str))
 }
 
-/// Rejects arguments that the platform sets.
+/// Rejects `systole train` arguments that the cloud platform sets.
 ///
 /// # Errors
 /// If one is given.
@@ -113,7 +113,7 @@ pub(super) fn name(given: Option<&str>, model: &str) -> Result<String> {
         let why = format!(
             "a name starts with a lowercase letter and has at most {MOST} lowercase letters, digits and hyphens"
         );
-        return Err(e.because(why).hint("choose another name, such as my-run-2"));
+        return Err(e.because(why).hint("choose another job name, such as my-run-2"));
     }
     Ok(name.into())
 }

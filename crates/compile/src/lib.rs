@@ -1,4 +1,5 @@
-//! Compiles a graph into a program of kernels: the [`PASSES`] over graphs, then the [`STAGES`].
+//! Compiles a graph into a program of kernel calls: graph passes ([`PASSES`]), then lowering and fusion stages
+//! ([`STAGES`]).
 //!
 //! The stages outline row blocks (loop tiling over the batch), lower nodes to steps, fuse steps, order them, and assign
 //! every array an offset in one arena.

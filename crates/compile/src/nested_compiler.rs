@@ -8,7 +8,7 @@ use crate::program::{ProgramSchedule, RowBlockLoop};
 use std::collections::HashMap;
 use systole_ir::{Graph, Result};
 
-/// Pipeline functions that a stage may call.
+/// Compiler functions that a stage may call to compile nested programs.
 pub struct NestedCompiler {
     /// Compiles an optimized graph into a complete program, with its buffer plan.
     pub schedule: fn(&Graph, &PipelineOptions) -> Result<ProgramSchedule>,

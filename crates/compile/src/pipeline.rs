@@ -13,7 +13,7 @@ use crate::tile::{OutlinedGraph, outline};
 use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Graph, Result, ResultExt, knobs};
 
-/// One stage of the pipeline.
+/// One stage of the compiler pipeline.
 pub struct CompileStage {
     /// Name for `systole show --stage`.
     pub name: &'static str,
@@ -25,7 +25,7 @@ pub struct CompileStage {
     verify: fn(&Compilation<'_>) -> Result<()>,
 }
 
-/// All stages, in execution order.
+/// All stages of the compiler pipeline, in execution order.
 pub const STAGES: &[CompileStage] = &[
     CompileStage {
         name: "tile",

@@ -254,12 +254,12 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<ImageTran
         if !in_colour && COLOUR.contains(&name) {
             let what = format!("{name} needs color images, but the images are grayscale");
             return Err(KeyError::new("data.augment", what)
-                .hint("leave it out, or set data.color_mode = \"rgb\" for a folder of images"));
+                .hint("leave the augmentation out, or set data.color_mode = \"rgb\" for a folder of images"));
         }
         if let Some((.., change)) = CHANGES.iter().find(|(n, ..)| *n == name) {
             if let Some(value) = value {
                 return Err(KeyError::new("data.augment", format!("{name} takes no value, got {value}"))
-                    .hint("write only the name"));
+                    .hint("write only the augmentation's name, without a value"));
             }
             all.push(Arc::new(*change));
             continue;
@@ -324,7 +324,7 @@ pub struct TestTimeAugmentation {
 }
 
 impl TestTimeAugmentation {
-    /// Creates the augmentation from the `data.augment` and the seed that a model was trained with.
+    /// Creates the test-time augmentation from the `data.augment` and the seed that a model was trained with.
     ///
     /// # Errors
     /// If `data.augment` contains an unknown name.
@@ -359,7 +359,7 @@ impl ValuedAugmentation {
                 None => Ok(0.0),
                 Some(v) => {
                     let what = format!("{name} takes no value, got {v}");
-                    Err(KeyError::new("data.augment", what).hint("write only the name"))
+                    Err(KeyError::new("data.augment", what).hint("write only the augmentation's name, without a value"))
                 }
             };
         };

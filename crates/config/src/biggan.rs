@@ -20,7 +20,7 @@ impl RunConfig {
         })?;
         if self.model.is_some() || !self.layers.is_empty() {
             return Err(KeyError::new("biggan", "[biggan] cannot be combined with layers or a [model]")
-                .hint("keep one of them: BigGAN has its own networks"));
+                .hint("remove the layers or [model]: BigGAN has its own networks"));
         }
         let adam = self.optimizer.get("type").and_then(toml::Value::as_str) == Some("adam");
         if let Some(key) = self.optimizer.keys().find(|key| *key != "type") {
@@ -31,11 +31,11 @@ impl RunConfig {
         }
         if !adam {
             return Err(KeyError::new("optimizer.type", "BigGAN requires the Adam optimizer")
-                .hint("write type = \"adam\""));
+                .hint("set the optimizer's type = \"adam\" for BigGAN"));
         }
         if !matches!(super::model_sections::loss(&self.compile.loss)?, Loss::Hinge) {
             return Err(KeyError::new("compile.loss", "BigGAN requires the hinge loss")
-                .hint("write loss = \"hinge\""));
+                .hint("set compile.loss = \"hinge\" for BigGAN"));
         }
         if !self.compile.metrics.is_empty() {
             return Err(KeyError::new("compile.metrics", "no metric applies to BigGAN training").hint(
@@ -81,7 +81,7 @@ impl RunConfig {
         let scale = self.data.scale;
         if (scale * 255.0 - 1.0).abs() > 1e-9 {
             return Err(KeyError::new("data.scale", "BigGAN requires pixels scaled to the range 0 to 1")
-                .hint("write scale = \"1/255\""));
+                .hint("set data.scale = \"1/255\" for BigGAN"));
         }
         if !super::augment::mixes(&self.data.augment).is_empty() {
             return Err(KeyError::new("data.augment", "BigGAN would learn to generate mixed images")
@@ -104,7 +104,7 @@ impl RunConfig {
         }
     }
 
-    /// Number of samples that one step reads: each of BigGAN's discriminator updates has its own batch.
+    /// Returns the number of samples that one step reads: each of BigGAN's discriminator updates has its own batch.
     pub fn samples_per_step(&self) -> usize {
         self.fit.batch_size * self.biggan.as_ref().map_or(1, |gan| gan.num_D_steps)
     }

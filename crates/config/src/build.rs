@@ -137,8 +137,8 @@ impl RunConfig {
         }
     }
 
-    /// Sets the last layer's units to the number of classes, if it is unchanged from the presets `folder`, `tfrecord`
-    /// or `table`.
+    /// Sets the last layer's `units` to the number of classes if the layer is still the preset's (`folder`, `tfrecord`,
+    /// `table`).
     pub fn fit_classes(&mut self, classes: usize) -> Result<()> {
         let preset = RunConfig::preset("folder")?;
         if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
@@ -237,7 +237,7 @@ impl RunConfig {
         self.sized(test, data)
     }
 
-    /// Number of batches of `test` to evaluate, if a limit applies.
+    /// Returns how many batches of `test` to evaluate, if a limit applies.
     ///
     /// # Errors
     /// See [`Limit::of`](systole_nn::Limit::of).
@@ -311,7 +311,7 @@ impl RunConfig {
         }
     }
 
-    /// Returns the layers as a model without weights.
+    /// Returns the configured layers as a model without weights.
     pub fn layers_only(&self) -> Result<Model> {
         if let Some(gan) = &self.biggan {
             return Ok(Model::new(gan.architecture()?));

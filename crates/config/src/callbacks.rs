@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 use systole_nn::callback::{CALLBACK_NAMES, ConfigCallback, HParamValue, class_of, from_table};
 use toml::{Table, Value};
 
-/// Logger that records a run, in addition to the model, backups and report.
+/// Logger that records a training run (`--logger`), in addition to the model, backups and report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Logger {
@@ -50,7 +50,7 @@ pub(super) fn logger_table() -> Table {
 pub(super) fn section(at: usize, table: &Table) -> Result<CallbackSection, KeyError> {
     let path = format!("callbacks.{at}");
     let Some(name) = table.get("type").and_then(Value::as_str) else {
-        return Err(KeyError::new(&path, "the callback has no `type`")
+        return Err(KeyError::new(&path, "the callback table has no key `type`")
             .hint(format!("set type to one of: {}", CALLBACK_NAMES.join(", "))));
     };
     let no_such = || {

@@ -74,7 +74,7 @@ impl ConfigDraft {
         ConfigDraft::parse(&text, &path.display().to_string())
     }
 
-    /// Starts from a preset.
+    /// Starts a configuration from a preset.
     pub fn preset(name: &str) -> Result<ConfigDraft> {
         let text = RunConfig::preset_text(name).ok_or_else(|| unknown("unknown preset", name, &PRESETS))?;
         ConfigDraft::parse(&text, &format!("preset {name}"))
@@ -109,7 +109,7 @@ impl ConfigDraft {
         section.is_some_and(|s| s.get("unfreeze").and_then(Value::as_bool).unwrap_or(true))
     }
 
-    /// Applies the overrides and validates the configuration.
+    /// Applies the command-line overrides and validates the configuration.
     pub fn finish(&self) -> Result<RunConfig, ConfigError> {
         let mut table = self.table.clone();
         for setting in &self.settings {
@@ -235,7 +235,7 @@ fn negative_argument(table: &Table) -> Option<KeyError> {
     });
     let (key, value) = negative.next()?;
     let wrong = KeyError::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
-    Some(wrong.hint("choose a number of at least 0"))
+    Some(wrong.hint("choose an optimizer argument of at least 0"))
 }
 
 /// Parses `5`, `true`, `[3, 3]`, `"text"` as TOML; anything else becomes a string.

@@ -101,7 +101,8 @@ impl RunConfig {
         match is_there && section.unfreeze {
             true => Err(KeyError::new("fine_tune", format!("fine_tune cannot be combined with {scheduler}"))
                 .hint(
-                    "remove one of them (both recompile the step between epochs), or set unfreeze = false",
+                    "remove fine_tune or the callback (both recompile the step between epochs), or set unfreeze \
+                    = false",
                 )),
             false => Ok(()),
         }

@@ -8,7 +8,7 @@ use systole_ir::{Error, ErrorKind, Result};
 /// Maximum number of processes, and of devices per process; more is a mistake.
 const MOST: u32 = 1024;
 
-/// Where the processes of a launch run.
+/// Where the processes of `systole launch` run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LaunchTarget {
@@ -26,7 +26,7 @@ pub enum LaunchTarget {
 }
 
 impl LaunchTarget {
-    /// All variants.
+    /// All launch targets.
     pub const ALL: [LaunchTarget; 5] = [
         LaunchTarget::ThisMachine,
         LaunchTarget::Hosts,
@@ -35,7 +35,7 @@ impl LaunchTarget {
         LaunchTarget::Tpu,
     ];
 
-    /// Returns the name used in launch files.
+    /// Returns the launch target's name in launch files.
     pub fn name(self) -> &'static str {
         match self {
             LaunchTarget::ThisMachine => "this-machine",
@@ -140,7 +140,7 @@ impl LaunchConfig {
         }
     }
 
-    /// Returns the file's text, with comments.
+    /// Returns the launch file's text, with comments.
     pub fn to_toml(&self) -> String {
         let rows = self.rows().into_iter().map(|(key, value, example, about)| match value {
             Some(value) => format!("{:<28} # {about}\n", format!("{key} = {value}")),

@@ -50,10 +50,10 @@ use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimize
 use systole_runtime::backend;
 use toml::{Table, Value};
 
-/// Names of the datasets.
+/// Names of the built-in datasets.
 pub const DATASETS: [&str; 7] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text"];
 
-/// Names of the presets.
+/// Names of the configuration presets.
 pub const PRESETS: [&str; 14] = [
     "fashion-mnist",
     "mnist",
@@ -148,7 +148,7 @@ impl StrategySection {
         match (&self.mesh, self.devices) {
             (Some(_), Some(_)) => {
                 Err(KeyError::new("strategy.mesh", "`mesh` cannot be combined with `devices`")
-                    .hint("keep one of them: a mesh defines the number of devices"))
+                    .hint("remove one of the two keys: a mesh already defines the number of devices"))
             }
             (Some(mesh), None) => {
                 Ok(strategy.mesh(mesh.parse().map_err(|e| KeyError::of("strategy.mesh", e))?))
@@ -489,7 +489,7 @@ impl RunConfig {
                 if section.class != "ModelCheckpoint" && files.contains(&path) {
                     let what = format!("two callbacks write to `{file}`");
                     return Err(KeyError::new(&format!("{}.{argument}", section.path), what)
-                        .hint("give each its own file name"));
+                        .hint("give each callback its own file name"));
                 }
                 files.push(path);
             }
@@ -505,7 +505,7 @@ impl RunConfig {
                     let what = format!("`{file}` is a file of the run itself");
                     return Err(Error::new(ErrorKind::Config, what)
                         .at(format!("{}.{argument}", section.path))
-                        .because(format!("the run writes {}", own.display()))
+                        .because(format!("the run itself writes the file {}", own.display()))
                         .hint("choose another name"));
                 }
             }
@@ -671,7 +671,8 @@ impl DataSection {
         if self.dataset.contains(['.', '/']) {
             let what = format!("unknown dataset `{}`", self.dataset);
             return Err(KeyError::new("data.dataset", what).hint(
-                "name your own files with data.dir, and their type here: records (tables too), folder (images) or text",
+                "name the folder of your own files with data.dir, and their type here: records (tables too), \
+                folder (images) or text",
             ));
         }
         if !DATASETS.contains(&self.dataset.as_str()) {

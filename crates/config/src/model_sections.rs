@@ -99,7 +99,7 @@ fn feeds(index: usize, table: &Table, known: &[(String, Symbol)]) -> Result<Vec<
     };
     match names.is_empty() {
         true => Err(KeyError::new(&path, "inputs is an empty list")
-            .hint("remove it to use the output of the layer before")),
+            .hint("remove `inputs` to use the output of the previous layer")),
         false => names.into_iter().map(find).collect(),
     }
 }
@@ -184,7 +184,7 @@ pub(super) fn optimizer(table: &Table) -> Result<Optimizer, KeyError> {
     if matches!(rate, Schedule::Constant(r) if *r <= 0.0) || rate.at(0) < 0.0 {
         let what = format!("invalid learning rate {}: it must be above 0", rate.at(0));
         return Err(
-            KeyError::new("optimizer.learning_rate", what).hint("try 0.001 for adam, or 0.01 for sgd")
+            KeyError::new("optimizer.learning_rate", what).hint("try learning rate 0.001 for adam, or 0.01 for sgd")
         );
     }
     Ok(done)

@@ -67,7 +67,7 @@ impl RunConfig {
         let Some(section) = &self.quantize else { return Ok(()) };
         if self.biggan.is_some() {
             return Err(KeyError::new("quantize", "quantize cannot be combined with biggan")
-                .hint("remove one of them"));
+                .hint("remove one of the two sections"));
         }
         section.quantize().map(drop)
     }

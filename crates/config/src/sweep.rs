@@ -22,7 +22,7 @@ const MOST: usize = 10_000;
 /// Maximum number of redraws of a trial that was drawn before.
 const TRIES: u64 = 100;
 
-/// Search method.
+/// Search method of a hyperparameter sweep: grid, random or successive halving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepMethod {
     /// Grid search: every combination of the values.
@@ -174,7 +174,7 @@ impl Sweep {
         if parameters.is_empty() {
             let wrong = KeyError::new("sweep.parameters", "[sweep.parameters] is empty");
             return Err(located(
-                wrong.hint("add keys and their values: optimizer.learning_rate = [0.1, 0.01]"),
+                wrong.hint("add parameters with their values: optimizer.learning_rate = [0.1, 0.01]"),
             ));
         }
         let parameters = parameters.into_iter().map(|(path, key, space)| {
@@ -237,7 +237,7 @@ impl Sweep {
             let config = draft.finish().map_err(|refused: ConfigError| refused.error)?;
             if config.lr_find.is_some() {
                 let e = Error::new(ErrorKind::Config, "a sweep cannot be combined with [lr_find]");
-                return Err(e.at("[lr_find]").hint("remove it, and sweep optimizer.learning_rate"));
+                return Err(e.at("[lr_find]").hint("remove [lr_find], and sweep optimizer.learning_rate"));
             }
             let keys = self.parameters.iter().map(|p| p.key.clone());
             Ok(Trial {
@@ -264,7 +264,7 @@ impl Sweep {
         }
     }
 
-    /// Returns the definition that identifies this sweep.
+    /// Returns the sweep's definition, which decides whether a folder contains the same sweep.
     pub fn definition(&self, trials: &[Trial]) -> Json {
         let one = |t: &Trial| json!({"name": t.name, "config": t.config});
         json!({
@@ -365,7 +365,7 @@ fn base_of(
         Some(_) if !others.is_empty() => {
             let what = format!("`base` cannot be combined with a configuration (`{}`)", others[0]);
             Err(Err(KeyError::new("sweep.base", what)
-                .hint("keep one of them: `base`, or the configuration in this file")))
+                .hint("keep only `base`, or only the configuration in this file")))
         }
         Some(name) if PRESETS.contains(&name.as_str()) => ConfigDraft::preset(name).map_err(Ok),
         Some(name) if name.ends_with(".toml") => ConfigDraft::read(folder.join(name)).map_err(Ok),
@@ -580,7 +580,7 @@ mod tests {
             ("metric = \"acuracy\"\n[sweep.parameters]\nseed = [1]", "sweep.metric", "accuracy"),
             ("tirals = 3\n[sweep.parameters]\nseed = [1]", "line 1", "did you mean `trials`"),
             ("[sweep.parameters]", "line 3", "optimizer.learning_rate"),
-            ("[data]\ndataset = \"glyphs\"\n[sweep.parameters]\nseed = [1]", "line 2", "keep one"),
+            ("[data]\ndataset = \"glyphs\"\n[sweep.parameters]\nseed = [1]", "line 2", "keep only"),
         ];
         for (text, place, part) in cases {
             let e = of(text).unwrap_err().to_string();

@@ -6,7 +6,7 @@ use systole_ir::{DType, Literal, Result, TensorType};
 use systole_nn::{Batch, Model};
 
 impl RunConfig {
-    /// Returns a synthetic batch of `fit.batch_size` samples for `model`: scaled pixels or tokens, and labels.
+    /// Returns a synthetic (random) batch of `fit.batch_size` samples for `model`: scaled pixels or tokens, and labels.
     /// Deterministic for a configuration and its seed.
     ///
     /// ```

@@ -56,12 +56,12 @@ pub fn kernel_tables() -> String {
 }
 
 impl CpuBackend {
-    /// Creates a backend with the threads and instruction-set level selected by environment variables.
+    /// Creates a CPU backend with the threads and instruction-set level selected by environment variables.
     pub fn new() -> Result<CpuBackend> {
         CpuBackend::with(ThreadPool::from_knob(), Level::from_knob()?)
     }
 
-    /// Creates a backend with a thread pool and level; fails if this machine does not support the level.
+    /// Creates a CPU backend with a thread pool and level; fails if this machine does not support the level.
     pub fn with(team: ThreadPool, level: Level) -> Result<CpuBackend> {
         if !level.is_available() {
             return Err(level.lacking());
@@ -98,9 +98,9 @@ impl CpuBackend {
     /// 3.39e38) as infinite. All other levels, and all convolutions, keep full f32 precision.
     ///
     /// ```
-    /// use systole_cpu::{CpuBackend, Level, Team};
+    /// use systole_cpu::{CpuBackend, Level, ThreadPool};
     /// use systole_runtime::Backend;
-    /// let backend = CpuBackend::with(Team::new(1), Level::Portable)?.with_tensor_float_32(true);
+    /// let backend = CpuBackend::with(ThreadPool::new(1), Level::Portable)?.with_tensor_float_32(true);
     /// assert_eq!(backend.name(), "cpu");
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
@@ -109,7 +109,7 @@ impl CpuBackend {
         self
     }
 
-    /// Sets the row blocking. It changes the order of additions, and therefore rounding.
+    /// Sets the row blocking mode (mini-batch blocking). It changes the order of additions, and therefore rounding.
     pub fn with_blocks(self, blocks: RowBlocksMode) -> CpuBackend {
         CpuBackend { blocks, ..self }
     }
@@ -128,8 +128,8 @@ impl CpuBackend {
     /// If there is no such kernel; the error lists all names ([`kernel_names`]).
     ///
     /// ```
-    /// use systole_cpu::{CpuBackend, Level, Team};
-    /// let backend = CpuBackend::with(Team::new(1), Level::Portable)?.with_kernel("rng/reference")?;
+    /// use systole_cpu::{CpuBackend, Level, ThreadPool};
+    /// let backend = CpuBackend::with(ThreadPool::new(1), Level::Portable)?.with_kernel("rng/reference")?;
     /// assert!(backend.with_kernel("rng/dice").is_err());
     /// # Ok::<(), systole_ir::Error>(())
     /// ```

@@ -53,7 +53,7 @@ impl Preference {
     }
 }
 
-/// Kernel family: the candidates for one kind of step.
+/// Kernel family: the candidate kernels for one kind of step.
 pub struct Family {
     /// Name of the family and of its folder.
     pub name: &'static str,
@@ -78,7 +78,7 @@ pub struct KernelCandidate {
 }
 
 impl KernelCandidate {
-    /// Creates a row of a family's table.
+    /// Creates a kernel candidate: one row of a family's table.
     pub const fn new(
         name: &'static str,
         levels: &'static [Level],
@@ -122,11 +122,11 @@ impl From<Error> for Rejection {
     }
 }
 
-/// All levels.
+/// All instruction-set levels.
 pub const EVERY: &[Level] = &Level::ALL;
-/// Levels that include AVX2.
+/// Instruction-set levels that include AVX2.
 pub const AVX2_UP: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
-/// Levels that include AMX.
+/// Instruction-set levels that include AMX.
 pub const AMX: &[Level] = &[Level::Amx];
 
 /// Converts an optional kernel to a result, with `reason` if it is `None`.
@@ -154,7 +154,7 @@ impl<'a> Problem<'a> {
         Ok(kernel)
     }
 
-    /// Tries one candidate, `family/name`, for another step.
+    /// Tries one kernel candidate, `family/name`, for another step.
     pub fn ask_for(&self, path: &str, step: &Step) -> CandidateResult {
         let candidate = find(self.registry.families, path)?;
         Problem { step, ..*self }.ask(candidate)
@@ -167,7 +167,7 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// Tries one candidate; it is rejected if it does not support the target's level.
+    /// Tries one kernel candidate; it is rejected if it does not support the target's level.
     pub fn ask(&self, candidate: &KernelCandidate) -> CandidateResult {
         if !candidate.levels.contains(&self.target.level) {
             return Err(format!("it does not support {}", self.target.level.name()).into());
@@ -176,7 +176,7 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// Selects the kernel of a step and records the decision.
+/// Selects the kernel of a step by priority, and records the decision.
 pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, KernelChoice)> {
     let family = problem.family()?;
     let mut order: Vec<&KernelCandidate> = family.candidates.iter().collect();
@@ -208,7 +208,7 @@ pub fn preference(families: &'static [&'static Family], asked: &str) -> Result<P
     })
 }
 
-/// Returns the candidate named `family/name`.
+/// Returns the kernel candidate named `family/name`.
 pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static KernelCandidate> {
     let of = |(family, name): (&str, &str)| {
         let family = families.iter().find(|f| f.name == family)?;
@@ -217,11 +217,11 @@ pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static
     path.split_once('/').and_then(of).ok_or_else(|| {
         let all = paths(families).into_iter().map(|(path, _)| path);
         Error::new(ErrorKind::Config, format!("unknown kernel `{path}`"))
-            .hint(format!("use one of {}", all.collect::<Vec<_>>().join(", ")))
+            .hint(format!("use one of these kernels: {}", all.collect::<Vec<_>>().join(", ")))
     })
 }
 
-/// Returns `family/name` of all candidates, and the levels at which each is tried.
+/// Returns `family/name` of all kernel candidates, and the levels at which each is tried.
 pub fn paths(families: &[&Family]) -> Vec<(String, &'static [Level])> {
     let of = |f: &&Family| {
         let name = f.name;
@@ -230,7 +230,7 @@ pub fn paths(families: &[&Family]) -> Vec<(String, &'static [Level])> {
     families.iter().flat_map(of).collect()
 }
 
-/// Formats all families and their candidates as Markdown.
+/// Formats all kernel families and their candidates as Markdown tables.
 pub fn tables(families: &[&Family]) -> String {
     let mut text = String::from(HEAD);
     for family in families {

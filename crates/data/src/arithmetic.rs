@@ -132,7 +132,7 @@ fn with_array(x: Literal, op: ArithmeticOp, y: Literal) -> Result<Literal> {
             format!("invalid operands for {op:?}: {} and {}", x.ty(), y.ty()),
             "the element types differ",
         )
-        .hint("cast one of them to the type of the other"));
+        .hint("cast one operand to the element type of the other"));
     }
     let shape = broadcast_shape(x.shape(), y.shape()).ok_or_else(|| {
         bad(format!("invalid operands for {op:?}: {} and {}", x.ty(), y.ty()), "the shapes do not broadcast")

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Entry of a directory.
+/// Entry of a directory on a local disk or in an object store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirectoryEntry {
     /// Full path: the directory's path and the name.

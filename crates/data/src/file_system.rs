@@ -148,7 +148,7 @@ pub fn write_all<F: FileSystem>(files: &F, file: &mut F::File, mut bytes: &[u8])
     Ok(())
 }
 
-/// Appends bytes to a file, creating it if it is missing. If they cannot be written completely, the file keeps its
+/// Appends bytes to a file, creating it if it is missing. If the bytes cannot be written completely, the file keeps its
 /// length.
 ///
 /// # Errors

@@ -28,7 +28,7 @@ use systole_base::{
 pub struct HostArray(Result<Literal>);
 
 impl HostArray {
-    /// Creates an array that carries an error.
+    /// Creates an array that carries an error instead of data.
     pub fn poisoned(error: Error) -> HostArray {
         HostArray(Err(error))
     }
@@ -53,7 +53,7 @@ impl HostArray {
         self.get().map(Literal::ty)
     }
 
-    /// Applies `f` to the data unless the array carries an error.
+    /// Applies `f` to the array's data unless the array carries an error.
     #[track_caller]
     pub fn then(self, f: impl FnOnce(Literal) -> Result<Literal>) -> HostArray {
         let caller = Location::caller();

@@ -28,7 +28,7 @@ pub fn absolute(path: impl AsRef<Path>) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::io("cannot resolve", path, e))
 }
 
-/// Open file or object.
+/// Open local file, or object in an object store.
 pub struct InputFile(InputSource);
 
 enum InputSource {
@@ -41,13 +41,13 @@ enum InputSource {
 fn not_built_in(path: &Path) -> io::Error {
     let e = Error::new(systole_base::ErrorKind::Unsupported, "this build does not support object stores")
         .at(path.display().to_string())
-        .because("it was built without the feature `object-stores`")
-        .hint("build it with --features object-stores, or copy the files: gcloud storage rsync, aws s3 sync");
+        .because("this build lacks the feature `object-stores`")
+        .hint("build Systole with --features object-stores, or copy the files: gcloud storage rsync, aws s3 sync");
     io::Error::other(e)
 }
 
 impl InputFile {
-    /// Opens a file or object.
+    /// Opens a local file, or an object in an object store.
     ///
     /// # Errors
     /// Errors of the operating system or the store.
@@ -62,7 +62,7 @@ impl InputFile {
         }
     }
 
-    /// Returns the size in bytes.
+    /// Returns the size of the file or object in bytes.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -129,7 +129,7 @@ pub fn size(path: impl AsRef<Path>) -> Option<u64> {
     }
 }
 
-/// Whether the file or object exists. An unreachable object store yields false; reading reports the reason.
+/// Whether a file or object exists. An unreachable object store yields false; reading reports the reason.
 pub fn is_file(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
     match is_remote(path) {
@@ -138,7 +138,7 @@ pub fn is_file(path: impl AsRef<Path>) -> bool {
     }
 }
 
-/// Whether the directory exists; in an object store, whether keys have this prefix.
+/// Whether a directory exists; in an object store, whether keys have this prefix.
 pub fn is_dir(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
     match is_remote(path) {

@@ -39,7 +39,7 @@ pub(crate) struct SampleOrigin {
 }
 
 impl Sample {
-    /// Creates a sample from its fields. A duplicate name poisons it.
+    /// Creates a sample from its fields. A duplicate name makes it an error.
     #[track_caller]
     pub fn new<N: Into<Arc<str>>, A: Into<HostArray>>(fields: impl IntoIterator<Item = (N, A)>) -> Sample {
         let mut sample = Sample::default();
@@ -70,12 +70,12 @@ impl Sample {
         text.ok_or_else(|| Error::new(ErrorKind::Data, format!("field {name}: {} is not UTF-8 text", x.ty())))
     }
 
-    /// Iterates over the names, in order.
+    /// Iterates over the field names of the sample, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|(name, _)| &**name)
     }
 
-    /// Iterates over names and arrays, in order.
+    /// Iterates over field names and arrays of the sample, in order.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &HostArray)> {
         self.fields.iter().map(|(name, array)| (&**name, array))
     }
@@ -215,7 +215,7 @@ impl Sample {
     fn missing(&self, name: &str) -> Error {
         let names: Vec<&str> = self.names().collect();
         Error::new(ErrorKind::Data, format!("the sample has no field {name:?}"))
-            .because(format!("its fields are {}", names.join(", ")))
+            .because(format!("the fields of the sample are {}", names.join(", ")))
     }
 }
 

@@ -45,7 +45,7 @@ impl<F: FileSystem> SampleStore<F> {
         SampleStore { files, path, made_by, state: Mutex::default() }
     }
 
-    /// Returns sample `number`, if it is stored.
+    /// Returns sample `number` of the cache file, if it is stored.
     pub fn get(&self, number: u64) -> Result<Option<Sample>> {
         self.with(|state, path| {
             let Some(place) = state.places.get(&number) else { return Ok(None) };
@@ -55,13 +55,14 @@ impl<F: FileSystem> SampleStore<F> {
         })
     }
 
-    /// Returns the number of samples, once all are stored.
+    /// Returns the number of cached samples, once all are stored.
     pub fn whole(&self) -> Result<Option<u64>> {
         self.with(|state, _| Ok(state.whole))
     }
 
-    /// Adds a sample, unless it is stored already, the file is complete, or another process writes it. After an error
-    /// nothing more is written in this run: stored samples stay valid, and the next run appends the rest.
+    /// Adds a sample to the cache file, unless it is stored already, the file is complete, or another process writes
+    /// it. After an error nothing more is written in this run: stored samples stay valid, and the next run appends the
+    /// rest.
     pub fn put(&self, number: u64, sample: &Sample) -> Result<()> {
         self.with(|state, path| {
             if state.file.is_none() || state.places.contains_key(&number) {
@@ -74,7 +75,7 @@ impl<F: FileSystem> SampleStore<F> {
         })
     }
 
-    /// Records that there are `count` samples, and syncs the file if all of them are stored.
+    /// Records that the cache has `count` samples, and syncs the file if all of them are stored.
     pub fn finish(&self, count: u64) -> Result<()> {
         self.with(|state, path| {
             let has_all = |places: &HashMap<u64, _>| {
@@ -151,8 +152,8 @@ impl<F: FileSystem> SampleStore<F> {
     fn foreign(&self) -> Error {
         Error::new(ErrorKind::Data, "the cache file belongs to another pipeline")
             .at(self.path.display().to_string())
-            .because(format!("this pipeline is {}", self.made_by))
-            .hint("delete it, or use another path")
+            .because(format!("the current pipeline is {}", self.made_by))
+            .hint("delete the cache file, or use another path")
     }
 }
 
@@ -176,7 +177,7 @@ impl<File> StoreState<File> {
 fn torn(path: &Path) -> Error {
     Error::new(ErrorKind::Data, "the cache file changed while it was in use")
         .at(path.display().to_string())
-        .hint("delete it and run again")
+        .hint("delete the cache file and run again")
 }
 
 /// Serializes number (field 1), and for each array (field 2) its name, element type, sizes and bytes.

@@ -49,7 +49,7 @@ pub struct OpenedDataset {
 }
 
 impl OpenedDataset {
-    /// Wraps a dataset that was loaded by other means.
+    /// Wraps a dataset that was not opened from a path.
     pub fn of(kind: &'static str, dataset: Dataset) -> OpenedDataset {
         OpenedDataset {
             kind,
@@ -177,8 +177,8 @@ fn parquet(files: &[PathBuf]) -> Result<Dataset> {
 fn parquet(files: &[PathBuf]) -> Result<Dataset> {
     Err(Error::new(ErrorKind::Unsupported, "this build does not support Parquet")
         .at(files.first().map_or(String::new(), |f| f.display().to_string()))
-        .because("it was built without the feature `parquet`")
-        .hint("build it with --features parquet, or convert the files to CSV or TFRecord"))
+        .because("this build lacks the feature `parquet`")
+        .hint("build Systole with --features parquet, or convert the files to CSV or TFRecord"))
 }
 
 /// Whether a file is TFRecord, by its name (so that a damaged file is recognized) or by the first record.
@@ -224,7 +224,7 @@ fn features_name(file: &Path) -> String {
     format!("{stem}.features")
 }
 
-/// Summary of a dataset.
+/// Summary of a dataset: format, types, size and first elements.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// Format of the data.
@@ -387,9 +387,9 @@ impl ElementScan {
         if same {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Data, format!("element {at} is {spec}"))
-            .because(format!("the first element is {}", self.spec))
-            .hint("convert the elements to equal types with map first"))
+        Err(Error::new(ErrorKind::Data, format!("element {at} has another type than the first element: {spec}"))
+            .because(format!("the type of the first element is {}", self.spec))
+            .hint("convert all elements to the same type with map first"))
     }
 
     fn features(&self) -> FeatureSpecs {
@@ -418,7 +418,7 @@ fn with_shapes(mut sample: Sample, fields: &[Arc<str>]) -> Result<Sample> {
     Ok(sample)
 }
 
-/// Verification result of one record file.
+/// Verification result of one TFRecord file.
 #[derive(Clone, Debug)]
 pub struct FileVerification {
     /// Path of the file.
@@ -466,7 +466,7 @@ impl fmt::Display for FileVerification {
     }
 }
 
-/// Statistics of one field.
+/// Statistics of one field of a dataset: minimum, maximum, mean, class counts.
 #[derive(Clone, Debug)]
 pub struct FieldStats {
     /// Name of the field.

@@ -86,7 +86,7 @@ fn every_flipped_bit_of_64_kib_is_found_and_located() {
         } else {
             (stored(&bad, end - FOOTER), masked_crc(&bad[start + HEADER..end - FOOTER]))
         };
-        let sums = format!("expected CRC {expected:#010x}, found {found:#010x}");
+        let sums = format!("expected the checksum CRC {expected:#010x}, found {found:#010x}");
         assert!(error.contains(&sums), "bit {bit}: {error}");
     });
     // Threads report their memory in batches, so that a later reading may be lower.

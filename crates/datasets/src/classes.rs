@@ -1,4 +1,4 @@
-//! Maps the class labels of a dataset to a model's class indices by class name.
+//! Translates the class labels of a dataset to a model's class indices, by class name.
 
 use super::{PrepareFn, TrainingData};
 use std::sync::Arc;

@@ -178,7 +178,7 @@ fn accept(remote: &RemoteFile, part: &Path, folder: &Path) -> Result<()> {
     if found != remote.sha256 {
         OsFileSystem.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
         return Err(Error::new(ErrorKind::Data, "the downloaded file is corrupt")
-            .because(format!("its SHA-256 is {found}, expected {}", remote.sha256)));
+            .because(format!("the SHA-256 of the file is {found}, expected {}", remote.sha256)));
     }
     let path = folder.join(remote.file);
     let placed = OsFileSystem.rename(part, &path).and_then(|()| OsFileSystem.sync_dir(folder));

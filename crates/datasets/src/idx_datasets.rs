@@ -11,8 +11,8 @@ use systole_base::{DType, Error, ErrorKind, Result, knobs};
 use systole_data::format::idx;
 use systole_runtime::{cache_folder, events};
 
-/// Search path for a dataset: a given directory; otherwise the environment variable `SYSTOLE_DATA`, the cache
-/// (`SYSTOLE_CACHE`), and finally a download.
+/// Search path for a dataset: one given directory, or `SYSTOLE_DATA`, the cache (`SYSTOLE_CACHE`) and finally a
+/// download.
 ///
 /// A given directory is the dataset's own or its parent; no other location is searched then.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ impl Default for DataDir {
 }
 
 impl DataDir {
-    /// Searches only this directory: the dataset's own, or its parent.
+    /// Searches for the dataset only in this directory: the dataset's own, or its parent.
     pub fn at(path: impl Into<PathBuf>) -> DataDir {
         DataDir { dir: Some(path.into()), download: false, ..DataDir::default() }
     }
@@ -244,7 +244,7 @@ fn look(known: &IdxDataset, root: &Path) -> Result<Option<[PathBuf; 4]>> {
                 STEMS.iter().zip(&found).filter(|(_, f)| f.is_none()).map(|(s, _)| *s).collect();
             return Err(Error::new(ErrorKind::Io, format!("{} is incomplete", known.name))
                 .at(folder.display().to_string())
-                .because(format!("found {here} of its 4 files, missing {}", lacking.join(", ")))
+                .because(format!("found {here} of the dataset's 4 files, missing {}", lacking.join(", ")))
                 .hint("add the missing files, for example train-images-idx3-ubyte.gz, compressed or not"));
         }
     }

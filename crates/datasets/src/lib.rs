@@ -27,7 +27,8 @@ use std::sync::Arc;
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_data::{Dataset, Sample};
 
-/// Image classification dataset: `image: u8[H, W, C]` with values 0 to 255, `label: i32[]`.
+/// Image classification dataset with training and test pipelines: `image: u8[H, W, C]` with values 0 to 255, `label:
+/// i32[]`.
 #[derive(Clone, Debug)]
 pub struct ImageDataset {
     /// Name of the dataset, as passed to `systole train`.
@@ -63,7 +64,8 @@ pub struct ImageArrays {
 }
 
 impl ImageDataset {
-    /// Returns both pipelines: `let (train, test) = datasets::fashion_mnist(DataDir::default())?.split();`
+    /// Splits the dataset into training and test pipeline: `let (train, test) =
+    /// datasets::fashion_mnist(DataDir::default())?.split();`
     pub fn split(self) -> (Dataset, Dataset) {
         (self.train, self.test)
     }
@@ -143,12 +145,12 @@ pub struct StreamedDataset {
     pub prepare: PrepareFn,
 }
 
-/// Map function of one element.
+/// Map function that prepares one element for training.
 #[derive(Clone)]
 pub struct PrepareFn(pub(crate) Arc<dyn Fn(Sample) -> Result<Sample> + Send + Sync>);
 
 impl PrepareFn {
-    /// Returns the training element.
+    /// Applies the map function: returns the training element.
     ///
     /// # Errors
     /// If the element cannot be decoded.
@@ -164,12 +166,12 @@ impl std::fmt::Debug for PrepareFn {
 }
 
 impl TrainingData {
-    /// Whether an element is an image.
+    /// Whether the dataset's elements are images.
     pub fn is_pictures(&self) -> bool {
         self.element.rank() == 3
     }
 
-    /// Whether a test element can be written as an image file.
+    /// Whether a test element can be written as a PNG file (an example image for `systole predict`): 8-bit images only.
     pub fn has_example(&self) -> bool {
         self.is_pictures() && self.element.dtype == DType::U8
     }

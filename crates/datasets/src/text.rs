@@ -9,10 +9,10 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::text_encoding::{TextEncoding, to_utf8};
 use systole_data::{AUTOTUNE, Dataset, Sample};
 
-/// Vocabulary size of byte tokens.
+/// Vocabulary size of a byte tokenizer.
 pub const TEXT_TOKENS: usize = 256;
 
-/// Kind of token.
+/// Kind of token: byte, character or byte pair (BPE).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum TokenKind {
     /// Bytes.
@@ -54,7 +54,7 @@ impl TextTokenizer {
             let part = |from: usize| {
                 let part = tokens.get(from..from + length).ok_or_else(|| {
                     let what = format!("tokens {from} to {} are beyond the end of the text", from + length);
-                    Error::new(ErrorKind::Data, what).because(format!("it has {} tokens", tokens.len()))
+                    Error::new(ErrorKind::Data, what).because(format!("the text file has {} tokens", tokens.len()))
                 })?;
                 Literal::from_slice([length], part)
             };

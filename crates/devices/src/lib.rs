@@ -75,7 +75,8 @@ fn open_named() -> Result<Arc<dyn Backend>> {
     systole_pjrt::open_file(Path::new(&path), compile_cache()?)
 }
 
-/// Opens a device by the name that `--device` accepts: `cpu`, `ref`, `xla`, `pjrt:FILE`. Register [`providers`] first.
+/// Opens a device backend by the name that `--device` accepts: `cpu`, `ref`, `xla`, `pjrt:FILE`. Register [`providers`]
+/// first.
 ///
 /// # Errors
 /// If the device does not exist or cannot be opened.

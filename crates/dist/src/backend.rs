@@ -22,7 +22,7 @@ pub struct DistributedBackend {
 }
 
 impl Strategy {
-    /// Wraps `backend` so that it runs programs with this strategy.
+    /// Wraps `backend` so that it runs programs with this distribution strategy.
     ///
     /// # Errors
     /// If the mesh has more devices than `backend` has and can create, or does not use all devices of several hosts.

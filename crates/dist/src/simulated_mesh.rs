@@ -60,12 +60,12 @@ pub trait ProcessExchange: Send + Sync {
 }
 
 impl DeviceOwnership {
-    /// This process runs all devices.
+    /// Creates the ownership of a single process, which runs all devices.
     pub fn alone(devices: DeviceCounts) -> DeviceOwnership {
         DeviceOwnership { devices, own: 0..devices.count(), exchange: None }
     }
 
-    /// This process runs the devices `own`, other processes run the rest.
+    /// Creates the ownership of a process that runs the devices `own`, while other processes run the rest.
     pub fn of(
         devices: DeviceCounts,
         own: Range<usize>,
@@ -129,7 +129,7 @@ struct LocalProgram {
 }
 
 impl SimulatedMesh {
-    /// Compiles the programs between the collectives.
+    /// Compiles an SPMD program: the parts between its collectives.
     ///
     /// # Errors
     /// If the backend rejects one of them, or an op other than a loop or branch has collectives in its body.
@@ -169,12 +169,12 @@ impl SimulatedMesh {
         Ok(SimulatedMesh { team: team.clone(), graph: graph.clone(), steps, report })
     }
 
-    /// Compile statistics, summed over all parts.
+    /// Returns compile statistics, summed over all parts of the program.
     pub fn report(&self) -> &ExecutableReport {
         &self.report
     }
 
-    /// Runs the program once: takes the arguments and returns the results of each of this process's devices.
+    /// Runs the SPMD program once: takes the arguments and returns the results of each of this process's devices.
     ///
     /// # Errors
     /// If `args` does not have one list per device with the parameters' types, or a part of the program fails.

@@ -87,11 +87,11 @@ impl Strategy {
         let found = KINDS.iter().find(|(n, _)| *n == name).map(|(_, kind)| Strategy::of(*kind));
         found.ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("unknown strategy `{name}`"))
-                .hint(format!("choose one of: {}", Strategy::NAMES.join(", ")))
+                .hint(format!("choose one of these strategies: {}", Strategy::NAMES.join(", ")))
         })
     }
 
-    /// Name of the strategy, as accepted by [`parse`](Strategy::parse).
+    /// Name of the distribution strategy, as accepted by [`parse`](Strategy::parse).
     pub fn name(&self) -> &'static str {
         KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(n, _)| n)
     }
@@ -103,7 +103,7 @@ impl Strategy {
         self
     }
 
-    /// Sets the mesh. The batch is split along its axis `data`, or along the first axis if there is none.
+    /// Sets the device mesh. The batch is split along its axis `data`, or along the first axis if there is none.
     pub fn mesh(mut self, mesh: Mesh) -> Strategy {
         self.mesh = Some(mesh);
         self

@@ -28,7 +28,7 @@ pub(crate) struct BorderedInput {
 }
 
 impl<'a> OpContext<'a> {
-    /// Returns the tensor index of operand `n`.
+    /// Returns the tensor index of operand `n` of the operator.
     pub fn operand(&self, n: usize) -> Option<usize> {
         self.operator.inputs.get(n).copied().flatten()
     }
@@ -56,7 +56,7 @@ impl<'a> OpContext<'a> {
         }
     }
 
-    /// Returns the output if there is exactly one.
+    /// Returns the operator's output if there is exactly one.
     pub fn output(&self) -> Option<&'a TfliteTensor> {
         match self.operator.outputs[..] {
             [one] => self.model.tensors.get(one),

@@ -57,7 +57,7 @@ struct TensorLifetime {
 }
 
 impl MemoryPlan {
-    /// Plans the steps' memory. `root[t]`: the tensor whose memory tensor `t` shares.
+    /// Plans the memory of a program's steps. `root[t]`: the tensor whose memory tensor `t` shares.
     pub fn new(model: &TfliteModel, steps: &[StepTensors], root: &[usize]) -> MemoryPlan {
         let bytes = |t: usize| model.tensors.get(t).map_or(0, |t| t.ty.bytes());
         let segments = segments(steps, &bytes);

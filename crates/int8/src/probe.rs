@@ -1,4 +1,4 @@
-//! Probes one operator through the interpreter: builds lookup tables and finds element permutations.
+//! Runs one int8 operator in the TFLite interpreter to fill its lookup table or find its element permutation.
 
 use crate::op_context::OpContext;
 use systole_base::{DType, Literal, Shape, TensorType};

@@ -12,7 +12,7 @@ use systole_cpu::int8::Int8Isa;
 use systole_cpu::{Level, ThreadPool};
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator};
 
-/// Compilation settings: threads and instruction set.
+/// Settings of int8 compilation: threads and instruction set.
 #[derive(Clone)]
 pub struct Settings {
     /// Thread pool.
@@ -76,7 +76,7 @@ pub struct Int8Program {
 }
 
 impl Int8Program {
-    /// Compiles a graph.
+    /// Compiles an int8 `.tflite` graph.
     ///
     /// # Errors
     /// If the graph is invalid ([`TfliteModel::check`]).
@@ -121,17 +121,17 @@ impl Int8Program {
         Ok(Int8Program { settings: settings.clone(), ways, steps, plan, is_plain, free, model })
     }
 
-    /// Returns the graph.
+    /// Returns the `.tflite` graph that was compiled.
     pub fn model(&self) -> &TfliteModel {
         &self.model
     }
 
-    /// Returns the kernel name of each operator; `interpreter` if it has none.
+    /// Returns the kernel name of each operator; `interpreter` if it has no kernel.
     pub fn forms(&self) -> impl Iterator<Item = &'static str> {
         self.ways.iter().map(|(name, _)| *name)
     }
 
-    /// Returns the number of operators that run on the interpreter.
+    /// Returns the number of operators that run in the interpreter.
     pub fn interpreted(&self) -> usize {
         self.ways.iter().filter(|(_, fast)| !fast).count()
     }

@@ -6,7 +6,7 @@ use systole_base::{Literal, Result};
 
 pub use crate::graph::{EvalCx, check_args};
 
-/// Runs a graph on arrays with the types of its parameters; returns its results.
+/// Interprets a graph on arrays with the types of its parameters; returns its results.
 pub fn run(graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
     EvalCx::default().run(graph, args)
 }

@@ -55,17 +55,17 @@ impl Mesh {
         &self.axes
     }
 
-    /// Number of devices.
+    /// Number of devices of the mesh.
     pub fn devices(&self) -> usize {
         self.axes.iter().map(|(_, s)| s).product()
     }
 
-    /// Index of an axis by name.
+    /// Index of a mesh axis by name.
     pub fn axis(&self, name: &str) -> Option<usize> {
         self.axes.iter().position(|(n, _)| n == name)
     }
 
-    /// Coordinates of a device along each axis.
+    /// Coordinates of a device along each mesh axis.
     pub fn coordinates(&self, device: usize) -> Dims {
         self.shape().unravel(device)
     }
@@ -140,7 +140,7 @@ impl Sharding {
         self.dims.len()
     }
 
-    /// Axes that split a dimension.
+    /// Mesh axes that split a dimension.
     pub fn axes(&self, dim: usize) -> &[usize] {
         &self.dims[dim]
     }
@@ -150,13 +150,13 @@ impl Sharding {
         self.dims.iter().all(|axes| axes.is_empty())
     }
 
-    /// Number of shards along each dimension.
+    /// Number of shards along each dimension of the array.
     pub fn parts(&self, mesh: &Mesh) -> Dims {
         self.dims.iter().map(|axes| axes.iter().map(|&a| mesh.axes[a].1).product::<usize>()).collect()
     }
 
-    /// Type of one device's shard. Errors if the rank differs, an axis is missing in the mesh or used twice, or a
-    /// dimension does not divide evenly.
+    /// Type of one device's shard of an array. Errors if the rank differs, an axis is missing in the mesh or used
+    /// twice, or a dimension does not divide evenly.
     pub fn local(&self, mesh: &Mesh, ty: &TensorType) -> Result<TensorType> {
         let wrong = |what: String| Error::new(ErrorKind::Config, what).at(format!("mesh {mesh}, array {ty}"));
         if self.rank() != ty.rank() {
@@ -179,7 +179,7 @@ impl Sharding {
                 return Err(wrong(format!(
                     "cannot split dimension {d} of size {size} into {parts} equal parts"
                 ))
-                .hint(format!("make it a multiple of {parts}, such as {near}")));
+                .hint(format!("make the size a multiple of {parts}, such as {near}")));
             }
             local.push(size / parts);
         }

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// Name of the agent's subcommand.
+/// Name of the launch agent's subcommand.
 pub const COMMAND: &str = "launch-agent";
 /// Command that kills the process immediately.
 pub(crate) const KILL: &str = "KILL";
@@ -36,7 +36,7 @@ pub(crate) struct AgentRequest {
     pub(crate) quiet: bool,
 }
 
-/// Runs the request from standard input and returns the exit code of the process. `note` prints a line about it.
+/// Runs the launch request from standard input and returns the exit code of the process. `note` prints a line about it.
 ///
 /// # Errors
 /// If the request cannot be parsed or the process cannot be started.

@@ -44,7 +44,7 @@ use watch::{LaunchEnd, watch};
 /// The plugin's hint when another process is gone. A launcher that started only this process restarts it.
 const START_AGAIN: &str = "start all processes again";
 
-/// Command of each process.
+/// Command line that each launched process runs.
 pub struct ProcessCommand {
     /// Arguments of this program.
     pub args: Vec<OsString>,
@@ -58,7 +58,7 @@ pub struct ProcessCommand {
     pub batch: Option<u64>,
 }
 
-/// Result of a launch.
+/// Result of a launch: exit code, restarts and dropped machines.
 pub struct LaunchSummary {
     /// Exit code of the launcher.
     pub code: u8,
@@ -146,7 +146,7 @@ fn environment(config: &LaunchConfig) -> Result<BTreeMap<String, String>> {
         };
         let value = value.filter(|_| !name.is_empty()).ok_or_else(|| {
             let e = Error::new(ErrorKind::Config, format!("the variable `{given}` is not set")).at("--env");
-            e.hint("set it, or pass its value: --env NAME=VALUE")
+            e.hint("set the variable in the environment, or pass its value: --env NAME=VALUE")
         })?;
         all.insert(name.into(), value);
     }

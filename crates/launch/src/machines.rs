@@ -27,7 +27,7 @@ impl LaunchMachine {
     }
 }
 
-/// Checks the hosts file.
+/// Checks that the hosts file of a launch can be read and is valid.
 ///
 /// # Errors
 /// If the file cannot be read or has an invalid line.
@@ -63,7 +63,7 @@ fn listed(text: &str, path: &Path) -> Result<Vec<LaunchMachine>> {
         }
         if machines.iter().any(|machine| machine.name.as_deref() == Some(name)) {
             let e = Error::new(ErrorKind::Config, format!("{name} is listed twice")).at(place());
-            return Err(e.hint(format!("for several processes on it write: {name} slots=2")));
+            return Err(e.hint(format!("for several processes on the machine write: {name} slots=2")));
         }
         let mut slots = 1;
         for word in words {

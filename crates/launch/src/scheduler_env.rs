@@ -77,12 +77,12 @@ fn of_tpu(config: &LaunchConfig, name: &str) -> Result<ProcessRank> {
         let what = format!("this is a host of the TPU {other}, not of {name}");
         return Err(Error::new(ErrorKind::Config, what)
             .at("--tpu")
-            .hint("run the command on the hosts of that TPU"));
+            .hint("run the command on the hosts of the TPU with this name"));
     }
     let Some(first) = tpu.hosts.first() else {
         let e = Error::new(ErrorKind::Config, "the hosts of the TPU are unknown").at("--tpu");
         let why = tpu.explain().join("; ");
-        return Err(e.because(why).hint("run it on each host of the slice, on the TPU VM itself"));
+        return Err(e.because(why).hint("run the command on each host of the slice, on the TPU VM itself"));
     };
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Ok(ProcessRank {

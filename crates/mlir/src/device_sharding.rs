@@ -14,8 +14,8 @@ const MOST_DEVICES: usize = 1024;
 /// Sharding of an array into equal tiles over devices.
 ///
 /// ```
-/// use systole_mlir::tiles::Tiles;
-/// let tiles = Tiles::of_text("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", 2, 4)?;
+/// use systole_mlir::device_sharding::DeviceSharding;
+/// let tiles = DeviceSharding::of_text("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", 2, 4)?;
 /// assert_eq!(tiles.local(&[6, 3])?, [3, 3]);
 /// # Ok::<(), systole_base::Error>(())
 /// ```
@@ -45,12 +45,12 @@ impl DeviceSharding {
         self.term.iter().max().map_or(1, |t| t + 1)
     }
 
-    /// Returns the same tiling with the terms treated as independent values.
+    /// Returns the same tiling with partial sums treated as independent values.
     pub fn without_terms(&self) -> DeviceSharding {
         DeviceSharding { term: vec![0; self.term.len()], ..self.clone() }
     }
 
-    /// Returns the number of devices.
+    /// Returns the number of devices of the sharding.
     pub fn devices(&self) -> usize {
         self.owner.len()
     }
@@ -143,7 +143,7 @@ impl DeviceSharding {
         same.then_some(dims)
     }
 
-    /// Returns the shape of one device's shard.
+    /// Returns the shape of one device's shard of an array.
     ///
     /// # Errors
     /// `Data` if a dimension is not divisible.

@@ -35,7 +35,7 @@ impl SourceElement {
         }
     }
 
-    /// Returns the IR element types of the arrays that hold it, in order.
+    /// Returns the IR element types of the arrays that hold this source type, in order.
     pub fn held(self) -> Vec<DType> {
         match self {
             SourceElement::Plain(dtype) => vec![dtype],
@@ -57,7 +57,7 @@ pub struct ProgramPort {
 }
 
 impl ProgramPort {
-    /// Returns the types of the arrays that hold it.
+    /// Returns the types of the IR arrays that hold this argument or result.
     pub fn types(&self) -> Vec<TensorType> {
         self.element.held().into_iter().map(|d| TensorType::new(d, &self.dims[..])).collect()
     }
@@ -75,7 +75,7 @@ impl ProgramPort {
         if bytes.len() != self.bytes() {
             return Err(Error::new(
                 ErrorKind::Data,
-                format!("got {} bytes, expected {}", bytes.len(), self.bytes()),
+                format!("the argument has {} bytes, expected {}", bytes.len(), self.bytes()),
             ));
         }
         match self.element {

@@ -20,7 +20,7 @@ pub enum NonFinite {
     Powers,
 }
 
-/// Bit layout of a float type.
+/// Bit layout of a float type: exponent, mantissa and bias.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FloatLayout {
     /// Number of exponent bits.
@@ -36,12 +36,12 @@ pub struct FloatLayout {
 }
 
 impl FloatLayout {
-    /// Returns the exponent of the smallest normal number.
+    /// Returns the exponent of the float type's smallest normal number.
     pub fn least(self) -> i32 {
         1 - self.bias
     }
 
-    /// Returns the smallest positive number.
+    /// Returns the float type's smallest positive number.
     pub fn quantum(self) -> f64 {
         2f64.powi(self.least() - self.mantissa as i32)
     }
@@ -49,7 +49,7 @@ impl FloatLayout {
 
 macro_rules! narrow_types {
     ($($ty:ident $name:literal $bits:literal $held:ident $format:expr;)*) => {
-        /// A type that the IR holds in a wider one, by its MLIR name.
+        /// A narrow type (below 8 bits, or 8-bit float) that the IR holds in a wider one, by its MLIR name.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[allow(missing_docs)]
         pub enum Narrow { $($ty),* }
@@ -97,7 +97,7 @@ impl Narrow {
         self.row().0
     }
 
-    /// Returns the type with this MLIR name.
+    /// Returns the narrow type with this MLIR name.
     pub fn parse(name: &str) -> Option<Narrow> {
         Narrow::ALL.into_iter().find(|n| n.name() == name)
     }
@@ -107,12 +107,12 @@ impl Narrow {
         self.row().1
     }
 
-    /// Returns the IR type that holds every value exactly.
+    /// Returns the IR type that holds every value of the narrow type exactly.
     pub fn held(self) -> DType {
         self.row().2
     }
 
-    /// Returns the float layout; `None` for an integer type.
+    /// Returns the narrow type's float layout; `None` for an integer type.
     pub fn format(self) -> Option<FloatLayout> {
         self.row().3
     }
@@ -148,7 +148,7 @@ impl Narrow {
         }
     }
 
-    /// Encodes the nearest number, ties to even; integers wrap around.
+    /// Encodes the nearest number of the narrow type, ties to even; integers wrap around.
     pub fn encode(self, x: f64) -> u8 {
         let mask = ((1u16 << self.bits()) - 1) as u8;
         let Some(f) = self.format() else { return (x as i64) as u8 & mask };

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Attributes by name, in order.
+/// Attributes of an MLIR op by name, in order.
 pub type NamedAttributes = Vec<(String, Attribute)>;
 
 /// Returns the attribute with this name.
@@ -20,7 +20,7 @@ pub fn take(attributes: &mut NamedAttributes, name: &str) -> Option<Attribute> {
 /// A value of a function: an index into [`MlirFunction::values`].
 pub type FunctionValue = usize;
 
-/// An MLIR module.
+/// An MLIR module: functions and resources.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MlirModule {
     /// Module attributes, such as `mhlo.num_partitions`.
@@ -40,7 +40,7 @@ impl MlirModule {
     }
 }
 
-/// A `func.func`.
+/// An MLIR function (`func.func`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MlirFunction {
     /// Name, without `@`.
@@ -61,7 +61,7 @@ pub struct MlirFunction {
     pub body: MlirRegion,
 }
 
-/// A region with one block: its arguments and ops.
+/// An MLIR region with one block: its arguments and ops.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MlirRegion {
     /// Block arguments.
@@ -70,7 +70,7 @@ pub struct MlirRegion {
     pub operations: Vec<Operation>,
 }
 
-/// An operation.
+/// An MLIR operation: name, operands, attributes, regions and result types.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Operation {
     /// Name with its dialect: `stablehlo.add`.
@@ -87,7 +87,7 @@ pub struct Operation {
     pub place: SourceSpan,
 }
 
-/// Position in the source text or bytecode.
+/// Position in the MLIR source text or bytecode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceSpan {
     /// Line in text, from 1; 0 in bytecode.
@@ -195,10 +195,10 @@ pub enum Attribute {
     Other(String, String),
 }
 
-/// Marks a dimension that is open to further sharding, as in `{"x", ?}`; follows the axes.
+/// Marks a dimension in a sharding as open to further sharding, as in `{"x", ?}`; follows the axes.
 pub const OPEN: &str = "?";
 
-/// Returns the axes without [`OPEN`].
+/// Returns the axes of each dimension without [`OPEN`].
 pub fn closed(dims: &[Vec<String>]) -> Vec<Vec<String>> {
     dims.iter().map(|axes| axes.iter().filter(|a| *a != OPEN).cloned().collect()).collect()
 }
@@ -212,7 +212,7 @@ pub struct DenseElements {
     pub elements: ElementData,
 }
 
-/// Element values in the form in which they were written.
+/// Values of a dense elements attribute, in the form in which they were written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ElementData {
     /// No elements.

@@ -158,7 +158,7 @@ impl UserLoss {
         UserLoss::new(FunctionLoss { name: name.into(), f })
     }
 
-    /// Returns the loss.
+    /// Returns the custom loss.
     pub fn get(&self) -> &dyn CustomLoss {
         &*self.loss
     }
@@ -225,7 +225,7 @@ impl UserMetric {
         }
     }
 
-    /// Returns the metric.
+    /// Returns the custom metric.
     pub fn get(&self) -> &dyn CustomMetric {
         &*self.metric
     }
@@ -256,7 +256,7 @@ impl UserMetric {
                 old.fail(
                     Error::new(ErrorKind::Graph, what)
                         .because("an update must return the state's names with unchanged types")
-                        .hint("map the old state, state.map(|name, old| …), and convert added values to its type"),
+                        .hint("map the old state, state.map(|name, old| …), and convert added values to the old type"),
                 )
             };
             state.map(kept)
@@ -285,7 +285,8 @@ fn check_name(of: &str, name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Config, format!("`{name}` cannot be the name of a {of}"))
-        .because("it is a key of the logs: it cannot be empty, contain `/`, or be `loss`, the key of the mean loss")
+        .because("the name is a key of the logs: it cannot be empty, contain `/`, or be `loss`, the key of the \
+        mean loss")
         .hint("choose a name such as focal_loss"))
 }
 
@@ -307,7 +308,7 @@ fn place_of(
         return Ok(at);
     }
     Err(Error::new(ErrorKind::Config, format!("the {of} `{name}` has different arguments"))
-        .because(format!("the file has {}, this program {}", kept.config, found.config))
+        .because(format!("the file has the arguments {}, this program {}", kept.config, found.config))
         .hint(format!("give CustomObjects the {of} with the file's arguments")))
 }
 

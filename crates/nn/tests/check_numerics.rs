@@ -189,7 +189,7 @@ fn an_anomaly_names_op_layer_and_pass_and_leaves_its_batch() {
             "in the forward pass",
         ],
     );
-    says(&told, &["of 8 numbers", "inspect its batch"]);
+    says(&told, &["of 8 numbers", "inspect the batch of this step"]);
     assert!(model.steps() == 0 && all_finite(&model), "the step is not taken");
     // The batch is what a step takes, by the names of the fields.
     let arrays = systole_data::format::npy::read_npz(&file).unwrap();

@@ -9,13 +9,13 @@ use crate::ops::{
 use systole_base::{Error, ErrorKind, Result, ResultExt};
 use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator};
 
-/// Opset version that is written.
+/// Opset version that exported ONNX models have.
 pub const OPSET: i64 = 17;
 
-/// IR version (file format) that is written.
+/// IR version (file format) that exported ONNX models have.
 pub const IR_VERSION: i64 = 8;
 
-/// Name of the batch dimension.
+/// Name of the batch dimension in exported ONNX models.
 pub const BATCH: &str = "N";
 
 /// Exports a TFLite graph as an ONNX model with the same inputs and outputs; images are `[N, H, W, C]`. The batch
@@ -26,13 +26,13 @@ pub const BATCH: &str = "N";
 ///
 /// ```
 /// use systole_base::DType;
-/// use systole_tflite::{Model, Op, Operator, Tensor};
-/// let lite = Model {
-///     tensors: vec![Tensor::new("x", [1, 3], DType::F32), Tensor::new("y", [1, 3], DType::F32)],
-///     operators: vec![Operator::new(Op::Relu, [0], [1])],
+/// use systole_tflite::{TfliteModel, TfliteOp, TfliteOperator, TfliteTensor};
+/// let lite = TfliteModel {
+///     tensors: vec![TfliteTensor::new("x", [1, 3], DType::F32), TfliteTensor::new("y", [1, 3], DType::F32)],
+///     operators: vec![TfliteOperator::new(TfliteOp::Relu, [0], [1])],
 ///     inputs: vec![0],
 ///     outputs: vec![1],
-///     ..Model::default()
+///     ..TfliteModel::default()
 /// };
 /// let onnx = systole_onnx::export(&lite)?;
 /// assert_eq!(onnx.graph.nodes[0].op, "Relu");
@@ -43,8 +43,8 @@ pub fn export(lite: &Lite) -> Result<OnnxModel> {
     export_with_loops(lite, &[])
 }
 
-/// Like [`export`], for a float graph in which some operators together form a recurrent layer: these become one ONNX
-/// operator.
+/// Like [`export`], for a float graph in which some groups of operators are a recurrent layer each: these become one
+/// ONNX operator.
 ///
 /// # Errors
 /// See [`export`].
@@ -101,14 +101,14 @@ pub fn export_with_loops(lite: &Lite, loops: &[OnnxRecurrent]) -> Result<OnnxMod
 fn operator(e: &mut OnnxBuilder, operator: &TfliteOperator) -> Result<()> {
     let (name, export) = export_of(operator.op).ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, format!("cannot export {} to ONNX", operator.op))
-            .hint("export the model as .tflite, or remove this layer")
+            .hint("export the model as .tflite, or remove the layer with this operator")
     })?;
     let y = match operator.outputs[..] {
         [y] => y,
         [y, ..] if operator.op == TfliteOp::Split => y,
         _ => {
             return Err(Error::new(ErrorKind::Unsupported, "cannot export an operator with several outputs")
-                .hint("export the model as .tflite, or remove this layer"));
+                .hint("export the model as .tflite, or remove the layer with this operator"));
         }
     };
     (export.write)(e, &TfliteSource { o: operator, y, name })

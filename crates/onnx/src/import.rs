@@ -7,7 +7,7 @@ use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::{Graph, GraphBuilder};
 
-/// Values for symbolic and unknown dimension sizes.
+/// Values for symbolic and unknown dimension sizes of an ONNX model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DimSizes {
     /// Sizes of symbolic dimensions by name.
@@ -17,7 +17,7 @@ pub struct DimSizes {
     pub given: Vec<(String, Vec<usize>)>,
 }
 
-/// An imported model.
+/// An imported ONNX model: the graph with its inputs and outputs.
 #[derive(Clone, Debug)]
 pub struct ImportedOnnx {
     /// The graph.
@@ -29,7 +29,7 @@ pub struct ImportedOnnx {
 }
 
 impl OnnxModel {
-    /// Imports the model as a graph. Symbolic dimension sizes are those in `sizes`, or 1.
+    /// Imports the ONNX model as a graph. Symbolic dimension sizes are those in `sizes`, or 1.
     ///
     /// # Errors
     /// If an operator is unsupported or a node is inconsistent (names the node), or if a symbolic size has two values.
@@ -141,13 +141,13 @@ impl<'a> ResolvedSizes<'a> {
 
     fn ty(&mut self, port: &ValueInfo, index: usize, inputs: usize) -> Result<TensorType> {
         let dtype = port.dtype.ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "its element type is missing or unsupported")
+            Error::new(ErrorKind::Unsupported, "the model input's element type is missing or unsupported")
         })?;
         let given = self.given(port, index, inputs);
         let Some(sizes) = &port.sizes else {
             let dims = given.ok_or_else(|| {
-                Error::new(ErrorKind::Config, "the file does not state its number of dimensions")
-                    .hint("pass arrays: --input FILE.npz")
+                Error::new(ErrorKind::Config, "the file does not state the number of dimensions of the input")
+                    .hint("pass input arrays: --input FILE.npz")
             })?;
             return Ok(TensorType::new(dtype, checked(dims.to_vec())?));
         };

@@ -3,19 +3,19 @@
 //!
 //! ```
 //! use systole_base::Literal;
-//! use systole_onnx::{Model, Node, Port, Size, Sizes};
-//! let mut model = Model { ir_version: 8, opset: 17, ..Model::default() };
-//! let port = |name: &str| Port {
+//! use systole_onnx::{OnnxModel, OnnxNode, ValueInfo, DimSize, DimSizes};
+//! let mut model = OnnxModel { ir_version: 8, opset: 17, ..OnnxModel::default() };
+//! let port = |name: &str| ValueInfo {
 //!     name: name.into(),
 //!     dtype: Some(systole_base::DType::F32),
-//!     sizes: Some(vec![Size::Named("N".into()), Size::Known(2)]),
+//!     sizes: Some(vec![DimSize::Named("N".into()), DimSize::Known(2)]),
 //! };
 //! model.graph.inputs.push(port("x"));
 //! model.graph.outputs.push(port("y"));
 //! model.graph.constants.insert("w".into(), Literal::from_slice([2, 2], &[1f32, 2.0, 3.0, 4.0])?);
-//! model.graph.nodes.push(Node::new("MatMul", ["x", "w"], "y"));
-//! let read = Model::from_bytes("mine.onnx", &model.to_bytes())?;
-//! let program = read.import(&Sizes::default())?;
+//! model.graph.nodes.push(OnnxNode::new("MatMul", ["x", "w"], "y"));
+//! let read = OnnxModel::from_bytes("mine.onnx", &model.to_bytes())?;
+//! let program = read.import(&DimSizes::default())?;
 //! assert_eq!(program.settled, [("N".to_string(), 1)]);
 //! let x = Literal::from_slice([1, 2], &[1f32, 1.0])?;
 //! assert_eq!(systole_ir::interp::run(&program.graph, &[&x])?[0].to_f32s(), [4.0, 6.0]);

@@ -20,7 +20,7 @@ pub struct OnnxModel {
     pub notes: BTreeMap<String, String>,
 }
 
-/// A graph: nodes in topological order.
+/// An ONNX graph: nodes in topological order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnnxGraph {
     /// Graph name.
@@ -35,7 +35,7 @@ pub struct OnnxGraph {
     pub constants: BTreeMap<String, Literal>,
 }
 
-/// A node: an operator with its inputs and outputs.
+/// A node of an ONNX graph: an operator with its inputs and outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OnnxNode {
     /// Operator type: `Conv`.
@@ -52,7 +52,7 @@ pub struct OnnxNode {
     pub attributes: BTreeMap<String, OnnxAttribute>,
 }
 
-/// A node attribute.
+/// An attribute of an ONNX node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OnnxAttribute {
     /// An integer.
@@ -89,7 +89,7 @@ impl OnnxAttribute {
     }
 }
 
-/// A graph input or output.
+/// An input or output of an ONNX graph: name, element type and dimensions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ValueInfo {
     /// Name.
@@ -100,7 +100,7 @@ pub struct ValueInfo {
     pub sizes: Option<Vec<DimSize>>,
 }
 
-/// Size of a dimension.
+/// Size of a dimension in an ONNX graph: fixed, symbolic or unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DimSize {
     /// A fixed size.
@@ -112,7 +112,7 @@ pub enum DimSize {
 }
 
 impl DimSize {
-    /// Returns the symbolic name, if any.
+    /// Returns the dimension's symbolic name, if any.
     pub fn name(&self) -> Option<&str> {
         if let DimSize::Named(name) = self { Some(name) } else { None }
     }
@@ -142,12 +142,12 @@ impl std::fmt::Display for ValueInfo {
 }
 
 impl OnnxGraph {
-    /// Returns the inputs that a caller passes: those that are not constants.
+    /// Returns the graph inputs that a caller passes: those that are not constants.
     pub fn given(&self) -> impl Iterator<Item = &ValueInfo> {
         self.inputs.iter().filter(|p| !self.constants.contains_key(&p.name))
     }
 
-    /// Returns the size of the constants in bytes.
+    /// Returns the size of the graph's constants in bytes.
     pub fn constant_bytes(&self) -> usize {
         self.constants.values().map(|c| c.ty().bytes()).sum()
     }
@@ -161,7 +161,7 @@ impl OnnxGraph {
 }
 
 impl OnnxNode {
-    /// Creates a node without attributes.
+    /// Creates an ONNX node without attributes.
     pub fn new<I: Into<String>>(
         op: &str,
         inputs: impl IntoIterator<Item = I>,
@@ -175,13 +175,13 @@ impl OnnxNode {
         }
     }
 
-    /// Adds an attribute.
+    /// Adds an attribute to the node.
     pub fn with(mut self, name: &str, value: OnnxAttribute) -> OnnxNode {
         self.attributes.insert(name.into(), value);
         self
     }
 
-    /// Adds an attribute that is a list of integers.
+    /// Adds an attribute to the node that is a list of integers.
     pub fn ints(self, name: &str, values: impl IntoIterator<Item = i64>) -> OnnxNode {
         self.with(name, OnnxAttribute::Ints(values.into_iter().collect()))
     }

@@ -1,4 +1,4 @@
-//! Writes protobuf messages field by field, and reads repeated fields. For single fields see
+//! Writes protobuf messages of ONNX files field by field, and reads repeated fields. For single fields see
 //! [`systole_runtime::proto`].
 
 use crate::model::broken;
@@ -10,51 +10,51 @@ use systole_runtime::protobuf::{ProtoValue, fields};
 pub(crate) struct ProtoWriter(Vec<u8>);
 
 impl ProtoWriter {
-    /// Writes an integer; a negative one takes ten bytes.
+    /// Writes a protobuf integer field; a negative value takes ten bytes.
     pub fn int(&mut self, field: u32, value: i64) {
         self.varint(u64::from(field << 3));
         self.varint(value as u64);
     }
 
-    /// Writes an f32.
+    /// Writes a protobuf f32 field.
     pub fn float(&mut self, field: u32, value: f32) {
         self.varint(u64::from(field << 3 | 5));
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Writes bytes.
+    /// Writes a protobuf bytes field.
     pub fn bytes(&mut self, field: u32, value: &[u8]) {
         self.varint(u64::from(field << 3 | 2));
         self.varint(value.len() as u64);
         self.0.extend_from_slice(value);
     }
 
-    /// Writes a string unless it is empty.
+    /// Writes a protobuf string field unless the string is empty.
     pub fn text(&mut self, field: u32, value: &str) {
         if !value.is_empty() {
             self.bytes(field, value.as_bytes());
         }
     }
 
-    /// Writes a nested message.
+    /// Writes a nested protobuf message.
     pub fn message(&mut self, field: u32, value: ProtoWriter) {
         self.bytes(field, &value.0);
     }
 
-    /// Writes packed integers.
+    /// Writes a protobuf field of packed integers.
     pub fn ints(&mut self, field: u32, values: &[i64]) {
         let mut run = ProtoWriter::default();
         values.iter().for_each(|&v| run.varint(v as u64));
         self.message(field, run);
     }
 
-    /// Writes packed floats.
+    /// Writes a protobuf field of packed floats.
     pub fn floats(&mut self, field: u32, values: &[f32]) {
         let run: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.bytes(field, &run);
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the protobuf message.
     pub fn done(self) -> Vec<u8> {
         self.0
     }

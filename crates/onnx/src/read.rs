@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 use systole_runtime::protobuf::ProtoValue;
 
-/// Reads an external data file by the name that the model uses for it.
+/// Function that reads an external data file of an ONNX model by the name that the model uses for it.
 pub type ExternalData<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;
 
 /// Maximum total bytes of external data.
@@ -20,7 +20,7 @@ impl OnnxModel {
         matches!(next, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42)
     }
 
-    /// Parses a model without external data; `name` is the file name for error messages.
+    /// Parses an ONNX model without external data; `name` is the file name for error messages.
     ///
     /// # Errors
     /// See [`OnnxModel::from_parts`]; also if a constant is in an external file.
@@ -31,7 +31,7 @@ impl OnnxModel {
         })
     }
 
-    /// Parses a model with external data; `name` is the file name for error messages.
+    /// Parses an ONNX model with external data; `name` is the file name for error messages.
     ///
     /// # Errors
     /// If the bytes are not ONNX, truncated or inconsistent, or external data cannot be read. No input causes a panic,
@@ -292,7 +292,7 @@ fn port(value: ProtoValue) -> Result<ValueInfo> {
                 1 => tensor_type(value, &mut p),
                 _ => {
                     let what = format!("{} is not a tensor", text_of_kind(kind));
-                    Err(Error::new(ErrorKind::Unsupported, what).at(format!("input or output {}", p.name)))
+                    Err(Error::new(ErrorKind::Unsupported, what).at(format!("the ONNX graph's input or output {}", p.name)))
                 }
             })?,
             _ => {}

@@ -5,7 +5,7 @@ use crate::protobuf::ProtoWriter;
 use systole_base::Literal;
 
 impl OnnxModel {
-    /// Returns the bytes of the file, with all constants inline.
+    /// Returns the bytes of the ONNX file, with all constants inline.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut m = ProtoWriter::default();
         m.int(1, self.ir_version);

@@ -18,8 +18,8 @@ use systole_runtime::{
     ExecutableReport, HostGroup, ShardedArray, sharded_array::split,
 };
 
-/// Devices of a client as a backend. Programs run on this process's first device; sharded programs run on the first
-/// devices of the mesh, with each process running its part.
+/// Backend over the devices of a PJRT client. Programs run on this process's first device; sharded programs run on the
+/// first devices of the mesh, with each process running its part.
 pub struct PjrtBackend {
     name: String,
     client: Client,
@@ -31,7 +31,7 @@ pub struct PjrtBackend {
 }
 
 impl PjrtBackend {
-    /// Creates a backend for a client, with the name that users select it by.
+    /// Creates a backend for a PJRT client, with the name that users select it by.
     pub fn new(name: impl Into<String>, client: Client) -> PjrtBackend {
         // XLA for GPUs is as fast with unrolled programs, which need half the memory traffic of those that stack
         // weights.

@@ -20,7 +20,7 @@ const FORSAKEN: Duration = Duration::from_secs(24 * 60 * 60);
 const BYTES: &str = "executable.bin";
 const CHECK: &str = "check.txt";
 
-/// Directory of compiled programs with a size limit; the least recently used are evicted.
+/// On-disk cache of compiled programs with a size limit; the least recently used are evicted.
 #[derive(Clone, Debug)]
 pub struct CompileCache {
     folder: PathBuf,
@@ -35,7 +35,7 @@ struct CacheEntry {
 }
 
 impl CompileCache {
-    /// Opens a cache in a directory, with at most `limit` bytes.
+    /// Opens a cache of compiled programs in a directory, with at most `limit` bytes.
     pub fn new(folder: PathBuf, limit: u64) -> CompileCache {
         CompileCache { folder, limit }
     }

@@ -21,7 +21,7 @@ use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT};
 /// Options for the number of devices of plugins that create them on request, by platform.
 const DEVICE_COUNTS: [(&str, &str); 1] = [("cpu", "cpu_device_count")];
 
-/// A connection to a plugin's devices; clones share it.
+/// A connection to the devices of a PJRT plugin; clones share it.
 #[derive(Clone)]
 pub struct Client {
     connection: Arc<Connection>,
@@ -52,7 +52,7 @@ impl Drop for Connection {
     }
 }
 
-/// A device of the client; it may belong to another process of the slice.
+/// A device of a PJRT client; it may belong to another process of the slice.
 #[derive(Clone, Debug)]
 pub struct PjrtDevice {
     object: OpaquePtr,
@@ -67,7 +67,7 @@ pub struct PjrtDevice {
 }
 
 impl Client {
-    /// Opens a plugin's devices with plugin-specific options.
+    /// Opens the devices of a PJRT plugin with plugin-specific options.
     pub fn open(plugin: &Plugin, options: &[(&str, PluginValue)]) -> Result<Client> {
         let mut named = NamedValues::default();
         options.iter().for_each(|(name, value)| named.push(name, value.clone()));
@@ -103,17 +103,18 @@ impl Client {
         Some(client.map(|client| Client { cache: self.cache.clone(), ..client }))
     }
 
-    /// Adds a compile cache, used if the plugin can serialize executables.
+    /// Adds a compile cache to the client, used if the plugin can serialize executables.
     pub fn with_cache(self, cache: CompileCache) -> Client {
         Client { cache: Some(Arc::new(cache)), ..self }
     }
 
-    /// Returns the plugin.
+    /// Returns the client's plugin.
     pub fn plugin(&self) -> &Plugin {
         &self.connection.plugin
     }
 
-    /// Returns all devices, grouped by process. With several processes per slice they include other hosts' devices.
+    /// Returns all devices of the client, grouped by process. With several processes per slice they include other
+    /// hosts' devices.
     pub fn devices(&self) -> &[PjrtDevice] {
         &self.connection.devices
     }
@@ -130,7 +131,7 @@ impl Client {
         (all.iter().position(|p| *p == self.connection.process).unwrap_or(0), all.len())
     }
 
-    /// Returns the platform's name and version as the plugin states them.
+    /// Returns the platform's name and version as the plugin reports them.
     pub fn platform(&self) -> Result<(String, String)> {
         let mut name = sys::Client_PlatformName { client: self.connection.object, ..ApiArgs::new() };
         let mut version = sys::Client_PlatformVersion { client: self.connection.object, ..ApiArgs::new() };
@@ -263,7 +264,7 @@ impl Client {
         match tried.find(Result::is_ok) {
             Some(loaded) => loaded,
             None if options.len() > 1 => Err(e.hint(format!(
-                "if it compiles with {}=off, XLA has no deterministic kernels for it",
+                "if the program compiles with {}=off, XLA has no deterministic kernels for it",
                 knobs::GPU_DETERMINISM.name
             ))),
             None => Err(e),
@@ -527,7 +528,7 @@ unsafe impl Send for LoadedExecutable {}
 // SAFETY: as above.
 unsafe impl Sync for LoadedExecutable {}
 
-/// An argument of a run.
+/// An argument of a run on a PJRT device: kept or donated.
 pub enum RunInput<'a> {
     /// The program may overwrite it, if compiled with donation.
     Donated(&'a PjrtBuffer),
@@ -558,7 +559,7 @@ impl LoadedExecutable {
         all.into_iter().try_for_each(|run| run.wait().map(drop))
     }
 
-    /// Starts a run on one device; the results can be used immediately.
+    /// Starts a run of the program on one device; the results can be used immediately.
     ///
     /// # Errors
     /// Errors of the plugin, or of an earlier run.
@@ -580,13 +581,13 @@ impl LoadedExecutable {
                 self.devices
             );
             return Err(
-                Error::new(ErrorKind::Config, what).hint("pass a list of the same length for each device")
+                Error::new(ErrorKind::Config, what).hint("pass lists of the same length for all devices")
             );
         }
         let foreign = |list: &&[RunInput<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
         if let Some(foreign) = inputs.iter().find_map(foreign) {
             let what = format!("argument {foreign} belongs to another client");
-            return Err(Error::new(ErrorKind::Config, what).hint("read it and copy it to this client"));
+            return Err(Error::new(ErrorKind::Config, what).hint("read the buffer and copy it to this client"));
         }
         self.wait_for_room()?;
         let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], RunInput::Kept(_)));
@@ -629,12 +630,12 @@ impl LoadedExecutable {
         Ok(())
     }
 
-    /// Whether it was loaded from the compile cache.
+    /// Whether the executable was loaded from the compile cache.
     pub fn is_from_cache(&self) -> bool {
         self.from_cache
     }
 
-    /// Serializes the program for this plugin build and devices.
+    /// Serializes the executable for this plugin build and devices.
     ///
     /// # Errors
     /// If the plugin does not support it.

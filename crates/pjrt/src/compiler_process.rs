@@ -32,14 +32,14 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// Ahead-of-time compiler of a plugin, run in child processes: libtpu for TPUs, XLA for GPUs.
 ///
 /// ```no_run
-/// use systole_pjrt::{Platform, AheadCompiler, discover};
-/// use systole_runtime::{AheadOfTime, AheadRequest, AheadSlice};
-/// let compiler = AheadCompiler::new(discover(Platform::Tpu, None, None).require(Platform::Tpu)?)?;
+/// use systole_pjrt::{AcceleratorPlatform, AheadCompiler, discover};
+/// use systole_runtime::{AotCompiler, AotRequest, AotTopology};
+/// let compiler = AheadCompiler::new(discover(AcceleratorPlatform::Tpu, None, None).require(AcceleratorPlatform::Tpu)?)?;
 /// let program = "func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
 ///     %y = stablehlo.add %x, %x : tensor<8xf32>
 ///     return %y : tensor<8xf32>
 /// }";
-/// let report = compiler.compile_ahead(&AheadRequest::new(program, AheadSlice::new("v5e", &[1, 1])))?;
+/// let report = compiler.compile_ahead(&AotRequest::new(program, AotTopology::new("v5e", &[1, 1])))?;
 /// println!("{} bytes on each {}", report.memory.need(), report.device_kind);
 /// # Ok::<(), systole_ir::Error>(())
 /// ```
@@ -50,18 +50,18 @@ pub struct AheadCompiler {
 }
 
 impl AheadCompiler {
-    /// Creates the compiler of a plugin library. Children run this program; see [`serve`].
+    /// Creates the ahead-of-time compiler of a plugin library. Child processes run this program; see [`serve`].
     pub fn new(library: PathBuf) -> Result<AheadCompiler> {
         let program = std::env::current_exe().map_err(|e| Error::io("cannot find", "this program", e))?;
         Ok(AheadCompiler { library, program, cache: None })
     }
 
-    /// Adds a cache of compiled programs.
+    /// Adds a cache of compiled programs to the ahead-of-time compiler.
     pub fn with_cache(self, cache: CompileCache) -> AheadCompiler {
         AheadCompiler { cache: Some(cache), ..self }
     }
 
-    /// Sets another program for the children: one that calls [`serve`] for [`COMMAND`].
+    /// Sets the program that child processes run, instead of this one: a program that calls [`serve`] for [`COMMAND`].
     pub fn with_program(self, program: PathBuf) -> AheadCompiler {
         AheadCompiler { program, ..self }
     }
@@ -180,13 +180,13 @@ fn watch(mut child: Child, time: Duration, memory: u64) -> Result<(ExitStatus, u
         if most > memory {
             let what = format!("the compiler used {} MiB of memory and was stopped", most >> 20);
             let why = Error::new(ErrorKind::Unsupported, what)
-                .because(format!("the limit is {} MiB", memory >> 20));
-            return stop(&mut child, why.hint("raise it with --memory-limit, or compile a smaller program"));
+                .because(format!("the memory limit of the compiler process is {} MiB", memory >> 20));
+            return stop(&mut child, why.hint("raise the memory limit with --memory-limit, or compile a smaller program"));
         }
         if began.elapsed() > time {
             let what = format!("the compiler did not end within {} s and was stopped", time.as_secs_f64());
             let why = Error::new(ErrorKind::Unsupported, what);
-            return stop(&mut child, why.hint("raise it with --time-limit, or compile a smaller program"));
+            return stop(&mut child, why.hint("raise the time limit with --time-limit, or compile a smaller program"));
         }
         std::thread::sleep(GLANCE);
     }
@@ -329,8 +329,8 @@ impl ErrorInFile {
     }
 }
 
-/// Child side: handles the request in a directory. User programs that compile ahead of time must call it if their first
-/// argument is [`COMMAND`], with the second argument.
+/// Child-process side of ahead-of-time compilation: handles the request in a directory. User programs that compile
+/// ahead of time must call `serve` if their first argument is [`COMMAND`], with the second argument.
 pub fn serve(folder: &Path) -> Result<()> {
     end_with_parent();
     let folder = RequestDir(folder);

@@ -34,7 +34,7 @@ fn ends_op(line: &str) -> bool {
     !own.ends_with('{') && !own.starts_with("return") && !own.starts_with('^')
 }
 
-/// Sets the layers of a graph from the locations in its text, if any.
+/// Sets the layer paths of a graph from the locations in its StableHLO text, if any.
 pub fn with_layers(mut graph: Graph, text: &str) -> Graph {
     if !text.contains(BEGIN) {
         return graph;

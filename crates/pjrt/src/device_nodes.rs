@@ -1,10 +1,10 @@
-//! Finds the device nodes through which programs access accelerators.
+//! Finds the device files (`/dev/accel*`, `/dev/vfio/*`, `/dev/nvidia*`) of TPUs and GPUs.
 
 use crate::AcceleratorPlatform;
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Returns the device nodes of a platform; empty for the CPU.
+/// Returns the device files of a platform, such as `/dev/accel0`; empty for the CPU.
 pub fn device_nodes(platform: AcceleratorPlatform) -> Vec<PathBuf> {
     let (folders, prefix): (&[&str], &str) = match platform {
         AcceleratorPlatform::Tpu => (&["/dev", "/dev/vfio"], "accel"),

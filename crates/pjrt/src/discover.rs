@@ -6,7 +6,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// Accelerator platform of a plugin.
+/// Accelerator platform of a PJRT plugin: TPU, CUDA or XLA on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceleratorPlatform {
     /// Google TPUs: `libtpu.so`.
@@ -18,10 +18,10 @@ pub enum AcceleratorPlatform {
 }
 
 impl AcceleratorPlatform {
-    /// Platforms that need a device other than the CPU.
+    /// Accelerator platforms that need a device other than the CPU.
     pub const ACCELERATORS: [AcceleratorPlatform; 2] = [AcceleratorPlatform::Tpu, AcceleratorPlatform::Cuda];
 
-    /// Returns the name for `--device`: `tpu`, `cuda` or `xla`.
+    /// Returns the platform's name for `--device`: `tpu`, `cuda` or `xla`.
     pub fn name(self) -> &'static str {
         match self {
             AcceleratorPlatform::Tpu => "tpu",
@@ -30,7 +30,7 @@ impl AcceleratorPlatform {
         }
     }
 
-    /// Returns the name for `systole setup`.
+    /// Returns the platform's name for `systole setup`.
     pub fn setup(self) -> &'static str {
         match self {
             AcceleratorPlatform::Xla => "xla-cpu",
@@ -38,7 +38,7 @@ impl AcceleratorPlatform {
         }
     }
 
-    /// Returns the library's file name.
+    /// Returns the file name of the platform's plugin library.
     pub fn file(self) -> &'static str {
         match self {
             AcceleratorPlatform::Tpu => "libtpu.so",
@@ -57,7 +57,7 @@ impl AcceleratorPlatform {
     }
 }
 
-/// A path that was searched.
+/// A path where a plugin was searched, and whether it was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchPath {
     /// Rule for searching it: `TPU_LIBRARY_PATH`, `Python packages`.
@@ -68,7 +68,7 @@ pub struct SearchPath {
     pub found: bool,
 }
 
-/// Result of a search, with all searched paths.
+/// Result of searching for a plugin, with all searched paths.
 #[derive(Clone, Debug, Default)]
 pub struct Search {
     /// Searched paths in order; if a plugin was found, it is the last one.
@@ -76,17 +76,17 @@ pub struct Search {
 }
 
 impl Search {
-    /// Returns the plugin's file.
+    /// Returns the plugin file that was found.
     pub fn plugin(&self) -> Option<&SearchPath> {
         self.paths.last().filter(|p| p.found)
     }
 
-    /// Returns the plugin's file, or an error with a hint.
+    /// Returns the plugin file that was found, or an error with a hint.
     pub fn require(&self, platform: AcceleratorPlatform) -> Result<PathBuf> {
         let name = platform.name();
         self.plugin().map(|p| p.path.clone()).ok_or_else(|| {
             let rules: Vec<String> = self.paths.iter().map(SearchPath::to_string).collect();
-            Error::new(ErrorKind::Unsupported, format!("there is no PJRT plugin for {name} here"))
+            Error::new(ErrorKind::Unsupported, format!("no PJRT plugin for {name} was found on this machine"))
                 .because(format!(
                     "searched {}",
                     if rules.is_empty() { "nothing".into() } else { rules.join("; ") }

@@ -23,7 +23,7 @@ unsafe impl Sync for Plugin {}
 /// StableHLO version of the programs that Systole writes.
 const WRITTEN: &[i64] = &[1, 0, 0];
 
-/// A named value from a plugin.
+/// A named value (option or attribute) of a PJRT plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PluginValue {
     /// Text.
@@ -39,7 +39,7 @@ pub enum PluginValue {
 }
 
 impl PluginValue {
-    /// Returns the value if it is a number.
+    /// Returns the plugin value if it is a number.
     pub fn number(&self) -> Option<f64> {
         match self {
             PluginValue::Int(n) => Some(*n as f64),
@@ -67,7 +67,7 @@ impl std::fmt::Display for PluginValue {
 static LOADED: AtomicBool = AtomicBool::new(false);
 
 impl Plugin {
-    /// Loads and initializes a plugin. Set the environment variables that it reads before.
+    /// Loads and initializes a PJRT plugin. Set the environment variables that the plugin reads before.
     ///
     /// # Errors
     /// If the file is missing, for another machine, not a PJRT plugin, too old, or its initialization fails.
@@ -80,7 +80,7 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// Whether a plugin was loaded in this process.
+    /// Whether any PJRT plugin was loaded in this process.
     pub fn any_loaded() -> bool {
         LOADED.load(Ordering::Relaxed)
     }
@@ -109,7 +109,7 @@ impl Plugin {
         Err(e.hint(format!("install a newer version of {}", if newer { "Systole" } else { "the plugin" })))
     }
 
-    /// Loads a plugin without initializing it, to query its version.
+    /// Loads a PJRT plugin without initializing it, to query its version.
     ///
     /// # Errors
     /// See [`load`](Plugin::load), except version and initialization errors.
@@ -120,14 +120,14 @@ impl Plugin {
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|e| {
             let e = refused("cannot load the plugin").because(e.to_string());
-            e.hint("install it again for this machine; run `systole doctor` to see what is missing")
+            e.hint("install the plugin again for this machine; run `systole doctor` to see what is missing")
         })?;
         // SAFETY: the symbol has this type in every PJRT plugin.
         let entry = unsafe { library.get::<unsafe extern "C" fn() -> *const sys::Api>(b"GetPjrtApi\0") };
         let entry = entry.map_err(|_| {
             refused("the library is not a PJRT plugin")
-                .because("it does not export GetPjrtApi")
-                .hint("pass libtpu.so, or another library that exports it")
+                .because("the library does not export GetPjrtApi")
+                .hint("pass libtpu.so, or another PJRT plugin library")
         })?;
         // SAFETY: it takes no arguments and returns a constant table.
         let api = unsafe { entry() };
@@ -150,12 +150,12 @@ impl Plugin {
         Ok(())
     }
 
-    /// Returns the file it was loaded from.
+    /// Returns the file that the plugin was loaded from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the major and minor version of its C API.
+    /// Returns the major and minor version of the plugin's PJRT C API.
     pub fn version(&self) -> (i32, i32) {
         // SAFETY: every version of the table starts with this header.
         unsafe { ((*self.api).major, (*self.api).minor) }
@@ -205,8 +205,8 @@ impl Plugin {
         let (major, minor) = self.version();
         Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"))
             .at(self.path.display().to_string())
-            .because(format!("it has PJRT version {major}.{minor}"))
-            .hint("install a newer version of it")
+            .because(format!("the plugin has PJRT version {major}.{minor}"))
+            .hint("install a newer version of the plugin")
     }
 
     /// Converts an error object and frees it.

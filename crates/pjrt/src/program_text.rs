@@ -1,11 +1,11 @@
-//! Prints a graph as StableHLO text for a plugin.
+//! Prints a graph as StableHLO text for a PJRT plugin.
 
 use crate::debug_locations::located;
 use systole_ir::text::print_program;
 use systole_ir::{Graph, Shardings};
 
-/// Returns StableHLO text of `@main`. Parameters in `donated` are aliased with the first unaliased result of their
-/// type: states keep their order, so each weight is aliased with its update.
+/// Prints a graph as StableHLO text of `@main` for a plugin. Parameters in `donated` are aliased with the first
+/// unaliased result of their type: states keep their order, so each weight is aliased with its update.
 pub fn program_text(graph: &Graph, donated: &[usize]) -> String {
     print_program(graph, &pairs(graph, donated, None), None)
 }

@@ -1,4 +1,4 @@
-//! Writes the protobuf fields that compile options need.
+//! Writes the protobuf fields that PJRT compile options need.
 
 /// Builds a protobuf message.
 #[derive(Default)]

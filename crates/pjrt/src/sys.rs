@@ -15,22 +15,22 @@ use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
 use systole_ir::DType;
 
-/// Version of the header with these layouts.
+/// Version of the PJRT C API whose structure layouts this file defines.
 pub const API_VERSION: (i32, i32) = (0, 117);
-/// Size in bytes of the function table in that version.
+/// Size in bytes of the PJRT function table (`PJRT_Api`) in version [`API_VERSION`].
 pub const API_SIZE: usize = 1144;
-/// Offset of the first function in the table.
+/// Offset in bytes of the first function in the PJRT function table.
 pub const FIRST_SLOT: usize = 40;
 
-/// Opaque pointer to an object of a plugin.
+/// Opaque pointer to an object of a PJRT plugin.
 pub type OpaquePtr = *mut c_void;
 /// Pointer to characters without terminator; the length is stored next to it.
 pub type CharPtr = *const u8;
 
-/// Any function in the table: takes one structure and returns an error or null.
+/// Any function in the PJRT function table: takes one structure and returns an error or null.
 pub type ApiFunction = unsafe extern "C" fn(*mut c_void) -> OpaquePtr;
 
-/// Header of the function table.
+/// Header of the PJRT function table.
 #[repr(C)]
 pub struct Api {
     pub struct_size: usize,
@@ -41,7 +41,7 @@ pub struct Api {
     pub minor: i32,
 }
 
-/// Header of an extension.
+/// Header of a PJRT extension.
 #[repr(C)]
 pub struct ExtensionHeader {
     pub struct_size: usize,
@@ -55,7 +55,7 @@ pub struct ExtensionHeader {
 pub mod profiler {
     use super::{ApiFunction, CharPtr, ExtensionHeader, OpaquePtr};
 
-    /// Extension type.
+    /// PJRT extension type of the profiler.
     pub const TYPE: i32 = 1;
 
     #[repr(C)]
@@ -65,7 +65,7 @@ pub mod profiler {
         pub traceme_context_id: i64,
     }
 
-    /// Functions in the order of the header; results of the error functions are ignored.
+    /// Function table of the PJRT profiler, in the order of the C header; results of the error functions are ignored.
     #[repr(C)]
     pub struct Api {
         pub struct_size: usize,
@@ -92,7 +92,7 @@ pub mod profiler {
         pub message_size: usize,
     }
 
-    /// Also for `Error_Destroy`, which ends before the code.
+    /// Arguments of the PJRT profiler's `Error_GetCode`; also of `Error_Destroy`, which ends before the code.
     #[repr(C)]
     pub struct ErrorCodeArgs {
         pub struct_size: usize,
@@ -109,14 +109,15 @@ pub mod profiler {
         pub profiler: OpaquePtr,
     }
 
-    /// Arguments of `Destroy`, `Start` and `Stop`.
+    /// Arguments of the PJRT profiler's `Destroy`, `Start` and `Stop`.
     #[repr(C)]
     pub struct ProfilerArgs {
         pub struct_size: usize,
         pub profiler: OpaquePtr,
     }
 
-    /// Arguments of `CollectData`. A first call without a buffer returns the plugin's buffer, or the required size.
+    /// Arguments of the PJRT profiler's `CollectData`. A first call without a buffer returns the plugin's buffer, or
+    /// the required size.
     #[repr(C)]
     pub struct CollectData {
         pub struct_size: usize,
@@ -463,15 +464,15 @@ structs! {
     }
 }
 
-/// Frees an object that a call returned.
+/// Callback that frees an object that a PJRT call returned.
 pub type Deleter = unsafe extern "C" fn(OpaquePtr);
-/// Called when an event is ready, with an error or null.
+/// Callback that is called when a PJRT event is ready, with an error or null.
 pub type EventCallback = unsafe extern "C" fn(error: OpaquePtr, user_arg: *mut c_void);
 
-/// Called when external memory of a buffer is no longer read.
+/// Callback that is called when external memory of a buffer is no longer read.
 pub type OnDelete = unsafe extern "C" fn(device_buffer_ptr: *mut c_void, user_arg: *mut c_void);
 
-/// Replica and partition of a device in an assignment.
+/// Replica and partition of a device in a PJRT device assignment.
 #[repr(C)]
 pub struct LogicalIds {
     pub replica: i32,
@@ -499,7 +500,7 @@ pub mod layout {
     pub const STRIDES: i32 = 1;
 }
 
-/// Returns the PJRT code of an element type.
+/// Returns the PJRT code (`PJRT_Buffer_Type`) of an element type.
 pub fn buffer_type(dtype: DType) -> i32 {
     match dtype {
         DType::Bool => 1,
@@ -527,7 +528,7 @@ macro_rules! names {
     ($($name:ident)*) => { &[$(stringify!($name)),*] };
 }
 
-/// Names of the functions in the table, in order, without `PJRT_`.
+/// Names of the functions in the PJRT function table, in order, without `PJRT_`.
 pub const NAMES: &[&str] = names! {
     Error_Destroy Error_Message Error_GetCode Plugin_Initialize Plugin_Attributes Event_Destroy
     Event_IsReady Event_Error Event_Await Event_OnReady Client_Create Client_Destroy Client_PlatformName

@@ -76,7 +76,7 @@ impl Topology {
         Ok(Topology { plugin: plugin.clone(), object: args.topology })
     }
 
-    /// Returns platform and version as the plugin states them.
+    /// Returns the topology's platform and version as the plugin reports them.
     pub fn version(&self) -> Result<String> {
         let mut args = sys::TopologyDescription_PlatformVersion { topology: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
@@ -92,7 +92,7 @@ impl Topology {
         Ok(unsafe { values(args.attributes, args.num_attributes) })
     }
 
-    /// Returns its devices.
+    /// Returns the topology's devices.
     pub fn devices(&self) -> Result<Vec<TopologyDevice>> {
         let mut args =
             sys::TopologyDescription_GetDeviceDescriptions { topology: self.object, ..ApiArgs::new() };
@@ -102,7 +102,7 @@ impl Topology {
         list.iter().map(|d| describe(&self.plugin, *d)).collect()
     }
 
-    /// Compiles StableHLO text with a function `@main`.
+    /// Compiles StableHLO text with a function `@main` ahead of time for the topology.
     ///
     /// # Errors
     /// Errors of the compiler, with its message.
@@ -222,7 +222,7 @@ impl AheadExecutable {
         Ok(list.into_iter().filter_map(|(name, v)| Some((name, v.number()?))).collect())
     }
 
-    /// Returns the memory that each device needs.
+    /// Returns the memory that the compiled program needs on each device.
     pub fn memory(&self) -> Result<AotMemory> {
         let mut args = sys::Executable_GetCompiledMemoryStats { executable: self.object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;

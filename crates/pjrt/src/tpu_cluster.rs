@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
-/// Environment in which a program runs.
+/// Environment in which a program runs: TPU VM, GKE, Colab or elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TpuEnvironment {
     /// A Google Cloud TPU VM.
@@ -73,7 +73,7 @@ pub struct TpuClusterResolver {
     pub doubts: Vec<ClusterWarning>,
 }
 
-/// An inconsistency in the configuration.
+/// An inconsistency in the TPU configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterWarning {
     /// Description.
@@ -96,7 +96,7 @@ const METADATA: ([u8; 4], u16) = ([169, 254, 169, 254], 80);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl TpuClusterResolver {
-    /// Resolves the configuration of this machine. `tpu` is the TPU's name, or `""` or `"local"` for the local one.
+    /// Resolves the TPU configuration of this machine. `tpu` is the TPU's name, or `""` or `"local"` for the local one.
     ///
     /// # Errors
     /// If `tpu` or a variable is the address of a TPU node, which Google retired.
@@ -199,7 +199,7 @@ impl TpuClusterResolver {
         lines
     }
 
-    /// Returns the configuration, one fact per line.
+    /// Returns the TPU configuration, one fact per line.
     pub fn explain(&self) -> Vec<String> {
         let doubts = self.doubts.iter().map(|d| format!("warning: {}; try: {}", d.what, d.mend));
         self.facts().into_iter().chain(doubts).collect()
@@ -246,7 +246,8 @@ impl TpuClusterResolver {
         let what = format!("the plugin reports process {index} of {count}");
         Err(Error::new(ErrorKind::Config, what)
             .because(format!("the environment states host {host} of {all}"))
-            .hint("run `systole doctor` to see where; unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES and start again on every host"))
+            .hint("run `systole doctor` to see which setting is wrong; unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES \
+            and start again on every host"))
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use systole_ir::Result;
 use systole_runtime::protobuf::{ProtoValue, fields};
 
-/// A timed event.
+/// A timed event in an `XSpace` profile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct XEvent {
     /// Kernel name.
@@ -24,7 +24,7 @@ pub struct XEvent {
     pub path: String,
 }
 
-/// A plane: a device or the host.
+/// A plane of an `XSpace` profile: a device or the host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct XPlane {
     /// `/device:GPU:0`, `/host:CPU`.

@@ -22,7 +22,7 @@ pub struct MachineChoice {
 }
 
 impl MachineChoice {
-    /// Cost of the run in dollars; this computer is free.
+    /// Cost of the planned run in dollars; this computer is free.
     pub fn dollars(&self, spot: bool) -> Option<f64> {
         if self.machine.billed().is_none() {
             return Some(0.0);
@@ -31,7 +31,7 @@ impl MachineChoice {
         if spot { bill.spot_run.or(bill.run) } else { bill.run }
     }
 
-    /// Samples per second.
+    /// Training speed in samples per second.
     pub fn rate(&self) -> f64 {
         self.samples / self.estimate.step().likely
     }
@@ -48,7 +48,7 @@ pub struct PlanLimits {
     pub spot: bool,
 }
 
-/// Recommended row with reasons.
+/// Recommended machine of a plan, with reasons.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Advice {
     /// Index of the row.
@@ -57,7 +57,7 @@ pub struct Advice {
     pub reasons: Vec<String>,
 }
 
-/// Recommends the cheapest row that fits into memory, budget and deadline; the faster one if prices are equal.
+/// Recommends the cheapest machine that fits into memory, budget and deadline; the faster one if prices are equal.
 ///
 /// Without a deadline this computer is recommended if it needs at most an hour, because it is free. Rows without a
 /// price are mentioned, but never count as within a budget.

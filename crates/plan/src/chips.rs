@@ -6,7 +6,7 @@ use crate::table::{ChipTables, Gpu, HistoricChip, Price, PrintedFigure, Tpu};
 use crate::tpu_slice::TpuSlice;
 use std::collections::BTreeMap;
 
-/// A TPU or GPU chip with its figures.
+/// A TPU or GPU chip with its published figures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChipFigures {
     /// Name, such as `v5e` or `h100`.
@@ -51,11 +51,11 @@ pub struct ComparedFigure {
 const GIB: f64 = (1 << 30) as f64;
 
 impl ChipFigures {
-    /// Returns every chip: TPUs by generation, then GPUs by year.
+    /// Returns every chip of the tables: TPUs by generation, then GPUs by year.
     ///
     /// ```
-    /// use systole_plan::{Chip, Tables};
-    /// let chips = Chip::all(&Tables::built_in().unwrap());
+    /// use systole_plan::{ChipFigures, ChipTables};
+    /// let chips = ChipFigures::all(&ChipTables::built_in().unwrap());
     /// let names: Vec<&str> = chips.iter().map(|c| c.name.as_str()).collect();
     /// assert_eq!(names[..3], ["v1", "v2", "v3"]);
     /// assert!(["edgetpu", "k80", "v100"].iter().all(|n| names.contains(n)));

@@ -44,7 +44,7 @@ impl CloudNames {
     /// Returns the number of chips per machine in a slice of `chips` chips.
     ///
     /// ```
-    /// let tables = systole_plan::Tables::built_in()?;
+    /// let tables = systole_plan::ChipTables::built_in()?;
     /// let v5e = tables.tpu("v5e").unwrap().cloud.as_ref().unwrap();
     /// assert_eq!((v5e.chips_of_a_machine(8), v5e.chips_of_a_machine(16)), (8, 4));
     /// assert_eq!((v5e.machines(16), v5e.machine_type(16)), (4, "ct5lp-hightpu-4t".to_string()));

@@ -8,10 +8,10 @@ use crate::table::{ChipTables, Tpu};
 use crate::tpu_slice::TpuSlice;
 use crate::traffic::CollectiveTraffic;
 
-/// Latency of one hop between neighbors in seconds.
+/// Latency of one hop between neighboring TPU chips in seconds.
 pub const HOP: f64 = 1e-6;
 
-/// The axes of a torus that a collective uses.
+/// The axes of a TPU torus that a collective uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveMesh {
     /// Length of each axis longer than 1, and whether it wraps around to a ring.
@@ -21,7 +21,7 @@ pub struct CollectiveMesh {
 }
 
 impl CollectiveMesh {
-    /// Returns the axes of a whole slice.
+    /// Returns the torus axes of a whole slice.
     pub fn of(slice: &TpuSlice, tpu: &Tpu) -> CollectiveMesh {
         let axes = slice.topology.iter().zip(&slice.wrap).filter(|(n, _)| **n > 1).map(|(&n, &w)| (n, w));
         CollectiveMesh { axes: axes.collect(), link: tpu.link_gb_per_s * 1e9 }
@@ -46,7 +46,7 @@ impl CollectiveMesh {
         self.axes.iter().map(|a| a.0).product()
     }
 
-    /// Seconds for an all-gather of `bytes` in total.
+    /// Estimates the seconds for an all-gather of `bytes` in total.
     pub fn all_gather(&self, bytes: f64) -> f64 {
         if self.chips() < 2 {
             return 0.0;
@@ -54,23 +54,24 @@ impl CollectiveMesh {
         (bytes / self.rate()).max(self.hops() * HOP)
     }
 
-    /// Seconds for a reduce-scatter of `bytes` per chip.
+    /// Estimates the seconds for a reduce-scatter of `bytes` per chip.
     pub fn reduce_scatter(&self, bytes: f64) -> f64 {
         self.all_gather(bytes)
     }
 
-    /// Seconds for an all-reduce of `bytes` per chip.
+    /// Estimates the seconds for an all-reduce of `bytes` per chip.
     pub fn all_reduce(&self, bytes: f64) -> f64 {
         2.0 * self.all_gather(bytes)
     }
 
-    /// Seconds for an all-to-all; on a bidirectional ring a quarter of an all-gather.
+    /// Estimates the seconds for an all-to-all; on a bidirectional ring a quarter of an all-gather.
     pub fn all_to_all(&self, bytes: f64) -> f64 {
         self.all_gather(bytes) / 4.0
     }
 }
 
-/// Seconds for an all-reduce over all slices: reduce-scatter within slices, exchange over the network, all-gather.
+/// Estimates the seconds for an all-reduce over all slices: reduce-scatter within slices, exchange over the network,
+/// all-gather.
 pub fn all_reduce(slice: &TpuSlice, tables: &ChipTables, bytes: f64) -> f64 {
     let Some(tpu) = tables.tpu(&slice.generation) else { return 0.0 };
     let mesh = CollectiveMesh::of(slice, tpu);

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::AotReport;
 
-/// Estimates a step whose devices each do `work`, from the compiler's report for a TPU.
+/// Estimates the time of a step whose devices each do `work`, from the compiler's report for a TPU.
 pub fn compiled(
     said: &AotReport,
     work: &KernelList,

@@ -40,7 +40,7 @@ pub struct DeviceModel {
     pub vector_ops: f64,
 }
 
-/// Matrix units and on-chip memory.
+/// Matrix units and on-chip memory of a device, for the performance model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatrixUnits {
     /// Rows and columns of a matrix unit.
@@ -71,7 +71,7 @@ pub struct CpuCeilings {
 const MIB: f64 = (1 << 20) as f64;
 
 impl DeviceModel {
-    /// Model of one TPU device: a chip, or a core on generations where programs see cores.
+    /// Returns the performance model of one TPU device: a chip, or a core on generations where programs see cores.
     pub fn tpu(t: &Tpu) -> DeviceModel {
         let cores = (t.cores / t.devices) as f64;
         let hertz = t.clock_mhz * 1e6;
@@ -104,7 +104,7 @@ impl DeviceModel {
         }
     }
 
-    /// Model of a GPU. The fractions are typical of well-optimized programs, not measured.
+    /// Returns the performance model of a GPU. The fractions are typical of well-optimized programs, not measured.
     pub fn gpu(g: &Gpu, mixed_is_f16: bool) -> DeviceModel {
         let peak =
             |names: &[&str]| names.iter().find_map(|n| g.peak_tflops.get(*n)).copied().unwrap_or(0.0) * 1e12;
@@ -128,7 +128,7 @@ impl DeviceModel {
         }
     }
 
-    /// Model of a CPU from its measured peak rates.
+    /// Returns the performance model of a CPU from its measured peak rates.
     pub fn cpu(cpu: &CpuCeilings) -> DeviceModel {
         DeviceModel {
             flops: [cpu.bf16_flops, cpu.flops],
@@ -156,7 +156,7 @@ impl DeviceModel {
         nearest.map_or(self.bytes_per_s, |t| t.1) * self.memory_share
     }
 
-    /// Peak operations per second for a factor type.
+    /// Peak operations per second of the device for matrix factors of this type.
     pub fn peak(&self, dtype: DType) -> f64 {
         match dtype {
             DType::F16 => self.f16_flops,
@@ -179,7 +179,8 @@ impl DeviceModel {
         }
     }
 
-    /// Bytes of an array in memory. TPUs store tiles of 8 × 128 32-bit words, in the layout with the least padding.
+    /// Bytes of an array in the device's memory. TPUs store tiles of 8 × 128 32-bit words, in the layout with the least
+    /// padding.
     pub fn bytes(&self, ty: &TensorType) -> f64 {
         if self.tile.is_none() { ty.bytes() as f64 } else { tiled_bytes(ty) }
     }

@@ -5,7 +5,7 @@
 use crate::advice::MachineChoice;
 use crate::table::ChipTables;
 
-/// Energy of one row of the plan.
+/// Energy of a run on one machine of the plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Energy {
     /// Power of all chips.
@@ -19,7 +19,7 @@ pub struct Energy {
 }
 
 impl Energy {
-    /// Computes the energy of a choice; `None` if the chip's power is not published.
+    /// Computes the energy of a run on a machine; `None` if the chip's power is not published.
     pub fn of(choice: &MachineChoice, tables: &ChipTables) -> Option<Energy> {
         let watts = choice.machine.watts(tables)?;
         let step = watts * choice.estimate.step().likely;
@@ -48,7 +48,7 @@ pub fn joules(j: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// Formats with three significant digits: `0.00123`, `1.23`, `123`.
+/// Formats a number with three significant digits: `0.00123`, `1.23`, `123`.
 pub fn digits(x: f64) -> String {
     if x <= 0.0 || !x.is_finite() {
         return format!("{x}");

@@ -9,7 +9,7 @@ use crate::table::ChipTables;
 use crate::value_placement::ValuePlacement;
 use systole_ir::Result;
 
-/// Seconds with lower and upper bound.
+/// Estimated seconds with lower and upper bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TimeRange {
     /// Lower bound: peak rates, no padding, no start time, collectives hidden behind work.
@@ -44,7 +44,7 @@ impl HostTime {
     }
 }
 
-/// Estimate of a step on a machine.
+/// Estimated time, memory and limits of a step on a machine.
 #[derive(Clone, Debug)]
 pub struct Estimate {
     /// Name of the estimator: `analytic`, `compiled` or `measured`.
@@ -85,7 +85,7 @@ pub struct KernelTime {
 }
 
 impl Estimate {
-    /// Step time: the host works ahead, so the slower of host and device decides.
+    /// Estimated step time: the host works ahead, so the slower of host and device decides.
     pub fn step(&self) -> TimeRange {
         let with_host = |t: f64| t.max(self.host.total());
         TimeRange {

@@ -7,10 +7,10 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::AotTopology;
 
 impl Gpu {
-    /// Returns the compile target for `count` GPUs of one machine.
+    /// Returns the ahead-of-time compile target for `count` GPUs of one machine.
     ///
     /// ```
-    /// let tables = systole_plan::Tables::built_in()?;
+    /// let tables = systole_plan::ChipTables::built_in()?;
     /// let four = tables.gpu("h100").unwrap().ahead(4)?;
     /// assert_eq!((four.to_string().as_str(), four.extents), ("4*h100", vec![1, 1, 4]));
     /// # Ok::<(), systole_ir::Error>(())
@@ -22,7 +22,7 @@ impl Gpu {
         let target = self.target.as_ref().ok_or_else(|| {
             let what = format!("the table has no compiler data for the GPU `{}`", self.name);
             Error::new(ErrorKind::Config, what)
-                .hint("add [gpu.target] to its entry, with the fields as in crates/plan/tables/gpu.toml")
+                .hint("add [gpu.target] to the GPU's entry, with the fields as in crates/plan/tables/gpu.toml")
         })?;
         let name = if count == 1 { self.name.clone() } else { format!("{count}*{}", self.name) };
         Ok(AotTopology::gpus(&name, target.text(), count))

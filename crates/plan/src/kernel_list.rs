@@ -8,7 +8,7 @@ use systole_compile::PASSES;
 use systole_ir::op::{Convolution, DotGeneral, LoweringClass};
 use systole_ir::{DType, Graph, Node, Op, TensorType, ValueId};
 
-/// A program as a list of kernels.
+/// A program as a list of accelerator kernels.
 #[derive(Clone, Debug, Default)]
 pub struct KernelList {
     /// Kernels in execution order.
@@ -19,7 +19,7 @@ pub struct KernelList {
     pub results: Vec<TensorType>,
 }
 
-/// A program argument.
+/// An argument of a program: its type and role.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgramArgument {
     /// Name in the program.
@@ -30,7 +30,7 @@ pub struct ProgramArgument {
     pub role: ArgumentRole,
 }
 
-/// Role of an argument. Only training steps define roles; other arguments are `Input`.
+/// Role of a program argument. Only training steps define roles; other arguments are `Input`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ArgumentRole {
     /// Trainable weights.
@@ -43,7 +43,7 @@ pub enum ArgumentRole {
     Input,
 }
 
-/// A kernel, executed `trips` times.
+/// Work of a kernel (matrix product, bytes read and written), executed `trips` times.
 #[derive(Clone, Debug)]
 pub struct KernelWork {
     /// Op that names the kernel.
@@ -68,7 +68,7 @@ pub struct KernelWork {
     pub graph: usize,
 }
 
-/// An array in memory; equal arrays of one program have equal ids.
+/// An array in device memory; equal arrays of one program have equal ids.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryArray {
     /// Id within the program or loop body.
@@ -103,14 +103,14 @@ pub struct MatrixProduct {
 }
 
 impl MatrixProduct {
-    /// Required operations; a multiply-add counts as two.
+    /// Arithmetic operations that the product requires; a multiply-add counts as two.
     pub fn flops(&self) -> f64 {
         2.0 * self.batch * self.taps * self.rows * self.inner * self.columns
     }
 }
 
 impl KernelList {
-    /// Extracts the kernels of a program. Loop bodies count once per iteration.
+    /// Extracts the kernels of a program's graph. Loop bodies count once per iteration.
     pub fn of(graph: &Graph) -> KernelList {
         let simple = simplified(graph);
         let mut work = KernelList {
@@ -123,7 +123,7 @@ impl KernelList {
         work
     }
 
-    /// Operations of all products in one run.
+    /// Arithmetic operations of all matrix products in one run of the program.
     pub fn product_flops(&self) -> f64 {
         self.kernels.iter().filter_map(|k| Some(k.product.as_ref()?.flops() * k.trips)).sum()
     }
@@ -134,7 +134,7 @@ impl KernelList {
         inputs.max_by_key(|a| a.ty.bytes()).map(|a| a.ty.shape[0])
     }
 
-    /// Bytes of the arguments with a role.
+    /// Bytes of the program arguments with a role.
     pub fn bytes_of(&self, role: ArgumentRole) -> f64 {
         self.arguments.iter().filter(|a| a.role == role).map(|a| a.ty.bytes() as f64).sum()
     }

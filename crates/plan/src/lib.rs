@@ -5,14 +5,14 @@
 //!
 //! ```
 //! use systole_ir::{DType, GraphBuilder, TensorType};
-//! use systole_plan::{Half, Machine, Tables, Work, analytic};
+//! use systole_plan::{HalfType, Machine, ChipTables, KernelList, analytic};
 //! let g = GraphBuilder::new("main");
 //! let ty = TensorType::new(DType::BF16, [4096, 4096]);
 //! let (a, b) = (g.parameter(ty.clone(), "a"), g.parameter(ty, "b"));
-//! let work = Work::of(&g.finish(&[a.dot(&b)]).unwrap());
-//! let tables = Tables::built_in().unwrap();
+//! let work = KernelList::of(&g.finish(&[a.dot(&b)]).unwrap());
+//! let tables = ChipTables::built_in().unwrap();
 //! let chip = Machine::of("v5e-1", &tables).unwrap();
-//! let estimate = analytic(&work, &chip, &tables, Half::Bf16).unwrap();
+//! let estimate = analytic(&work, &chip, &tables, HalfType::Bf16).unwrap();
 //! // libtpu's compiler estimates 0.721 ms.
 //! assert!((estimate.device.likely / 0.721e-3 - 1.0).abs() < 0.15);
 //! assert_eq!(estimate.limit(), "MXU");

@@ -8,7 +8,7 @@ use crate::tpu_slice::TpuSlice;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::AotTopology;
 
-/// A machine that can run a program.
+/// A machine that can run a program: a TPU slice, GPUs or this computer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Machine {
     /// A TPU slice, or several.
@@ -43,7 +43,7 @@ fn unknown(name: &str, family: &str, tables: &ChipTables) -> Error {
 }
 
 impl Machine {
-    /// Resolves a name: a slice, `h100` or `8*h100`.
+    /// Resolves a machine name: a slice, `h100` or `8*h100`.
     pub fn of(name: &str, tables: &ChipTables) -> Result<Machine> {
         let (count, rest) = match name.split_once('*') {
             Some((n, rest)) => (n.trim().parse::<usize>().ok(), rest.trim()),
@@ -56,7 +56,7 @@ impl Machine {
             let a_slice = size.is_some() || tables.tpu(family).is_some();
             return TpuSlice::of(name, tables).map(Machine::Slice).map_err(|e| match a_slice {
                 true => {
-                    e.because(format!("it is not a GPU of the table either: {}", gpus(tables).join(", ")))
+                    e.because(format!("the name is not a GPU of the tables either; available GPUs: {}", gpus(tables).join(", ")))
                 }
                 false => unknown(name, family, tables),
             });
@@ -79,7 +79,7 @@ impl Machine {
         Machine::of(name, tables).or_else(|refused| unsold().map_err(|_| refused))
     }
 
-    /// Returns the target of ahead-of-time compilation; this computer has none.
+    /// Returns the machine's target for ahead-of-time compilation; this computer has none.
     ///
     /// # Errors
     /// If the tables lack data for the compiler.
@@ -94,7 +94,7 @@ impl Machine {
         }
     }
 
-    /// Name in the plan's table.
+    /// Name of the machine in the plan's table.
     pub fn title(&self) -> String {
         match self {
             Machine::Slice(s) => s.title(),
@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// Number of devices that the batch is split over.
+    /// Number of devices of the machine that the batch is split over.
     pub fn devices(&self) -> usize {
         match self {
             Machine::Slice(s) => s.all_devices(),
@@ -113,7 +113,7 @@ impl Machine {
         }
     }
 
-    /// Name in the price table and number of billed chips; `None` for this computer.
+    /// Name of the machine in the price table and number of billed chips; `None` for this computer.
     pub fn billed(&self) -> Option<(&str, usize)> {
         match self {
             Machine::Slice(s) => Some((&s.generation, s.all_chips())),
@@ -122,7 +122,7 @@ impl Machine {
         }
     }
 
-    /// Power of all chips in watts, if published.
+    /// Power of all chips of the machine in watts, if published.
     pub fn watts(&self, tables: &ChipTables) -> Option<f64> {
         match self {
             Machine::Slice(s) => Some(tables.tpu(&s.generation)?.watts? * s.all_chips() as f64),
@@ -139,7 +139,7 @@ impl Machine {
         }
     }
 
-    /// Returns the model of one device.
+    /// Returns the performance model of one device of the machine.
     pub fn device(&self, tables: &ChipTables, half: HalfType) -> Result<DeviceModel> {
         Ok(match self {
             Machine::Slice(s) => DeviceModel::tpu(tables.tpu(&s.generation).ok_or_else(|| {
@@ -178,7 +178,7 @@ impl Machine {
     }
 }
 
-/// Element type of 16-bit factors.
+/// Element type of 16-bit matrix factors: bf16 or f16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HalfType {
     /// bf16.

@@ -4,7 +4,7 @@ use crate::device_model::DeviceModel;
 use crate::kernel_list::{ArgumentRole, KernelList, KernelWork, MatrixProduct};
 use crate::value_placement::ValuePlacement;
 
-/// Memory in bytes, by category.
+/// Device memory that a program needs in bytes, by category.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryNeed {
     /// Weights.
@@ -26,7 +26,7 @@ pub struct MemoryNeed {
 }
 
 impl MemoryNeed {
-    /// Sum of all categories.
+    /// Memory need of all categories together.
     pub fn total(&self) -> f64 {
         self.parameters
             + self.optimizer
@@ -37,12 +37,12 @@ impl MemoryNeed {
             + self.code
     }
 
-    /// Whether the total is within the limit.
+    /// Whether the memory need is within the device's limit.
     pub fn fits(&self) -> bool {
         self.total() <= self.limit
     }
 
-    /// Returns the categories with their names, largest first.
+    /// Returns the memory categories with their names and bytes, largest first.
     pub fn parts(&self) -> Vec<(&'static str, f64)> {
         let mut parts = vec![
             ("parameters", self.parameters),

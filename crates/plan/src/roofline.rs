@@ -26,7 +26,7 @@ pub struct KernelTimeParts {
 }
 
 impl KernelTimeParts {
-    /// Returns the limiting resource: `MXU`, `HBM`, `VPU` or `start`.
+    /// Returns the resource that limits the kernel: `MXU`, `HBM`, `VPU` or `start`.
     pub fn limit(&self) -> &'static str {
         let parts = [
             (self.products.max(self.results), "MXU"),
@@ -38,7 +38,7 @@ impl KernelTimeParts {
     }
 }
 
-/// A dimension of a product that the matrix units pad.
+/// A dimension of a matrix product that the matrix units pad.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DimPadding {
     /// Name of the dimension: `output features`, `contracted dimension`.
@@ -77,12 +77,12 @@ pub(crate) fn time(kernel: &KernelWork, moved: &MemoryTraffic, device: &DeviceMo
     KernelTimeParts { products, results, memory, vector, start, total: start + long + uncovered, floor }
 }
 
-/// Ratio of performed to required multiply-adds, due to padding.
+/// Ratio of performed to required multiply-adds of a matrix product, due to padding.
 pub fn waste(p: &MatrixProduct, device: &DeviceModel) -> f64 {
     paddings(p, device).iter().map(|d| d.to / d.from).product()
 }
 
-/// Returns the padded dimensions.
+/// Returns the dimensions of a matrix product that the device pads.
 pub fn paddings(p: &MatrixProduct, device: &DeviceModel) -> Vec<DimPadding> {
     let Some(tile) = device.tile else { return Vec::new() };
     let side = tile.mxu as f64;

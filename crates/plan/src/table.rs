@@ -15,7 +15,7 @@ const HISTORY: &str = include_str!("../tables/history.toml");
 const BUILT_IN: [(&str, &str); 3] =
     [(TPU, "tables/tpu.toml"), (GPU, "tables/gpu.toml"), (HISTORY, "tables/history.toml")];
 
-/// All tables.
+/// All tables of chips, slices and prices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChipTables {
     /// TPU generations, oldest first.
@@ -216,7 +216,7 @@ fn same() -> f64 {
     1.0
 }
 
-/// A GPU.
+/// A GPU with its published figures.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
@@ -251,7 +251,7 @@ pub struct Gpu {
     pub target: Option<GpuTarget>,
 }
 
-/// Compiler target data in which GPUs differ.
+/// Compiler target data of a GPU (XLA's GpuTargetConfig), as far as GPUs differ.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuTarget {
@@ -322,18 +322,18 @@ fn second() -> f64 {
 }
 
 impl ChipTables {
-    /// Returns the built-in tables.
+    /// Returns the built-in tables of chips and prices.
     pub fn built_in() -> Result<ChipTables> {
         ChipTables::from_texts(&BUILT_IN)
     }
 
-    /// Returns the built-in tables overlaid with a user's TOML. Entries with an existing name replace its fields, other
-    /// entries are added. A price replaces the price of the same chip and region.
+    /// Returns the built-in chip tables overlaid with a user's TOML. Entries with an existing name replace its fields,
+    /// other entries are added. A price replaces the price of the same chip and region.
     ///
     /// ```
-    /// use systole_plan::Tables;
+    /// use systole_plan::ChipTables;
     /// let mine = "[[chip]]\nname = 'v5e'\nhbm_gb_per_s = 800\n";
-    /// let tables = Tables::with(mine, "mine.toml").unwrap();
+    /// let tables = ChipTables::with(mine, "mine.toml").unwrap();
     /// assert_eq!(tables.tpu("v5e").unwrap().hbm_gb_per_s, 800.0);
     /// ```
     pub fn with(text: &str, origin: &str) -> Result<ChipTables> {
@@ -382,7 +382,7 @@ impl ChipTables {
         self.gpus.iter().find(|g| g.name == name)
     }
 
-    /// Names of the machines compared by default: small ones of every kind.
+    /// Names of the machines that `systole plan` compares by default: small ones of every kind.
     pub fn usual(&self) -> impl Iterator<Item = &str> {
         let tpus = self.tpus.iter().flat_map(|t| &t.usual);
         tpus.chain(self.gpus.iter().flat_map(|g| &g.usual)).map(String::as_str)
@@ -401,9 +401,9 @@ type TableFile = Vec<toml::Table>;
 /// Removes the list of tables `key` from a table and returns it.
 fn entries(whole: &mut toml::Table, key: &str, origin: &str) -> Result<TableFile> {
     whole.remove(key).map_or(Ok(Vec::new()), toml::Value::try_into).map_err(|_| {
-        Error::new(ErrorKind::Config, format!("`{key}`: expected an array of tables"))
+        Error::new(ErrorKind::Config, format!("key `{key}` of the tables: expected an array of tables"))
             .at(origin)
-            .hint(format!("write it as [[{key}]]"))
+            .hint(format!("write the entries as [[{key}]]"))
     })
 }
 

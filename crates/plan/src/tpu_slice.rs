@@ -30,12 +30,12 @@ impl TpuSlice {
     /// prefix `2*` means two slices.
     ///
     /// ```
-    /// use systole_plan::{Slice, Tables};
-    /// let tables = Tables::built_in().unwrap();
-    /// let slice = Slice::of("v5e-16", &tables).unwrap();
+    /// use systole_plan::{TpuSlice, ChipTables};
+    /// let tables = ChipTables::built_in().unwrap();
+    /// let slice = TpuSlice::of("v5e-16", &tables).unwrap();
     /// assert_eq!((slice.libtpu(&tables).as_str(), slice.chips, slice.hosts), ("v5e:4x4", 16, 2));
-    /// assert_eq!(Slice::of("v2-8", &tables).unwrap().devices, 8);
-    /// let e = Slice::of("v5p-7", &tables).unwrap_err().to_string();
+    /// assert_eq!(TpuSlice::of("v2-8", &tables).unwrap().devices, 8);
+    /// let e = TpuSlice::of("v5p-7", &tables).unwrap_err().to_string();
     /// assert!(e.contains("v5p-8"));
     /// ```
     pub fn of(name: &str, tables: &ChipTables) -> Result<TpuSlice> {
@@ -63,15 +63,15 @@ impl TpuSlice {
         Ok(TpuSlice::shaped(tpu, topology))
     }
 
-    /// Like [`TpuSlice::of`], but also accepts topologies that the compiler supports and no cloud sells, such as `v2:1x1`.
-    /// A generation alone means one chip.
+    /// Like [`TpuSlice::of`], but also accepts topologies that the compiler supports and no cloud sells, such as
+    /// `v2:1x1`. A generation alone means one chip.
     ///
     /// ```
-    /// use systole_plan::{Slice, Tables};
-    /// let tables = Tables::built_in().unwrap();
-    /// assert_eq!(Slice::compilable("v4", &tables).unwrap().topology, [1, 1, 1]);
-    /// assert_eq!(Slice::compilable("v4:2x1", &tables).unwrap().name, "v4:2x1x1");
-    /// assert!(Slice::compilable("v4:64x1", &tables).is_err());
+    /// use systole_plan::{TpuSlice, ChipTables};
+    /// let tables = ChipTables::built_in().unwrap();
+    /// assert_eq!(TpuSlice::compilable("v4", &tables).unwrap().topology, [1, 1, 1]);
+    /// assert_eq!(TpuSlice::compilable("v4:2x1", &tables).unwrap().name, "v4:2x1x1");
+    /// assert!(TpuSlice::compilable("v4:64x1", &tables).is_err());
     /// ```
     pub fn compilable(name: &str, tables: &ChipTables) -> Result<TpuSlice> {
         let lower = name.trim().to_lowercase();
@@ -94,7 +94,7 @@ impl TpuSlice {
         }
     }
 
-    /// Returns every named slice, by generation and size.
+    /// Returns every named TPU slice, by generation and size.
     pub fn all(tables: &ChipTables) -> Vec<TpuSlice> {
         let of = |t: &Tpu| {
             let mut found: Vec<TpuSlice> =
@@ -105,13 +105,13 @@ impl TpuSlice {
         tables.tpus.iter().flat_map(of).collect()
     }
 
-    /// Topology name for libtpu: `v5e:4x4`.
+    /// Topology name of the slice for libtpu: `v5e:4x4`.
     pub fn libtpu(&self, tables: &ChipTables) -> String {
         let tpu = tables.tpu(&self.generation);
         format!("{}:{}", tpu.map_or(self.generation.as_str(), |t| &t.libtpu), joined(&self.topology))
     }
 
-    /// Returns the target of ahead-of-time compilation.
+    /// Returns the slice's target for ahead-of-time compilation.
     pub fn ahead(&self, tables: &ChipTables) -> AotTopology {
         AotTopology {
             topology: self.libtpu(tables),
@@ -123,17 +123,17 @@ impl TpuSlice {
         }
     }
 
-    /// Chips of all slices.
+    /// Number of chips of all slices.
     pub fn all_chips(&self) -> usize {
         self.chips * self.slices
     }
 
-    /// Devices of all slices.
+    /// Number of devices of all slices.
     pub fn all_devices(&self) -> usize {
         self.devices * self.slices
     }
 
-    /// Name, prefixed by the number of slices if there are several.
+    /// Name of the slice, prefixed by the number of slices if there are several.
     pub fn title(&self) -> String {
         if self.slices == 1 { self.name.clone() } else { format!("{}*{}", self.slices, self.name) }
     }

@@ -1,10 +1,10 @@
-//! Counts the collectives of a compiled program and the bytes they exchange.
+//! Lists the collectives of a compiled program, with the number of runs and the bytes exchanged.
 
 use crate::hlo_module::{HloComputation, HloInstruction, OptimizedHlo};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use systole_ir::Result;
 
-/// Collectives of one kind.
+/// Collectives of one kind in a compiled program: number of runs and bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveTraffic {
     /// HLO opcode: `all-reduce`, `all-gather`, `reduce-scatter`, …

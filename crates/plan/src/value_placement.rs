@@ -1,4 +1,4 @@
-//! Assigns intermediate values to on-chip or main memory, by lifetime and size.
+//! Estimates which intermediate values fit on chip and which go to main memory, by lifetime and size.
 
 use crate::device_model::DeviceModel;
 use crate::kernel_list::{KernelList, KernelWork, MemoryArray};

@@ -302,7 +302,7 @@ impl ProcessExchange for HostLinks {
         };
         met.map_err(|why| {
             let e = Error::new(ErrorKind::Unsupported, why.clone()).because(format!(
-                "this is process {} of {}, and all devices take part in every step",
+                "every step needs all devices, and this is process {} of {}",
                 self.index, self.count
             ));
             state.lost = Some(why);

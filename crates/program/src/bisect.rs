@@ -31,8 +31,8 @@ pub enum RunComparison {
 }
 
 impl RunComparison {
-    /// Whether another outcome is of the same kind: the same error (except for numbers) on the same device, or a
-    /// difference.
+    /// Whether another comparison has an outcome of the same kind: the same error (except for numbers) on the same
+    /// device, or a difference.
     pub fn is_like(&self, other: &RunComparison) -> bool {
         let words = |e: &Error| e.what().replace(|c: char| c.is_ascii_digit(), "");
         match (self, other) {

@@ -23,7 +23,7 @@ impl Tolerance {
     }
 }
 
-/// The first element that differs by more than the tolerance.
+/// The first array element that differs by more than the tolerance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// Index in the array.

@@ -6,17 +6,17 @@ use systole_base::rng::{RandomStream, hash_name};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape};
 use systole_mlir::interface::ProgramPort;
 
-/// Returns the type `f32[2, 3]`, with the source element type.
+/// Returns the type of a program argument as text, `f32[2, 3]`, with the source element type.
 pub fn type_text(face: &ProgramPort) -> String {
     format!("{}{}", face.element.name(), Shape::new(&face.dims))
 }
 
-/// Returns the name of an argument.
+/// Returns the name of a program argument: `arg0`.
 pub fn name(index: usize) -> String {
     format!("arg{index}")
 }
 
-/// Formats `arg0: f32[2, 3], arg1: i32[]`.
+/// Formats program arguments: `arg0: f32[2, 3], arg1: i32[]`.
 pub fn listed(faces: &[ProgramPort]) -> String {
     let one = |(i, face): (usize, &ProgramPort)| format!("{}: {}", name(i), type_text(face));
     faces.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
@@ -74,8 +74,8 @@ pub fn of_file(
     faces.iter().zip(found).enumerate().map(split).collect()
 }
 
-/// Returns random arguments: floats from −1 to 1, integers from 0 to 9 (often indices), bools. The same seed gives the
-/// same values for every program.
+/// Returns random program arguments: floats from −1 to 1, integers from 0 to 9 (often indices), bools. The same seed
+/// gives the same values for every program.
 ///
 /// # Errors
 /// If an element type is unsupported.
@@ -125,7 +125,7 @@ fn draw(element: &str, stream: &mut RandomStream, out: &mut Vec<u8>) -> Result<(
         "f4E2M1FN" => (sign >> 4) | (bits % 8) as u8,
         _ => {
             let what = format!("random elements of type {element} are not supported");
-            return Err(Error::new(ErrorKind::Unsupported, what).hint("pass arrays with --input"));
+            return Err(Error::new(ErrorKind::Unsupported, what).hint("pass arrays for the program's arguments with --input"));
         }
     });
     Ok(())

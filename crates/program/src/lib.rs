@@ -3,14 +3,14 @@
 //! ([`shrink`]).
 //!
 //! ```
-//! use systole_program::{inputs, open::open, run::Runner, summary};
+//! use systole_program::{inputs, program_file::open, run::ProgramRunner, summary};
 //! let text = b"func.func @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
 //!     %0 = stablehlo.add %arg0, %arg0 : tensor<2xf32>
 //!     return %0 : tensor<2xf32>
 //! }";
 //! let program = open(text)?.imported;
 //! let inputs = inputs::random(&program.interface.arguments, 0)?;
-//! let runner = Runner::new(&program, &systole_runtime::backend("ref")?)?;
+//! let runner = ProgramRunner::new(&program, &systole_runtime::backend("ref")?)?;
 //! let ran = runner.results(&runner.run(&runner.put(&inputs)?)?)?;
 //! assert_eq!(ran.values[0].ty(), "f32[2]");
 //! # Ok::<(), systole_base::Error>(())

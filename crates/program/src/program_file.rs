@@ -6,7 +6,7 @@ use systole_mlir::import::{self, ImportedProgram};
 use systole_mlir::syntax::MlirModule;
 use systole_onnx::{DimSizes, OnnxModel};
 
-/// Format of a program file.
+/// Format of a program file: StableHLO text, bytecode or ONNX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramFormat {
     /// MLIR text.
@@ -17,7 +17,7 @@ pub enum ProgramFormat {
     Onnx,
 }
 
-/// Context for opening a file: its directory, and sizes of symbolic dimensions.
+/// Context for opening a program file: its directory, and sizes of symbolic dimensions.
 #[derive(Clone, Debug, Default)]
 pub struct OpenContext {
     /// Directory of the file, for external data of ONNX models.
@@ -102,7 +102,7 @@ pub fn onnx(bytes: &[u8], around: &OpenContext) -> Result<OnnxModel> {
         Some(folder) => {
             let path = folder.join(file);
             systole_data::input_file::read(&path).map_err(|e| {
-                Error::io("cannot read", &path, e).hint("keep the model's external data in its directory")
+                Error::io("cannot read", &path, e).hint("keep the external data in the ONNX model's directory")
             })
         }
         None => Err(Error::new(ErrorKind::Unsupported, format!("constants are in an external file, {file}"))
@@ -149,7 +149,7 @@ pub fn tests(source: &ParsedProgram) -> Vec<String> {
     if is_program || own().count() < 2 { Vec::new() } else { own().map(|f| f.name.clone()).collect() }
 }
 
-/// Converts a source to a module; an ONNX model is written as StableHLO.
+/// Converts a parsed program to an MLIR module; an ONNX model is written as StableHLO.
 ///
 /// # Errors
 /// If the StableHLO of an ONNX model does not parse, which is a bug.
@@ -163,7 +163,7 @@ pub fn as_module(source: ParsedProgram) -> Result<MlirModule> {
     }
 }
 
-/// Parses a program as a module, whether or not it can be imported.
+/// Parses a program file as an MLIR module, whether or not it can be imported.
 ///
 /// # Errors
 /// `Data` if it is not a program (names the apparent file type); otherwise with line and column, or byte offset.
@@ -178,7 +178,7 @@ pub fn module(bytes: &[u8]) -> Result<(ProgramFormat, MlirModule)> {
         let at = e.valid_up_to();
         Error::new(ErrorKind::Data, "the file is neither StableHLO text nor bytecode")
             .at(format!("byte {at}"))
-            .because("it is not UTF-8, and bytecode starts with ML\\xefR")
+            .because("the file is not UTF-8 text, and bytecode starts with ML\\xefR")
             .hint(HINT)
     })?;
     Ok((ProgramFormat::Text, systole_mlir::text::parse(text).map_err(|e| e.hint(HINT))?))

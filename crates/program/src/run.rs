@@ -10,7 +10,7 @@ use systole_runtime::{
     Backend, Buffer, CompileOptions, DeviceId, Executable, ExecutableArg, ExecutableReport,
 };
 
-/// A result with the IR arrays that hold it.
+/// A result of a program with the IR arrays that hold it.
 #[derive(Clone, Debug)]
 pub struct ResultValue {
     /// Its shape and element type in the source program.
@@ -20,12 +20,12 @@ pub struct ResultValue {
 }
 
 impl ResultValue {
-    /// Returns the type `f32[2, 3]`, with the source element type.
+    /// Returns the result's type as text, `f32[2, 3]`, with the source element type.
     pub fn ty(&self) -> String {
         type_text(&self.face)
     }
 
-    /// Returns its elements in the external layout, dense and row-major.
+    /// Returns the result's elements in the external layout, dense and row-major.
     ///
     /// # Errors
     /// If an array is missing.
@@ -34,7 +34,7 @@ impl ResultValue {
     }
 }
 
-/// Results of a run.
+/// Results of one run of a program, and of its assertions.
 #[derive(Clone, Debug)]
 pub struct RunResults {
     /// Result values.
@@ -68,12 +68,12 @@ impl ProgramRunner {
         })
     }
 
-    /// Returns the compilation report.
+    /// Returns the compiler's report on the program.
     pub fn report(&self) -> &ExecutableReport {
         self.executable.report()
     }
 
-    /// Copies the arguments to the device.
+    /// Copies the program's arguments to the device.
     ///
     /// # Errors
     /// Errors of the device.
@@ -96,7 +96,7 @@ impl ProgramRunner {
         Ok(results)
     }
 
-    /// Reads the results and evaluates the program's assertions.
+    /// Reads the results of a run and evaluates the program's assertions.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -145,6 +145,6 @@ pub fn fits(graph: &Graph, all: bool) -> Result<()> {
         ErrorKind::Unsupported,
         format!("this program needs {} of memory for {what}, and {} are free", mib(need), mib(free)),
     )
-    .because(format!("its largest arrays: {}", largest.collect::<Vec<_>>().join(", ")))
+    .because(format!("the largest arrays of the program: {}", largest.collect::<Vec<_>>().join(", ")))
     .hint("use smaller arrays, raise --memory-limit, or use a machine with more memory"))
 }

@@ -13,7 +13,7 @@ use systole_base::{Literal, TensorType};
 use systole_ir::op::{Constant, Op, Parameter};
 use systole_ir::{Graph, Node, ValueId};
 
-/// A program and its arguments.
+/// A failing program and its arguments, to be minimized.
 #[derive(Clone, Debug)]
 pub struct FailingCase {
     /// The program.
@@ -22,7 +22,7 @@ pub struct FailingCase {
     pub arguments: Vec<Literal>,
 }
 
-/// Decides whether a case fails, and computes values.
+/// Decides whether a minimized program still fails, and computes values of it.
 pub trait FailureOracle {
     /// Whether the case fails like the original.
     fn fails(&mut self, case: &FailingCase) -> bool;
@@ -40,7 +40,7 @@ impl FailingCase {
         Some(FailingCase { graph, arguments })
     }
 
-    /// Returns the number of ops other than parameters, including those in bodies.
+    /// Returns the number of ops of the program other than parameters, including those in bodies.
     pub fn ops(&self) -> usize {
         bodies::count(&self.graph, true)
     }

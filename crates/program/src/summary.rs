@@ -6,7 +6,7 @@ use systole_base::{Literal, Scalar};
 /// Number of elements shown.
 const FIRST: usize = 8;
 
-/// Summary of an array; a complex one is held in two arrays.
+/// Summary of an array's values; a complex array is held in two arrays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArraySummary {
     /// First elements as text.
@@ -75,7 +75,7 @@ impl std::fmt::Display for ArraySummary {
     }
 }
 
-/// Formats an element.
+/// Formats an array element.
 pub fn text(value: Scalar) -> String {
     match value {
         Scalar::Bool(b) => b.to_string(),

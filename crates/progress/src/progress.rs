@@ -12,13 +12,13 @@ use systole_nn::{Logs, counted};
 /// Heading of the current epoch, and its steps from before the run was resumed.
 static CURRENT: Mutex<(String, usize)> = Mutex::new((String::new(), 0));
 
-/// Callback that receives each event before it is shown.
+/// Callback that receives each progress event before it is shown.
 pub type EventListener = fn(&ProgressEvent<'_>);
 
 /// The registered callback.
 static WATCHER: Mutex<Option<EventListener>> = Mutex::new(None);
 
-/// Registers a callback for progress events, or removes it.
+/// Registers a callback that receives progress events, or removes it.
 pub fn set_watcher(watcher: Option<EventListener>) {
     *WATCHER.lock().unwrap_or_else(PoisonError::into_inner) = watcher;
 }
@@ -26,7 +26,8 @@ pub fn set_watcher(watcher: Option<EventListener>) {
 /// Display names of metrics, by metric name.
 static ASKED: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
-/// Sets the display name of a metric, such as `accuracy` for the accuracy metric that the loss selected.
+/// Sets the display name of a metric on the progress line, such as `accuracy` for the accuracy metric that the loss
+/// selected.
 pub fn call(metric: &str, asked: &str) {
     let mut names = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     names.insert(metric.into(), asked.into());
@@ -39,7 +40,7 @@ pub fn called(name: &str) -> String {
     format!("{prefix}{}", names.get(metric).map_or(metric, String::as_str))
 }
 
-/// Shows one event. Write errors (a closed terminal) do not end training.
+/// Shows one progress event. Write errors (a closed terminal) do not end training.
 pub fn show(event: &ProgressEvent<'_>) {
     recorder::take(event);
     let watcher = *WATCHER.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@ use systole_nn::progress::ProgressEvent;
 /// Maximum number of points; beyond it, neighboring points are merged.
 const MOST: usize = 2000;
 
-/// Recorded progress of a run.
+/// Recorded training progress of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedProgress {
     /// Mean loss of the steps since the previous point, by step number.
@@ -31,13 +31,13 @@ struct ProgressRecorder {
 
 static RECORDER: Mutex<Option<ProgressRecorder>> = Mutex::new(None);
 
-/// Records one event.
+/// Records one progress event.
 pub fn take(event: &ProgressEvent<'_>) {
     let mut recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
     recorder.get_or_insert_default().take(event);
 }
 
-/// Returns the recording so far.
+/// Returns the recorded progress so far.
 pub fn recorded() -> RecordedProgress {
     let recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
     recorder.as_ref().map_or_else(RecordedProgress::default, |r| r.seen.clone())

@@ -13,7 +13,7 @@ static DRAWN: AtomicBool = AtomicBool::new(false);
 /// Columns of a terminal of unknown width.
 const USUAL: usize = 80;
 
-/// Output stream of a line.
+/// Output stream of a line: standard output or standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutputStream {
     /// Standard output.
@@ -22,7 +22,7 @@ pub enum OutputStream {
     Err,
 }
 
-/// Receives a line instead of its stream; returns `false` to decline it.
+/// Callback that receives a line instead of its stream; returns `false` to decline it.
 pub type LineSink = fn(OutputStream, &str) -> bool;
 
 /// Receiver of lines while the dashboard is on the screen.
@@ -32,12 +32,12 @@ fn sink() -> Option<LineSink> {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets the receiver of lines; `None` writes them to their streams.
+/// Sets the callback that receives output lines; `None` writes them to their streams.
 pub fn set_sink(sink: Option<LineSink>) {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
 }
 
-/// Whether the receiver took the line.
+/// Whether the line callback accepted the line, so that it must not be written.
 pub fn is_taken(stream: OutputStream, text: &str) -> bool {
     sink().is_some_and(|takes| takes(stream, text))
 }
@@ -61,7 +61,7 @@ fn columns_of<T>(_: &T) -> Option<usize> {
     None
 }
 
-/// Draws a line that the next one replaces; does nothing without a terminal.
+/// Draws a line that the next drawn line replaces; does nothing without a terminal.
 pub fn draw(line: &str) {
     if sink().is_some() {
         return;

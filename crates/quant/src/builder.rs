@@ -41,7 +41,7 @@ impl TfliteBuilder {
         Ok(self.tensor(TfliteTensor::constant(name, data)))
     }
 
-    /// Adds an operator with one output of this shape.
+    /// Adds a TFLite operator with one output of this shape.
     pub fn push(&mut self, name: &str, dims: impl Into<Shape>, mut operator: TfliteOperator) -> usize {
         let output = self.tensor(TfliteTensor::new(self.unique(name), dims, DType::F32));
         operator.outputs = vec![output];
@@ -49,7 +49,7 @@ impl TfliteBuilder {
         output
     }
 
-    /// Adds an operator with several outputs of one shape.
+    /// Adds a TFLite operator with several outputs of one shape.
     pub fn push_several(
         &mut self,
         name: &str,
@@ -79,7 +79,7 @@ impl TfliteBuilder {
         found
     }
 
-    /// Adds an operator without options.
+    /// Adds a TFLite operator without options.
     pub fn apply(&mut self, name: &str, op: TfliteOp, inputs: &[usize], dims: impl Into<Shape>) -> usize {
         self.push(name, dims, TfliteOperator::new(op, inputs.iter().copied(), []))
     }
@@ -94,7 +94,7 @@ impl TfliteBuilder {
         ))
     }
 
-    /// Returns the operator that computes a tensor, if only one layer reads the tensor.
+    /// Returns the operator that computes a tensor, if only one operator reads the tensor.
     pub fn maker(&mut self, tensor: usize) -> Option<usize> {
         if self.readers[tensor] > 1 {
             return None;
@@ -112,7 +112,7 @@ impl TfliteBuilder {
         Some(at)
     }
 
-    /// Applies an activation to `x`: fused into the operator that computes it if possible.
+    /// Applies an activation to `x`: fused into the operator that computes `x` if possible.
     pub fn activated(&mut self, name: &str, x: usize, activation: FusedActivation) -> usize {
         if activation == FusedActivation::None {
             return x;

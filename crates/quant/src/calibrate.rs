@@ -10,7 +10,7 @@ use systole_tflite::{TfliteInterpreter, TfliteModel};
 /// Number of histogram bins.
 const BINS: usize = 2048;
 
-/// How a range is chosen from the observed values.
+/// How a quantization range is chosen from the observed values: min-max, percentile, entropy or MSE.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub enum RangeMethod {
     /// From the minimum to the maximum.
@@ -24,7 +24,7 @@ pub enum RangeMethod {
     Mse,
 }
 
-/// Calibration settings.
+/// Settings of int8 calibration.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Calibration {
     /// Range selection method.

@@ -13,7 +13,7 @@ const FLOOR: f64 = 0.28e-3;
 /// Seconds per byte of weights that are sent for each inference: 64 KiB in 1.3 ms, including the minimum.
 const SENDING: f64 = (1.3e-3 - FLOOR) / 65536.0;
 
-/// Placement of an operator.
+/// Placement of an operator on the Edge TPU or the CPU, with the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorPlacement {
     /// Operator index in the graph.
@@ -37,8 +37,8 @@ pub struct EdgeTpuMapping {
     pub seconds: f64,
 }
 
-/// Maps a graph: operators run on the chip from the inputs up to the first unsupported one; that one and all later ones
-/// run on the CPU.
+/// Maps a graph to the Edge TPU: operators run on the chip from the inputs up to the first unsupported one; that one
+/// and all later ones run on the CPU.
 pub fn edgetpu(model: &TfliteModel) -> EdgeTpuMapping {
     let mut stopped: Option<String> = None;
     let mut placed = Vec::new();

@@ -92,7 +92,7 @@ fn floats(model: &TfliteModel, tensor: usize) -> Result<Vec<f32>> {
     let data = t
         .data
         .as_ref()
-        .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is not constant", t.name)))?;
+        .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("the weights {} are not constant", t.name)))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct FloatEvaluator {
 }
 
 impl FloatEvaluator {
-    /// Compiles a graph that returns computed `tensors`, for batches of at most `samples`.
+    /// Compiles a TFLite graph for float evaluation; it returns computed `tensors`, for batches of at most `samples`.
     ///
     /// # Errors
     /// If an operator has no ONNX counterpart, or the graph does not compile.
@@ -69,8 +69,8 @@ impl FloatEvaluator {
         Ok(FloatEvaluator { executable, inputs, batch })
     }
 
-    /// Runs all samples batch by batch; `each` gets the results and the number of samples in the batch. The last batch
-    /// may be padded with copies.
+    /// Evaluates all samples batch by batch; `each` gets the results and the number of samples in the batch. The last
+    /// batch may be padded with copies.
     ///
     /// # Errors
     /// If a sample does not match the input, or `each` returns an error.

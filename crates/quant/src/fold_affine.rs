@@ -14,7 +14,7 @@ pub(crate) fn affine(
     offset: &[f64],
 ) -> Result<usize> {
     if factor.iter().chain(offset).any(|v| !v.is_finite()) {
-        return Err(Error::new(ErrorKind::Numeric, "its statistics are not finite")
+        return Err(Error::new(ErrorKind::Numeric, "the layer's statistics or weights are not finite")
             .because("a weight is NaN or infinite, or a variance is negative")
             .hint("load an earlier checkpoint, or train again"));
     }

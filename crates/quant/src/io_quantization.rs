@@ -6,17 +6,17 @@ use systole_int8::{Int8Program, Settings};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteTensor};
 
-/// Engine that computes a TFLite graph.
+/// Engine that runs a TFLite graph: the interpreter or the CPU engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GraphEngine {
-    /// CPU engine: `systole_int8::Program`.
+    /// CPU engine: `systole_int8::Int8Program`.
     #[default]
     Fast,
     /// Interpreter of `systole-tflite`: slow, bit-identical.
     Reference,
 }
 
-/// A graph with one input and one output that predicts in floats.
+/// Predictor over a TFLite graph with one input and one output, both in floats.
 pub struct FloatPredictor {
     input: TfliteTensor,
     output: TfliteTensor,
@@ -30,7 +30,7 @@ enum CompiledGraph {
 }
 
 impl FloatPredictor {
-    /// Prepares a graph for this number of threads.
+    /// Prepares a TFLite graph for this number of threads.
     ///
     /// # Errors
     /// If the graph is invalid, or has several inputs or outputs.
@@ -105,7 +105,7 @@ pub fn answers(
     FloatPredictor::new(model, engine, threads)?.of(samples)
 }
 
-/// Quantizes `x: f32[…]` for a tensor of the file; unchanged if the tensor is not int8.
+/// Quantizes `x: f32[…]` to the scale of a tensor of the file; unchanged if the tensor is not int8.
 ///
 /// # Errors
 /// If the tensor's scale is invalid.

@@ -4,8 +4,8 @@
 //! ```
 //! use systole_ir::{DType, Literal, TensorType};
 //! use systole_nn::{Model, layers::dense};
-//! use systole_quant::{Calibration, Options, lower, quantize};
-//! use systole_tflite::Interpreter;
+//! use systole_quant::{Calibration, QuantizeOptions, lower, quantize};
+//! use systole_tflite::TfliteInterpreter;
 //! let mut model = Model::sequential([dense(8).activation("relu"), dense(3).activation("softmax")]);
 //! model.build(&[TensorType::new(DType::F32, [4])])?;
 //! let float = lower(&model)?;
@@ -13,9 +13,9 @@
 //!     .map(|i| Literal::from_slice([1, 4], &[i as f32, 1.0, -0.5 * i as f32, 2.0]))
 //!     .collect::<Result<_, _>>()?;
 //! let ranges = Calibration::default().ranges(&float, &samples)?;
-//! let int8 = quantize(&float, &ranges, &Options::default())?;
+//! let int8 = quantize(&float, &ranges, &QuantizeOptions::default())?;
 //! let x = Literal::from_slice([1, 4], &[1i8, 2, 3, 4])?;
-//! assert_eq!(Interpreter::new(&int8)?.run(&[x])?[0].dtype(), DType::I8);
+//! assert_eq!(TfliteInterpreter::new(&int8)?.run(&[x])?[0].dtype(), DType::I8);
 //! # Ok::<(), systole_ir::Error>(())
 //! ```
 

@@ -1,4 +1,5 @@
-//! Maps ranges from quantization-aware training to tensors of the lowered graph, instead of calibration.
+//! Uses the ranges learned in quantization-aware training, instead of calibration, for the tensors of the lowered
+//! graph.
 
 use crate::calibrate::{TensorRanges, layer_of};
 use crate::lower::lowered;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
 use systole_tflite::{ScaleRule, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
 
-/// Quantization options.
+/// Options of int8 quantization.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QuantizeOptions {
     /// Whether each output channel of a convolution has its own weight scale.
@@ -32,13 +32,13 @@ impl Default for QuantizeOptions {
 }
 
 impl QuantizeOptions {
-    /// Returns options with one scale per tensor, also for weights.
+    /// Returns quantization options with one scale per tensor, also for weights.
     pub fn per_tensor() -> QuantizeOptions {
         QuantizeOptions { per_channel: false, ..QuantizeOptions::default() }
     }
 }
 
-/// Quantizes the graph to int8: inputs, outputs and everything between, except skipped layers.
+/// Quantizes a float TFLite graph to int8: inputs, outputs and everything between, except skipped layers.
 ///
 /// # Errors
 /// If a layer has no int8 form, a range is invalid, or a scale underflows; names the layer.
@@ -90,7 +90,7 @@ pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<V
             (ScaleRule::None, true) => {
                 Err(Error::new(ErrorKind::Unsupported, format!("{} has no int8 form", o.op))
                     .at(format!("layer {layer}"))
-                    .hint(format!("keep it in floats: --skip {layer}")))
+                    .hint(format!("keep the layer in floats: --skip {layer}")))
             }
             (_, true) => Ok(true),
         }
@@ -286,7 +286,7 @@ impl GraphQuantizer<'_> {
         let [x, w, bias] = if o.op == TfliteOp::TransposeConv { [2, 1, 3] } else { [0, 1, 2] };
         let operand = |n: usize| o.inputs.get(n).copied().flatten();
         let (Some(x), Some(w), Some(bias)) = (operand(x), operand(w), operand(bias)) else {
-            return Err(Error::new(ErrorKind::Unsupported, format!("{} has no bias", o.op)));
+            return Err(Error::new(ErrorKind::Unsupported, format!("the operator {} has no bias", o.op)));
         };
         let now = self.int8(x)?;
         let input_scale = self.scales[x].map_or(1.0, |(scale, _)| scale);

@@ -1,4 +1,4 @@
-//! Computes int8 quantization parameters from ranges, and quantizes weights and biases.
+//! Computes int8 quantization parameters (scale, zero point) from ranges, and quantizes weights and biases.
 
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_tflite::{TfliteQuantization, TfliteTensor};
@@ -138,6 +138,6 @@ pub(crate) fn range_of(t: &TfliteTensor) -> Result<(f32, f32)> {
 fn floats(t: &TfliteTensor) -> Result<Vec<f32>> {
     let data = t.data.as_ref();
     let data =
-        data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("{} is not constant", t.name)))?;
+        data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("the weights {} are not constant", t.name)))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }

@@ -9,7 +9,7 @@ use systole_int8::{Int8Program, Settings};
 use systole_ir::{Literal, Result};
 use systole_tflite::TfliteModel;
 
-/// Quantization error of a layer.
+/// Quantization error of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerReport {
     /// Layer name.
@@ -26,7 +26,7 @@ pub struct LayerReport {
     pub snr: f64,
 }
 
-/// Reports every layer with operators, in order.
+/// Reports the quantization error of every layer with operators, in order.
 ///
 /// # Errors
 /// If a sample does not match the input.

@@ -106,7 +106,7 @@ fn of_profile(text: &str) -> Option<FlameNode> {
     (all.share > 0.0).then_some(all)
 }
 
-/// Draws the flame graph; `None` if there is no kernel profile.
+/// Draws the flame graph of kernel profiles as SVG; `None` if there is no kernel profile.
 pub fn graph(profiles: &[String]) -> Option<String> {
     let programs: Vec<FlameNode> = profiles.iter().filter_map(|text| of_profile(text)).collect();
     if programs.is_empty() {

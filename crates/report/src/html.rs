@@ -10,7 +10,7 @@ use std::fmt::Write;
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 const STYLE: &str = include_str!("style.css");
 
-/// Color that rates a finding.
+/// Color that rates a finding of the report: plain, good, warning or bad.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Tone {
     #[default]
@@ -35,7 +35,7 @@ impl Tone {
     }
 }
 
-/// A number at the top of the page.
+/// A number at the top of the report page, with its label.
 pub struct HtmlTile {
     /// Name of the quantity.
     pub label: String,
@@ -45,7 +45,7 @@ pub struct HtmlTile {
     pub note: String,
 }
 
-/// A horizontal bar.
+/// A horizontal bar of a bar chart.
 pub struct Bar {
     /// Label of the bar.
     pub name: String,
@@ -55,7 +55,7 @@ pub struct Bar {
     pub told: String,
 }
 
-/// A card with an image or a text.
+/// A card of the report page with an image or a text.
 pub struct Card {
     /// PNG file content.
     pub png: Option<Vec<u8>>,
@@ -65,7 +65,7 @@ pub struct Card {
     pub lines: Vec<(String, String)>,
 }
 
-/// Content block of a section.
+/// Content block of a section of the report page.
 pub enum SectionBlock {
     /// A paragraph.
     Text(String),
@@ -90,7 +90,7 @@ pub enum SectionBlock {
     Folded(String, Box<SectionBlock>),
 }
 
-/// A section: heading and content.
+/// A section of the report page: heading and content.
 pub struct HtmlSection {
     /// Anchor for links.
     pub id: &'static str,
@@ -118,7 +118,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Adds a section unless it is empty.
+    /// Adds a section to the page unless it is empty.
     pub fn add(&mut self, id: &'static str, title: &str, blocks: Vec<SectionBlock>) {
         if !blocks.is_empty() {
             self.sections.push(HtmlSection { id, title: title.into(), blocks });

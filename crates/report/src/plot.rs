@@ -13,7 +13,7 @@ const EDGE: [f64; 4] = [52.0, 10.0, 14.0, 34.0];
 /// Value ratio from which the y axis is logarithmic.
 const FAR: f64 = 100.0;
 
-/// A curve of a chart.
+/// A curve of a chart: its name and points.
 pub struct PlotSeries {
     /// Name in the legend.
     pub name: String,
@@ -27,7 +27,7 @@ pub struct PlotSeries {
     pub points: Vec<(f64, f64)>,
 }
 
-/// A chart.
+/// A line or scatter chart of the report.
 pub struct Plot {
     /// Heading of the chart.
     pub title: String,

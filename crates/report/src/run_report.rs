@@ -122,7 +122,7 @@ impl RunReport {
         }
     }
 
-    /// Sets the sentence below the title.
+    /// Sets the sentence below the report's title.
     pub fn lead(mut self, text: impl Into<String>) -> RunReport {
         self.lead = text.into();
         self
@@ -134,37 +134,37 @@ impl RunReport {
         self
     }
 
-    /// Sets the worst mistakes, worst first, and a sentence about them.
+    /// Sets the worst mistakes of the model, worst first, and a sentence about them.
     pub fn mistakes(mut self, mistakes: Vec<WrongPrediction>, told: impl Into<String>) -> RunReport {
         (self.mistakes, self.mistakes_told) = (mistakes, told.into());
         self
     }
 
-    /// Sets the configuration, as TOML.
+    /// Sets the run's configuration shown in the report, as TOML.
     pub fn configuration(mut self, toml: impl Into<String>) -> RunReport {
         self.configuration = Some(toml.into());
         self
     }
 
-    /// Adds the command that repeats the run.
+    /// Adds the command that repeats the run to the report.
     pub fn command(mut self, command: impl Into<String>) -> RunReport {
         self.commands.push(("Command".into(), command.into()));
         self
     }
 
-    /// Adds another command with its purpose.
+    /// Adds another command with its purpose to the report.
     pub fn command_to(mut self, what: &str, command: String) -> RunReport {
         self.commands.push((what.into(), command));
         self
     }
 
-    /// Sets the display name of a metric, such as `accuracy`.
+    /// Sets the display name of a metric in the report, such as `accuracy`.
     pub fn call(mut self, metric: impl Into<String>, asked: impl Into<String>) -> RunReport {
         self.names.insert(metric.into(), asked.into());
         self
     }
 
-    /// Writes the page atomically.
+    /// Writes the report page atomically.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -172,7 +172,7 @@ impl RunReport {
         write_atomically(&OsFileSystem, path.as_ref(), &[self.html().as_bytes()])
     }
 
-    /// Returns the HTML page.
+    /// Returns the report as an HTML page.
     pub fn html(&self) -> String {
         let mut page = Page {
             title: self.title.clone(),

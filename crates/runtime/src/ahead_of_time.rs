@@ -7,7 +7,8 @@ use std::fmt;
 use std::time::Duration;
 use systole_ir::Result;
 
-/// Target topology: the chips or GPUs to compile for. Cloud product names are in `systole-plan`.
+/// Target topology of ahead-of-time compilation: the chips or GPUs to compile for. Cloud product names are in
+/// `systole-plan`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AotTopology {
     /// The compiler's name of one slice, `v5e:4x4`; for GPUs the display name, `h100`.
@@ -61,7 +62,7 @@ impl fmt::Display for AotTopology {
     }
 }
 
-/// A program and the topology to compile it for.
+/// A program and the topology to compile it for ahead of time.
 #[derive(Clone, Debug)]
 pub struct AotRequest {
     /// StableHLO text with a function `@main`. If it is partitioned, shapes are global (of all partitions together).

@@ -4,11 +4,11 @@ use crate::Buffer;
 use std::sync::Arc;
 use systole_ir::{Graph, Literal, Result, Shardings, TensorType};
 
-/// Index of a device in its backend, from 0.
+/// Index of a device in a backend, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
 pub struct DeviceId(pub usize);
 
-/// A device and its description.
+/// A device of a backend and its description.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// Index in the backend.
@@ -26,7 +26,7 @@ pub enum ExecutableArg<'a> {
 }
 
 impl ExecutableArg<'_> {
-    /// The array, donated or borrowed.
+    /// Returns the argument's array, donated or borrowed.
     pub fn buffer(&self) -> &Buffer {
         match self {
             ExecutableArg::Donate(b) => b,
@@ -86,7 +86,7 @@ pub struct ExecutableReport {
     pub listing: String,
 }
 
-/// A compiled graph.
+/// A compiled graph that can run on its backend's devices.
 pub trait Executable: Send + Sync {
     /// Types of the parameters.
     fn param_types(&self) -> &[TensorType];
@@ -154,7 +154,7 @@ pub trait Backend: Send + Sync {
     fn put(&self, value: &Literal, device: DeviceId) -> Result<Buffer>;
 }
 
-/// The processes, one per host of a slice, that drive a backend's devices together.
+/// The processes, one per host of a slice, that together drive a backend's devices.
 ///
 /// Runs on all devices, and the methods marked as collective, must be called by every host in the same order; otherwise
 /// they deadlock.

@@ -3,22 +3,22 @@
 
 use std::sync::OnceLock;
 
-/// Callback that receives `(level, message)`.
+/// Callback that receives log events: `(level, message)`.
 pub type EventSink = fn(level: usize, message: &str);
 
 static SINK: OnceLock<(usize, EventSink)> = OnceLock::new();
 
-/// Installs the sink for messages up to `level`. Only the first call has an effect.
+/// Installs the callback for log messages up to `level`. Only the first call has an effect.
 pub fn install(level: usize, sink: EventSink) {
     let _ = SINK.set((level, sink));
 }
 
-/// Whether messages of `level` are logged; check before building expensive ones.
+/// Whether log messages of `level` are wanted; check before building expensive ones.
 pub fn wanted(level: usize) -> bool {
     SINK.get().is_some_and(|(limit, _)| level <= *limit)
 }
 
-/// Emits a message if its level is enabled.
+/// Logs a message if its level is enabled.
 pub fn emit(level: usize, message: impl FnOnce() -> String) {
     if let Some((limit, sink)) = SINK.get()
         && level <= *limit

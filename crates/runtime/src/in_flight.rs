@@ -77,7 +77,7 @@ enum StepEnd {
     Comes(ReadyEvent),
 }
 
-/// Queue of started steps whose completion was not yet consumed, oldest first.
+/// Queue of started training steps whose completion was not yet consumed, oldest first.
 ///
 /// ```
 /// use systole_runtime::{InFlight, ReadyEvent, STEPS_IN_FLIGHT};
@@ -95,7 +95,7 @@ pub struct InFlight<T> {
     steps: VecDeque<(T, StepEnd)>,
 }
 
-/// A completed step.
+/// A completed step and the time when it finished.
 pub struct FinishedStep<T> {
     /// The step, as passed to [`InFlight::push`].
     pub step: T,
@@ -112,7 +112,7 @@ impl<T> Default for InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    /// Adds a step that was just started; without an event it is already complete.
+    /// Adds a step that was just started to the queue; without an event it is already complete.
     pub fn push(&mut self, step: T, event: Option<ReadyEvent>) {
         self.steps.push_back((step, event.map_or_else(|| StepEnd::Was(Instant::now()), StepEnd::Comes)));
     }

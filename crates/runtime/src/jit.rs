@@ -64,13 +64,13 @@ pub fn jit<I: TensorTree, O: TensorTree, F: Fn(I) -> O>(f: F) -> Jit<I, O, F> {
 }
 
 impl<I: TensorTree, O: TensorTree, F: Fn(I) -> O> Jit<I, O, F> {
-    /// Sets the backend. Default: the registered backend with the highest rank.
+    /// Sets the backend of the jit-compiled function. Default: the registered backend with the highest rank.
     pub fn on(mut self, backend: Arc<dyn Backend>) -> Self {
         self.backend = Some(backend);
         self
     }
 
-    /// Sets the name for messages and profiles.
+    /// Sets the function's name for messages and profiles.
     pub fn named(mut self, label: &str) -> Self {
         self.label = label.into();
         self
@@ -94,14 +94,14 @@ impl<I: TensorTree, O: TensorTree, F: Fn(I) -> O> Jit<I, O, F> {
         self
     }
 
-    /// Marks argument `i` as batched along dimension 0, for strategies that split batches.
+    /// Marks argument `i` as batched along dimension 0, for distribution strategies that split batches.
     pub fn batch(mut self, i: usize) -> Self {
         self.batch.push(i);
         self
     }
 
-    /// Marks argument `i` as replicated on every device, for strategies that shard state. For values that the host
-    /// reads while the program runs.
+    /// Marks argument `i` as replicated on every device, for distribution strategies that shard state. For values that
+    /// the host reads while the program runs.
     pub fn whole(mut self, i: usize) -> Self {
         self.whole.push(i);
         self
@@ -129,7 +129,7 @@ impl<I: TensorTree, O: TensorTree, F: Fn(I) -> O> Jit<I, O, F> {
         }
     }
 
-    /// Runs the function; compiles it first if the argument types are new.
+    /// Runs the jit-compiled function; compiles it first if the argument types are new.
     pub fn call(&self, args: I::Host) -> Result<O::Host> {
         let mut leaves = Vec::new();
         let structure = I::flatten_host(args, &mut leaves);
@@ -161,7 +161,7 @@ impl<I: TensorTree, O: TensorTree, F: Fn(I) -> O> Jit<I, O, F> {
         Ok((graph, roles))
     }
 
-    /// Number of programs compiled so far, one for each argument signature.
+    /// Number of programs compiled so far for the function, one for each argument signature.
     pub fn compiled_programs(&self) -> usize {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

@@ -18,7 +18,7 @@ pub enum LayerPhase {
 }
 
 impl LayerPhase {
-    /// Derives the phase from a layer's path and whether the op belongs to a derivative.
+    /// Derives the phase of an op from its layer's path and whether it belongs to a derivative.
     pub fn of(layer: &str, is_derivative: bool) -> LayerPhase {
         match layer.split('/').next() {
             Some("optimizer") => LayerPhase::Update,
@@ -40,7 +40,7 @@ pub fn location(layer: &str, is_derivative: bool, op: &str) -> String {
     }
 }
 
-/// Parses a location into the layer's path and whether it belongs to a derivative.
+/// Parses an op's location into the layer's path and whether the op belongs to a derivative.
 ///
 /// ```
 /// use systole_runtime::layer_times::layer_of;
@@ -92,7 +92,8 @@ impl LayerTimeRow {
     }
 }
 
-/// Formats the table of `parts`, which took `total` seconds. `per_run` converts seconds to milliseconds per run.
+/// Formats a table of time per layer from `parts`, which took `total` seconds. `per_run` converts seconds to
+/// milliseconds per run.
 pub fn layer_table(parts: &[LayerTime], total: f64, per_run: f64) -> String {
     let mut layers = by_layer(parts, total);
     let sums = [0, 1, 2].map(|k| layers.iter().map(|l| l.seconds[k]).sum());

@@ -11,12 +11,12 @@ pub enum ProtoValue<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Iterator over the fields of a message.
+/// Iterator over the fields of a protobuf message.
 pub struct ProtoFieldIter<'a> {
     rest: &'a [u8],
 }
 
-/// Iterates over the fields of the message `bytes`.
+/// Iterates over the fields of the protobuf message `bytes`.
 pub fn fields(bytes: &[u8]) -> ProtoFieldIter<'_> {
     ProtoFieldIter { rest: bytes }
 }
@@ -70,23 +70,23 @@ impl<'a> Iterator for ProtoFieldIter<'a> {
         }
         Some(field.ok_or_else(|| {
             Error::new(ErrorKind::Data, "cannot parse the protocol buffer")
-                .because("it is truncated or corrupt")
+                .because("the message is truncated or corrupt")
         }))
     }
 }
 
 impl<'a> ProtoValue<'a> {
-    /// Returns the bytes of a length-delimited value; empty for numbers.
+    /// Returns the bytes of a length-delimited protobuf value; empty for numbers.
     pub fn bytes(self) -> &'a [u8] {
         if let ProtoValue::Bytes(b) = self { b } else { &[] }
     }
 
-    /// Returns the value as UTF-8 text; empty if it is not.
+    /// Returns the protobuf value as UTF-8 text; empty if it is not UTF-8.
     pub fn text(self) -> &'a str {
         std::str::from_utf8(self.bytes()).unwrap_or("")
     }
 
-    /// Returns the numbers of a repeated field, packed or not.
+    /// Returns the numbers of a repeated protobuf field, packed or not.
     pub fn numbers(self) -> Vec<u64> {
         match self {
             ProtoValue::Number(n) => vec![n],

@@ -41,8 +41,8 @@ impl DeviceData for ShardedArray {
                 ErrorKind::Unsupported,
                 format!("cannot read {ty}: other hosts hold some of its shards"),
             )
-            .because(format!("this host has {} of {} shards", self.parts.len(), self.mesh.devices()))
-            .hint("gather it on all hosts first (Hosts::gather)"));
+            .because(format!("this host has {} of the array's {} shards", self.parts.len(), self.mesh.devices()))
+            .hint("gather the array on all hosts first (Hosts::gather)"));
         }
         let mut whole = Literal::zeros(ty.clone());
         for (device, part) in self.parts.iter().enumerate() {

@@ -63,7 +63,7 @@ struct Timeline {
     device: u32,
 }
 
-/// Starts a timeline in the file `path`, replacing it.
+/// Starts a timeline (Chrome trace) in the file `path`, replacing it.
 ///
 /// # Errors
 /// If the file cannot be written, or a timeline is already active.
@@ -107,7 +107,7 @@ pub fn start(path: impl AsRef<Path>) -> Result<()> {
     Ok(())
 }
 
-/// Whether spans are recorded.
+/// Whether spans are recorded for a timeline.
 #[inline]
 pub fn is_on() -> bool {
     ON.load(Relaxed) != 0
@@ -211,7 +211,7 @@ pub fn kernel(start: Instant, what: impl FnOnce() -> (String, String)) {
     }
 }
 
-/// Ends the timeline and flushes it.
+/// Ends the timeline (Chrome trace) and flushes it.
 ///
 /// # Errors
 /// If part of it could not be written.

@@ -25,7 +25,7 @@ impl TreeStructure {
         }
     }
 
-    /// Names of the leaves: `0/dense/kernel`.
+    /// Returns the names of the tree's leaves: `0/dense/kernel`.
     pub fn leaf_names(&self) -> Vec<String> {
         let join = |prefix: &str, inner: String| {
             if inner.is_empty() { prefix.to_string() } else { format!("{prefix}/{inner}") }
@@ -157,7 +157,7 @@ impl<T> Default for Params<T> {
 }
 
 impl<T> Params<T> {
-    /// Creates an empty list.
+    /// Creates an empty list of named values.
     pub fn new() -> Params<T> {
         Params(Vec::new())
     }
@@ -186,7 +186,7 @@ impl<T> Params<T> {
         self.0.iter().map(|(_, v)| v)
     }
 
-    /// Iterates over the names in order.
+    /// Iterates over the names of the values in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(n, _)| n.as_str())
     }

@@ -12,7 +12,7 @@ pub struct TfliteInterpreter<'a> {
 }
 
 impl<'a> TfliteInterpreter<'a> {
-    /// Creates an interpreter for a model.
+    /// Creates an interpreter for a TFLite model.
     ///
     /// # Errors
     /// If the graph is invalid ([`TfliteModel::check`]).
@@ -28,12 +28,12 @@ impl<'a> TfliteInterpreter<'a> {
         Ok(TfliteInterpreter { model, last_reads })
     }
 
-    /// Returns the model.
+    /// Returns the TFLite model.
     pub fn model(&self) -> &'a TfliteModel {
         self.model
     }
 
-    /// Computes the model's outputs for its inputs, with the types and shapes in the file.
+    /// Computes the TFLite model's outputs for its inputs, with the types and shapes in the file.
     ///
     /// # Errors
     /// If an input has the wrong type, or an operator cannot be computed; names the operator.
@@ -81,7 +81,7 @@ impl<'a> TfliteInterpreter<'a> {
         model.outputs.iter().map(output).collect()
     }
 
-    /// Runs one operator and returns its outputs; `values` contains the current value of each tensor.
+    /// Runs one TFLite operator and returns its outputs; `values` contains the current value of each tensor.
     ///
     /// # Errors
     /// If the operator does not exist or cannot be computed; names it.

@@ -6,22 +6,22 @@
 //!
 //! ```
 //! use systole_base::{DType, Literal};
-//! use systole_tflite::{Interpreter, Model, Op, Operator, Quantization, Tensor};
-//! let per_tensor = || Quantization::per_tensor(0.1, -3);
-//! let model = Model {
+//! use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
+//! let per_tensor = || TfliteQuantization::per_tensor(0.1, -3);
+//! let model = TfliteModel {
 //!     tensors: vec![
-//!         Tensor::new("x", [1, 3], DType::I8).quantized(per_tensor()),
-//!         Tensor::new("y", [1, 3], DType::I8).quantized(per_tensor()),
+//!         TfliteTensor::new("x", [1, 3], DType::I8).quantized(per_tensor()),
+//!         TfliteTensor::new("y", [1, 3], DType::I8).quantized(per_tensor()),
 //!     ],
-//!     operators: vec![Operator::new(Op::Relu, [0], [1])],
+//!     operators: vec![TfliteOperator::new(TfliteOp::Relu, [0], [1])],
 //!     inputs: vec![0],
 //!     outputs: vec![1],
-//!     ..Model::default()
+//!     ..TfliteModel::default()
 //! };
 //! let file = model.to_bytes()?;
-//! let read = Model::from_bytes("relu.tflite", &file)?;
+//! let read = TfliteModel::from_bytes("relu.tflite", &file)?;
 //! let x = Literal::from_slice([1, 3], &[-100i8, -3, 50])?;
-//! assert_eq!(Interpreter::new(&read)?.run(&[x])?[0].as_slice::<i8>()?, [-3, -3, 50]);
+//! assert_eq!(TfliteInterpreter::new(&read)?.run(&[x])?[0].as_slice::<i8>()?, [-3, -3, 50]);
 //! # Ok::<(), systole_base::Error>(())
 //! ```
 

@@ -4,7 +4,7 @@ use crate::op::{FusedActivation, OptionField, TfliteOp};
 use std::collections::BTreeMap;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-/// Quantization parameters: real = scale · (q − zero point).
+/// Quantization parameters of a TFLite tensor: real = scale · (q − zero point).
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct TfliteQuantization {
     /// One scale, or one for each index along `dimension`.
@@ -27,7 +27,7 @@ impl TfliteQuantization {
     }
 }
 
-/// A tensor: its type, and its value if it is constant.
+/// A TFLite tensor: its type, and its value if it is constant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TfliteTensor {
     /// Name in the file.
@@ -41,28 +41,28 @@ pub struct TfliteTensor {
 }
 
 impl TfliteTensor {
-    /// Creates an input or computed tensor.
+    /// Creates a TFLite input or computed tensor.
     pub fn new(name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> TfliteTensor {
         TfliteTensor { name: name.into(), ty: TensorType::new(dtype, shape), data: None, quantization: None }
     }
 
-    /// Creates a constant.
+    /// Creates a constant TFLite tensor.
     pub fn constant(name: impl Into<String>, data: Literal) -> TfliteTensor {
         TfliteTensor { name: name.into(), ty: data.ty().clone(), data: Some(data), quantization: None }
     }
 
-    /// Adds quantization parameters.
+    /// Adds quantization parameters to the tensor.
     pub fn quantized(mut self, quantization: TfliteQuantization) -> TfliteTensor {
         self.quantization = Some(quantization);
         self
     }
 
-    /// Returns the dimensions.
+    /// Returns the tensor's dimensions.
     pub fn dims(&self) -> &[usize] {
         self.ty.shape.dims()
     }
 
-    /// Returns the scale and zero point of a per-tensor quantized tensor.
+    /// Returns the scale and zero point of a tensor that is quantized per tensor.
     ///
     /// # Errors
     /// If it is not quantized, has several scales, or a scale that is not positive.
@@ -87,11 +87,11 @@ impl TfliteTensor {
 
     fn wrong(&self, has: String) -> Error {
         let what = format!("tensor {} of type {} has {has}", self.name, self.ty);
-        Error::new(ErrorKind::Data, what).hint("quantize the model again, or use its float version")
+        Error::new(ErrorKind::Data, what).hint("quantize the model again, or use the float version of the model")
     }
 }
 
-/// An operator with its inputs, outputs and options.
+/// A TFLite operator with its inputs, outputs and options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TfliteOperator {
     /// Operator type.
@@ -107,7 +107,7 @@ pub struct TfliteOperator {
 }
 
 impl TfliteOperator {
-    /// Creates an operator with default options.
+    /// Creates a TFLite operator with default options.
     pub fn new(
         op: TfliteOp,
         inputs: impl IntoIterator<Item = usize>,
@@ -118,39 +118,39 @@ impl TfliteOperator {
         TfliteOperator { op, version: 0, inputs, outputs, numbers: BTreeMap::new(), lists: BTreeMap::new() }
     }
 
-    /// Sets an option.
+    /// Sets an option of the TFLite operator.
     pub fn with(mut self, field: OptionField, value: impl Into<f64>) -> TfliteOperator {
         self.numbers.insert(field, value.into());
         self
     }
 
-    /// Sets a list option.
+    /// Sets a list option of the TFLite operator.
     pub fn with_list(mut self, field: OptionField, value: Vec<i32>) -> TfliteOperator {
         self.lists.insert(field, value);
         self
     }
 
-    /// Returns an option as stored.
+    /// Returns an option of the TFLite operator as stored.
     pub fn number(&self, field: OptionField) -> f64 {
         self.numbers.get(&field).copied().unwrap_or(field.default())
     }
 
-    /// Returns an integer option.
+    /// Returns an integer option of the TFLite operator.
     pub fn int(&self, field: OptionField) -> i64 {
         self.number(field) as i64
     }
 
-    /// Returns a bool option.
+    /// Returns a bool option of the TFLite operator.
     pub fn is(&self, field: OptionField) -> bool {
         self.number(field) != 0.0
     }
 
-    /// Returns an option that is at least 1.
+    /// Returns an option of the TFLite operator that is at least 1.
     pub fn count(&self, field: OptionField) -> Option<usize> {
         usize::try_from(self.int(field)).ok().filter(|v| (1..1 << 30).contains(v))
     }
 
-    /// Whether padding is SAME; `None` if the option is not a value of [`crate::TflitePadding`].
+    /// Whether the operator's padding is SAME; `None` if the option is not a value of [`crate::TflitePadding`].
     pub fn is_same(&self) -> Option<bool> {
         match self.int(OptionField::Padding) {
             0 => Some(true),
@@ -159,12 +159,12 @@ impl TfliteOperator {
         }
     }
 
-    /// Returns a list option.
+    /// Returns a list option of the TFLite operator.
     pub fn list(&self, field: OptionField) -> &[i32] {
         self.lists.get(&field).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the fused activation.
+    /// Returns the activation fused into the TFLite operator.
     ///
     /// # Errors
     /// If it is not a value of [`FusedActivation`].
@@ -185,7 +185,7 @@ pub fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(from_start).ok().filter(|a| *a < rank)
 }
 
-/// A model: one graph of operators in execution order.
+/// A TFLite model: one graph of operators in execution order.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct TfliteModel {
     /// Description, often the writer.
@@ -206,7 +206,7 @@ pub struct TfliteModel {
 const MOST_BYTES: usize = 1 << 29;
 
 impl TfliteModel {
-    /// Returns a tensor by index.
+    /// Returns a tensor of the TFLite model by index.
     pub fn tensor(&self, index: usize) -> Result<&TfliteTensor> {
         self.tensors.get(index).ok_or_else(|| broken(format!("tensor {index} does not exist")))
     }
@@ -218,12 +218,12 @@ impl TfliteModel {
         format!("operator {operator} ({}, output {made})", o.op)
     }
 
-    /// Returns the size of the constants in bytes.
+    /// Returns the size of the model's constants in bytes.
     pub fn constant_bytes(&self) -> usize {
         self.tensors.iter().filter_map(|t| t.data.as_ref()).map(|d| d.ty().bytes()).sum()
     }
 
-    /// Checks the graph's validity.
+    /// Checks the validity of the TFLite graph.
     ///
     /// # Errors
     /// If an index names no tensor, an operator reads a tensor before it is computed, a tensor is computed twice,

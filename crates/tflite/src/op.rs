@@ -1,9 +1,9 @@
-//! Operators and their options by the codes of the TFLite schema. The table of operators is in `kernels`.
+//! Types of TFLite operators, their options and their int8 scale rules. The operator table is in `kernels`.
 
 use std::fmt;
 
-/// An operator option. Numbers, bools and enums share one representation: the schema's default is 0, except 1 for
-/// dilations.
+/// An option of a TFLite operator. Numbers, bools and enums share one representation: the schema's default is 0, except
+/// 1 for dilations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum OptionField {
     /// See [`TflitePadding`].
@@ -109,7 +109,7 @@ pub enum TflitePadding {
     Valid,
 }
 
-/// Activation fused into an operator.
+/// Activation fused into a TFLite operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FusedActivation {
     /// None.
@@ -129,7 +129,7 @@ impl FusedActivation {
         [None, Relu, ReluN1To1, Relu6].get(usize::try_from(code).ok()?).copied()
     }
 
-    /// Returns the schema code.
+    /// Returns the TFLite schema code of the activation.
     pub fn code(self) -> f64 {
         f64::from(self as u8)
     }
@@ -145,7 +145,7 @@ impl FusedActivation {
     }
 }
 
-/// An operator type, by its schema name: `Op::Conv2D`.
+/// A TFLite operator type, by its schema name: `TfliteOp::Conv2D`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TfliteOp {
     code: i32,
@@ -158,12 +158,12 @@ impl TfliteOp {
         TfliteOp { code, name }
     }
 
-    /// Returns the schema code.
+    /// Returns the TFLite schema code of the operator type.
     pub fn code(self) -> i32 {
         self.code
     }
 
-    /// Returns the schema name: `CONV_2D`.
+    /// Returns the TFLite schema name of the operator type: `CONV_2D`.
     pub fn name(self) -> &'static str {
         self.name
     }
@@ -181,7 +181,7 @@ impl fmt::Debug for TfliteOp {
     }
 }
 
-/// Requirements of an int8 operator on scales.
+/// Scale rule of an int8 TFLite operator: shared, fixed or free scales, or quantized weights.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ScaleRule {
     /// Weights and bias are the second and third operand, or in TRANSPOSE_CONV's order.

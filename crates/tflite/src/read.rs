@@ -8,14 +8,14 @@ use crate::write::dtype_of;
 use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType};
 
 impl TfliteModel {
-    /// Parses a file; `name` is the file name for error messages.
+    /// Parses a `.tflite` file; `name` is the file name for error messages.
     ///
     /// # Errors
     /// If the bytes are not a .tflite file, truncated or inconsistent, or use an unknown operator or element type. No
     /// input causes a panic, and reading takes at most a few times the file's size.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<TfliteModel> {
         read(bytes)
-            .map_err(|e| e.at(name).hint("create or download the file again; it is truncated or damaged"))
+            .map_err(|e| e.at(name).hint("create or download the file again: the file is truncated or damaged"))
     }
 }
 

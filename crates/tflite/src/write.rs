@@ -31,7 +31,8 @@ const TYPES: &[(DType, u8)] = &[
 ];
 
 impl TfliteModel {
-    /// Returns the file. Operators with version 0 get the lowest version that supports their types.
+    /// Returns the bytes of the `.tflite` file. Operators with version 0 get the lowest version that supports their
+    /// types.
     ///
     /// # Errors
     /// If the graph is invalid ([`TfliteModel::check`]), or an element type has no schema code.

@@ -30,7 +30,7 @@ impl PassTimeline {
     }
 }
 
-/// Draws a pass of `rows` rows over the chip's array as an animated SVG.
+/// Draws a pass of `rows` rows over the systolic array as an animated SVG.
 pub fn svg(chip: &Tpu1Chip, rows: usize) -> String {
     let film = PassTimeline { n: chip.matrix, rows };
     let mut s = String::from(
@@ -55,7 +55,7 @@ pub fn svg(chip: &Tpu1Chip, rows: usize) -> String {
     s + "</svg>\n"
 }
 
-/// Returns an HTML page with the animation and the explanation in words.
+/// Returns an HTML page with the animation of the systolic array and the explanation in words.
 pub fn html(chip: &Tpu1Chip, rows: usize) -> String {
     let walk = crate::explain::explain(chip, rows).replace('&', "&amp;").replace('<', "&lt;");
     format!(

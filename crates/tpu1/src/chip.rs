@@ -37,8 +37,8 @@ pub struct Tpu1Chip {
 }
 
 impl Tpu1Chip {
-    /// Returns TPU v1. The bandwidth is the 30 GiB/s of the paper's Figure 1. `sync`, `fixed_us` and `bubble` are
-    /// fitted to Table 3's columns for MLP0 and CNN0 ([`calibrate`](crate::calibrate)).
+    /// Returns TPU v1. The bandwidth is the 30 GiB/s of the TPU v1 paper's Figure 1. `sync`, `fixed_us` and `bubble`
+    /// are fitted to Table 3's columns for MLP0 and CNN0 ([`calibrate`](crate::calibrate)).
     pub fn v1() -> Tpu1Chip {
         Tpu1Chip {
             matrix: 256,
@@ -55,13 +55,13 @@ impl Tpu1Chip {
         }
     }
 
-    /// Returns the paper's TPU′: v1 with GDDR5 as weight memory (5.4 times the bandwidth).
+    /// Returns the TPU v1 paper's TPU′: v1 with GDDR5 as weight memory (5.4 times the bandwidth).
     pub fn prime() -> Tpu1Chip {
         let v1 = Tpu1Chip::v1();
         Tpu1Chip { bandwidth_gb: v1.bandwidth_gb * 183.5 / 34.0, ..v1 }
     }
 
-    /// Checks that the chip can be simulated.
+    /// Checks that a chip with these parameters can be simulated.
     ///
     /// # Errors
     /// If a size is 0 or larger than the instructions can address, or if a rate is not a positive number.
@@ -105,7 +105,7 @@ impl Tpu1Chip {
         self.matrix * self.matrix
     }
 
-    /// Returns the cycles to fetch a tile from weight memory.
+    /// Returns the cycles to fetch a weight tile from weight memory.
     pub fn fetch_cycles(&self) -> f64 {
         self.tile_bytes() as f64 / (self.bandwidth_gb * 1e9) * self.clock_mhz * 1e6
     }
@@ -120,7 +120,7 @@ impl Tpu1Chip {
         (self.unified_buffer / self.matrix).min(1 << 24)
     }
 
-    /// Returns the peak rate in 10¹² operations per second (a multiply-add counts as two).
+    /// Returns the chip's peak rate in 10¹² operations per second (a multiply-add counts as two).
     pub fn peak_tops(&self) -> f64 {
         2.0 * self.tile_bytes() as f64 * self.clock_mhz * 1e6 / 1e12
     }

@@ -1,4 +1,4 @@
-//! Compares TPU v1 with the CPU and GPU of its time, using the paper's Table 2.
+//! Compares TPU v1 with the CPU and GPU of its time (Table 2 of the TPU v1 paper, Jouppi et al. 2017).
 
 use crate::paper::{APPLICATIONS, DIE, PLATFORMS, PaperPlatform};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// Int8 multipliers in TPU v1, and f32 multipliers in a K80 die (13 SMX of 192).
 const MULTIPLIERS: [u32; 2] = [65_536, 13 * 192];
 
-/// Returns the comparison as table rows for display.
+/// Returns the comparison of TPU v1 with CPU and GPU as table rows for display.
 pub fn rows() -> Vec<Vec<String>> {
     let head = ["the paper's Table 2, per die"].into_iter().chain(PLATFORMS.iter().map(|p| p.name));
     let mut rows = vec![head.map(String::from).collect::<Vec<_>>()];
@@ -33,7 +33,7 @@ pub fn rows() -> Vec<Vec<String>> {
     rows
 }
 
-/// Returns the conclusions of the comparison as sentences.
+/// Returns the conclusions of the comparison of TPU v1 with CPU and GPU as sentences.
 pub fn words() -> Vec<String> {
     let [_, gpu, tpu] = PLATFORMS;
     let part = |names: &[&str]| -> u32 { DIE.iter().filter(|(n, _)| names.contains(n)).map(|d| d.1).sum() };
@@ -56,7 +56,7 @@ pub fn words() -> Vec<String> {
     ]
 }
 
-/// Returns the comparison as JSON.
+/// Returns the comparison of TPU v1 with CPU and GPU as JSON.
 pub fn as_json() -> Value {
     let platforms = PLATFORMS.iter().map(|p| {
         json!({

@@ -16,7 +16,7 @@ use crate::model::{
 use crate::program::{ChipProgram, ProgramLayer, cuts, too_large, too_many_rows, too_many_weights};
 use systole_base::Result;
 
-/// Compiles a model for a batch size.
+/// Compiles an int8 model to TPU v1 instructions for a batch size.
 ///
 /// # Errors
 /// If sizes do not match, or if the model needs more accumulators, unified buffer or weight memory than the chip has.

@@ -13,7 +13,7 @@ const CELLS: usize = 5;
 /// Input rows in the diagram.
 const ROWS: usize = 3;
 
-/// Returns the explanation of a pass of `rows` rows.
+/// Explains in text how `rows` rows pass through the systolic array.
 pub fn explain(chip: &Tpu1Chip, rows: usize) -> String {
     let n = chip.matrix;
     let fetch = chip.fetch_cycles();

@@ -8,10 +8,10 @@
 use std::fmt;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Bytes per instruction.
+/// Bytes per TPU v1 instruction.
 pub const BYTES: usize = 12;
 
-/// Operand widths of a multiplication.
+/// Operand widths of a matrix multiplication on TPU v1: 8 or 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
     /// 8 × 8 bits: one row per cycle.
@@ -23,7 +23,7 @@ pub enum Speed {
 }
 
 impl Speed {
-    /// Returns the cycles per row.
+    /// Returns the cycles per input row of a multiplication with these operand widths.
     pub fn cycles(self) -> usize {
         match self {
             Speed::Full => 1,
@@ -44,7 +44,7 @@ macro_rules! numbered {
         }
 
         impl $name {
-            /// All variants in numeric order.
+            /// All variants of the instruction field, in numeric order.
             pub const ALL: &[$name] = &[$($name::$variant),*];
         }
     };
@@ -279,7 +279,7 @@ impl Instruction {
         }
     }
 
-    /// Decodes 12 bytes.
+    /// Decodes an instruction from 12 bytes.
     ///
     /// # Errors
     /// If the opcode, flags, function or register is unknown.
@@ -287,7 +287,7 @@ impl Instruction {
         use Instruction::*;
         let at = |at, width| field(bytes, at, width);
         let wrong =
-            |what: String| Error::new(ErrorKind::Data, what).because(format!("the bytes are {bytes:02x?}"));
+            |what: String| Error::new(ErrorKind::Data, what).because(format!("the bytes of the invalid instruction are {bytes:02x?}"));
         let host = || (at(4, 4) as u32, at(1, 3) as u32, at(8, 4) as u32);
         Ok(match bytes[0] {
             opcode::NOP => Nop,

@@ -5,8 +5,8 @@
 //! facts are published and which are our own choice.
 //!
 //! ```
-//! use systole_tpu1::{Chip, Preset};
-//! let chip = Chip::v1();
+//! use systole_tpu1::{Tpu1Chip, Preset};
+//! let chip = Tpu1Chip::v1();
 //! let timing = Preset::of("tpu1/mlp0")?.program(&chip, None)?.timing(&chip);
 //! // Table 3: the array is active in 12.7 % of the cycles, and waits for weights in 53.9 %.
 //! let [active, stall, _, _] = timing.shares();

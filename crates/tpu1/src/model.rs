@@ -20,12 +20,12 @@ impl ImageShape {
         ImageShape { height: 1, width: 1, channels }
     }
 
-    /// Returns the number of pixels.
+    /// Returns the number of pixels of the image.
     pub fn pixels(&self) -> usize {
         self.height * self.width
     }
 
-    /// Returns the number of values.
+    /// Returns the number of values of the image.
     pub fn values(&self) -> usize {
         self.pixels() * self.channels
     }
@@ -60,7 +60,7 @@ impl ConvWindow {
     }
 }
 
-/// Zero point and range of a quantized result.
+/// Zero point and range of a quantized layer result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputRange {
     /// Zero point.
@@ -77,7 +77,7 @@ impl OutputRange {
     }
 }
 
-/// A convolution. A dense layer is a convolution whose window is the whole image.
+/// A convolution layer of TPU v1. A dense layer is a convolution whose window is the whole image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChipConvolution {
     /// Window geometry.
@@ -118,7 +118,7 @@ pub enum Arithmetic {
     Multiply,
 }
 
-/// Operation of a layer.
+/// Operation of a TPU v1 layer: convolution, pooling, arithmetic or data movement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChipOp {
     /// Convolution or dense layer.
@@ -156,7 +156,7 @@ impl ChipOp {
 /// Left shift of operands of a sum before they are scaled.
 pub(crate) const ADD_SHIFT: u32 = 20;
 
-/// A layer: an operation with its input and output tensors.
+/// A TPU v1 layer: an operation with its input and output tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChipLayer {
     /// Name, used in errors.
@@ -181,17 +181,17 @@ pub struct ChipModel {
 }
 
 impl ChipModel {
-    /// Returns the shape of the input.
+    /// Returns the shape of the model's input.
     pub fn input(&self) -> ImageShape {
         self.tensors.first().copied().unwrap_or(ImageShape::vector(0))
     }
 
-    /// Returns the index of the output tensor.
+    /// Returns the index of the model's output tensor.
     pub fn output(&self) -> usize {
         self.layers.last().map_or(0, |l| l.output)
     }
 
-    /// Checks that all sizes match.
+    /// Checks that all sizes of the model match.
     ///
     /// # Errors
     /// If the sizes of a layer do not match; the error names the layer.

@@ -2,7 +2,7 @@
 //!
 //! Source: "In-Datacenter Performance Analysis of a Tensor Processing Unit".
 
-/// An application of the paper's Tables 1, 3 and 6.
+/// An application of Tables 1, 3 and 6 of the TPU v1 paper (Jouppi et al. 2017).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperApplication {
     /// Name in the paper.
@@ -45,7 +45,7 @@ const fn application(
     }
 }
 
-/// The paper's six applications.
+/// The six applications of the TPU v1 paper (Jouppi et al. 2017).
 pub const APPLICATIONS: [PaperApplication; 6] = [
     application(
         "MLP0",
@@ -85,21 +85,21 @@ pub const APPLICATIONS: [PaperApplication; 6] = [
     ),
 ];
 
-/// Indices of Table 3's rows that add up to all cycles: rows 1, 4, 5, 6.
+/// Indices of the rows of the TPU v1 paper's Table 3 that add up to all cycles: rows 1, 4, 5, 6.
 pub const CYCLE_ROWS: [usize; 4] = [0, 3, 4, 5];
 
-/// Figure 11, read off the plot (± 0.015): weighted mean speedup if memory, clock or matrix are scaled by 0.25, 0.5, 2
-/// and 4.
+/// Figure 11 of the TPU v1 paper, read off the plot (± 0.015): weighted mean speedup if memory, clock or matrix are
+/// scaled by 0.25, 0.5, 2 and 4.
 pub const FIGURE_11: [(&str, [f64; 4]); 3] = [
     ("memory", [0.275, 0.527, 1.815, 3.16]),
     ("clock", [0.955, 0.977, 1.014, 1.014]),
     ("matrix", [0.655, 1.017, 0.875, 0.745]),
 ];
 
-/// Scale factors of Figure 11.
+/// Scale factors of Figure 11 of the TPU v1 paper.
 pub const SCALES: [f64; 4] = [0.25, 0.5, 2.0, 4.0];
 
-/// A chip of Table 2, per die.
+/// A chip of Table 2 of the TPU v1 paper, per die.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperPlatform {
     /// Name of the chip.
@@ -128,7 +128,7 @@ pub struct PaperPlatform {
     pub incremental_per_watt: Option<[f64; 2]>,
 }
 
-/// Haswell, K80 and TPU v1.
+/// Chips of Table 2 of the TPU v1 paper: Haswell, K80 and TPU v1.
 pub const PLATFORMS: [PaperPlatform; 3] = [
     PaperPlatform {
         name: "Haswell E5-2699 v3",
@@ -174,7 +174,7 @@ pub const PLATFORMS: [PaperPlatform; 3] = [
     },
 ];
 
-/// Share of each unit in the die area, in percent (Figure 2).
+/// Share of each unit in TPU v1's die area, in percent (the paper's Figure 2).
 pub const DIE: [(&str, u32); 10] = [
     ("unified buffer", 29),
     ("matrix multiply unit", 24),
@@ -188,7 +188,7 @@ pub const DIE: [(&str, u32); 10] = [
     ("the rest", 21),
 ];
 
-/// Facts that are not published, with the simulator's choice.
+/// Facts about TPU v1 that are not published, with the simulator's choice.
 pub const UNKNOWN: [&str; 7] = [
     "instruction bits, number and order of the two synchronizations, meaning of the repeat field",
     "throughput and latency of activation, normalization and pooling (here: 256 values per cycle)",

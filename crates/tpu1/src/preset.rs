@@ -1,4 +1,4 @@
-//! The paper's six applications as timing-only programs with **reconstructed** layer shapes.
+//! The six applications of the TPU v1 paper as timing-only programs with **reconstructed** layer shapes.
 //!
 //! Only the numbers of layers and weights, batch sizes and layer types are published. The programs have no weights.
 
@@ -8,7 +8,7 @@ use crate::paper::{APPLICATIONS, PaperApplication};
 use crate::program::{ChipProgram, ProgramLayer, cuts, too_large, too_many_rows, too_many_weights};
 use systole_base::{Error, ErrorKind, Result};
 
-/// Prefix of all preset names.
+/// Prefix of the names of TPU v1 presets.
 pub const PREFIX: &str = "tpu1/";
 
 /// `count` matrices of `inputs` × `outputs` weights.
@@ -30,7 +30,7 @@ enum PresetLayer {
     Pool { pixels: usize, channels: usize },
 }
 
-/// A reconstructed application of the paper.
+/// One of the six applications in the TPU v1 paper (Jouppi et al. 2017), with reconstructed layer shapes.
 #[derive(Clone, Debug)]
 pub struct Preset {
     /// Published figures of the application.
@@ -81,7 +81,7 @@ fn cnn1() -> Vec<(String, PresetLayer)> {
 }
 
 impl Preset {
-    /// Returns all presets.
+    /// Returns all TPU v1 presets.
     pub fn all() -> Vec<Preset> {
         let dims = [1150, 1000, 1280, 1050, 1020];
         let mlp1 = dims.windows(2).map(|d| matrix(1, d[0], d[1], 1)).collect();
@@ -142,7 +142,7 @@ impl Preset {
         ]
     }
 
-    /// Returns the preset with this name, such as `tpu1/mlp0`.
+    /// Returns the TPU v1 preset with this name, such as `tpu1/mlp0`.
     ///
     /// # Errors
     /// If there is no such preset.
@@ -162,12 +162,12 @@ impl Preset {
         })
     }
 
-    /// Returns the name, such as `tpu1/mlp0`.
+    /// Returns the preset's name, such as `tpu1/mlp0`.
     pub fn name(&self) -> String {
         format!("{PREFIX}{}", self.paper.name.to_lowercase())
     }
 
-    /// Generates the timing-only instructions of a batch (default: the paper's batch size).
+    /// Generates the preset's timing-only instructions for a batch (default: the TPU v1 paper's batch size).
     ///
     /// # Errors
     /// If accumulators, unified buffer or weight memory are too small; the error names the layer.

@@ -5,7 +5,7 @@ use crate::instruction::{BYTES, Function, Instruction, Register};
 use crate::timing::{BatchTiming, UnitEvent, timing};
 use systole_base::{Error, ErrorKind, Result};
 
-/// A layer of a program.
+/// A layer of a TPU v1 program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgramLayer {
     /// Name of the layer.
@@ -20,7 +20,7 @@ pub struct ProgramLayer {
     pub product: Option<[usize; 4]>,
 }
 
-/// Instructions for a batch, with the weight memory they read.
+/// TPU v1 instructions for a batch, with the weight memory they read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChipProgram {
     /// Name of the model.
@@ -91,12 +91,12 @@ fn vector_cycles(function: Function, length: usize, registers: &RegisterFile) ->
 }
 
 impl ChipProgram {
-    /// Encodes the program in bytes, as sent to the chip.
+    /// Encodes the TPU v1 program in bytes, as sent to the chip.
     pub fn bytes(&self) -> Vec<u8> {
         self.instructions.iter().flat_map(|i| i.encode()).collect()
     }
 
-    /// Decodes a program from bytes.
+    /// Decodes a TPU v1 program from bytes.
     ///
     /// # Errors
     /// If the number of bytes is not a multiple of 12, or if [`Instruction::decode`] fails; the error has the position.
@@ -138,7 +138,7 @@ impl ChipProgram {
         events
     }
 
-    /// Computes its timing on a chip.
+    /// Computes the program's timing on a chip.
     pub fn timing(&self, chip: &Tpu1Chip) -> BatchTiming {
         timing(chip, self.events(chip))
     }
@@ -148,12 +148,12 @@ impl ChipProgram {
         [self.parts.iter().map(|p| p.useful).sum(), self.parts.iter().map(|p| p.possible).sum()]
     }
 
-    /// Returns the number of weight tiles fetched.
+    /// Returns the number of weight tiles that the program fetches.
     pub fn tiles(&self) -> usize {
         self.parts.iter().map(|p| p.tiles).sum()
     }
 
-    /// Returns the instructions as lines of text, with layer names.
+    /// Returns the program's instructions as lines of text, with layer names.
     pub fn listing(&self) -> Vec<String> {
         let line = |i: &Instruction| match i {
             Instruction::DebugTag(n) => match self.parts.get(*n as usize) {

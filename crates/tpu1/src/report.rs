@@ -1,4 +1,5 @@
-//! Performance report of a program on TPU v1: cycle breakdown (the paper's Table 3), roofline, what-if speedups.
+//! Performance report of a program on TPU v1: cycle breakdown (Table 3 of the TPU v1 paper), roofline, what-if
+//! speedups.
 //!
 //! Available as text and as JSON.
 
@@ -11,7 +12,7 @@ use crate::timing::BatchTiming;
 use serde_json::{Value, json};
 use systole_base::Result;
 
-/// Performance report of a program on a chip.
+/// Performance report of a program on TPU v1.
 pub struct ChipReport {
     /// Hardware parameters.
     pub chip: Tpu1Chip,
@@ -30,7 +31,7 @@ pub struct ChipReport {
 }
 
 impl ChipReport {
-    /// Times the program that `make` generates for the chip and for its what-if variants.
+    /// Creates a performance report: times the program that `make` generates for the chip and for its what-if variants.
     ///
     /// # Errors
     /// If the program does not fit on the chip.
@@ -60,7 +61,7 @@ impl ChipReport {
         self.program.batch as f64 / self.timing.seconds(&self.chip)
     }
 
-    /// Returns the arithmetic intensity: multiply-adds per weight byte read.
+    /// Returns the program's arithmetic intensity: multiply-adds per weight byte read.
     pub fn intensity(&self) -> f64 {
         self.program.multiplications()[0] / (self.program.tiles() * self.chip.tile_bytes()).max(1) as f64
     }
@@ -71,7 +72,7 @@ impl ChipReport {
         if possible > 0.0 { useful / possible } else { 0.0 }
     }
 
-    /// Returns Table 3's rows 1 to 8 as fractions of all cycles.
+    /// Returns rows 1 to 8 of the TPU v1 paper's Table 3 for the program, as fractions of all cycles.
     pub fn rows(&self) -> [f64; 8] {
         let [active, stall, shift, non_matrix] = self.timing.shares();
         let part = |cycles: f64| cycles / self.timing.cycles.max(1.0);
@@ -80,7 +81,7 @@ impl ChipReport {
         [active, useful, active - useful, stall, shift, non_matrix, raw, input]
     }
 
-    /// Formats the report as text.
+    /// Formats the performance report as text.
     pub fn text(&self) -> String {
         let parts =
             [self.head(), self.table(), self.figures(), self.roofline(), self.others(), self.unknown()];
@@ -211,7 +212,7 @@ impl ChipReport {
         lines.join("\n")
     }
 
-    /// Formats the report as JSON; shares are fractions of all cycles.
+    /// Formats the performance report as JSON; shares are fractions of all cycles.
     pub fn json(&self) -> Value {
         const NAMES: [&str; 8] = [
             "array_active",

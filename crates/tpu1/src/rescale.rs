@@ -4,7 +4,7 @@
 
 use systole_tflite::{multiply_by_quantized_multiplier, quantize_multiplier};
 
-/// Positive scale factor.
+/// Positive scale factor of requantization on TPU v1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScaleFactor {
     /// Fixed-point factor `multiplier · 2^(shift − 31)`, rounded twice, half away from zero: for convolutions, sums and
@@ -29,7 +29,7 @@ impl ScaleFactor {
         ScaleFactor::Fixed { multiplier, shift }
     }
 
-    /// Returns the scaled `x`.
+    /// Returns `x` multiplied by the scale factor, rounded.
     pub fn apply(self, x: i32) -> i32 {
         match self {
             ScaleFactor::Fixed { multiplier, shift } => {

@@ -1,4 +1,4 @@
-//! Calibration of the timing model, its prediction error, and what-if studies of other chips (the paper's Figure 11).
+//! Calibrates TPU v1's timing model, reports its error, and simulates other chips (Figure 11 of the TPU v1 paper).
 
 use crate::chip::Tpu1Chip;
 use crate::paper::{APPLICATIONS, CYCLE_ROWS, SCALES};
@@ -12,7 +12,7 @@ const SYNCS: usize = 21;
 const FIXED: usize = 23;
 const BUBBLES: usize = 11;
 
-/// Applications that the chip is calibrated on.
+/// Applications that the timing model is calibrated on.
 pub const CALIBRATED_ON: [&str; 2] = ["MLP0", "CNN0"];
 
 /// Fits `sync`, `fixed_us` and `bubble` to rows 1, 4, 5 and 6 of Table 3 for MLP0 and CNN0 (least squares), on a grid
@@ -65,7 +65,7 @@ pub struct ChipVariant {
     pub chip: Tpu1Chip,
 }
 
-/// Parameter that Figure 11 scales.
+/// Parameter that Figure 11 of the TPU v1 paper scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaledParameter {
     /// Bandwidth of the weight memory.
@@ -89,7 +89,7 @@ impl ScaledParameter {
     }
 }
 
-/// Returns the variants of the what-if table: those of Figure 11, and TPU′.
+/// Returns the chip variants of the what-if table: those of the TPU v1 paper's Figure 11, and TPU′.
 pub fn changes(chip: &Tpu1Chip) -> Vec<ChipVariant> {
     let scaled = |name: &str, chip: Tpu1Chip| ChipVariant { name: name.into(), chip };
     let prime = Tpu1Chip { bandwidth_gb: chip.bandwidth_gb * 183.5 / 34.0, ..chip.clone() };
@@ -116,8 +116,8 @@ pub fn what_if(
     Ok(changes(chip).into_iter().map(gain).collect())
 }
 
-/// Computes Figure 11: weighted mean speedup over the applications (CNN0 for both CNNs) if one parameter is scaled by
-/// [`SCALES`].
+/// Computes Figure 11 of the TPU v1 paper: weighted mean speedup over the applications (CNN0 for both CNNs) if one
+/// parameter is scaled by [`SCALES`].
 ///
 /// # Errors
 /// If an application does not fit.
@@ -137,7 +137,8 @@ pub fn figure_11(chip: &Tpu1Chip, scaled: ScaledParameter) -> Result<[f64; 4]> {
     Ok(curve)
 }
 
-/// Returns the mean absolute difference from rows 1, 4, 5 and 6 of Table 3, in percentage points, for an application.
+/// Returns an application's mean absolute difference from rows 1, 4, 5 and 6 of the TPU v1 paper's Table 3, in
+/// percentage points.
 ///
 /// # Errors
 /// If the application does not fit.
@@ -149,12 +150,12 @@ pub fn difference(chip: &Tpu1Chip, name: &str) -> Result<f64> {
     Ok(differences.sum::<f64>() / 4.0)
 }
 
-/// Returns the roofline limit in 10¹² operations per second at `intensity` multiply-adds per weight byte.
+/// Returns the chip's roofline limit in 10¹² operations per second at `intensity` multiply-adds per weight byte.
 pub fn roof(chip: &Tpu1Chip, intensity: f64) -> f64 {
     (2.0 * intensity * chip.bandwidth_gb / 1e3).min(chip.peak_tops())
 }
 
-/// Returns the applications that nothing was fitted to and whose published figures are consistent.
+/// Returns the applications on which the timing model was not fitted and whose published figures are consistent.
 pub fn predicted() -> Vec<&'static str> {
     APPLICATIONS.iter().map(|a| a.name).filter(|n| !CALIBRATED_ON.contains(n) && *n != "CNN1").collect()
 }

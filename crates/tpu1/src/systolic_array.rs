@@ -21,7 +21,7 @@ struct ArrayCell {
     is_sum: bool,
 }
 
-/// Register-level model of the matrix unit.
+/// Register-level model of the systolic array (matrix unit).
 #[derive(Clone, Debug)]
 pub struct SystolicArray {
     rows: usize,
@@ -30,7 +30,7 @@ pub struct SystolicArray {
 }
 
 impl SystolicArray {
-    /// Creates an array of `rows` × `columns` cells.
+    /// Creates a systolic array of `rows` × `columns` cells.
     pub fn new(rows: usize, columns: usize) -> SystolicArray {
         SystolicArray { rows, columns, cells: vec![ArrayCell::default(); rows * columns] }
     }
@@ -88,7 +88,7 @@ pub struct ArrayBlock {
     pub tile: Vec<i8>,
 }
 
-/// Results and timing of a simulation.
+/// Results and timing of a systolic array simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayResult {
     /// Sums of each block, `rows × array columns`.

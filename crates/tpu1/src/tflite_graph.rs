@@ -17,8 +17,8 @@ use systole_tflite::{
     activation_range, quantize_multiplier,
 };
 
-/// Converts a graph. Returns the chip's model and the graph tensor that it computes: the output, or the input of a
-/// final softmax.
+/// Converts a `.tflite` graph to TPU v1 layers. Returns the chip's model and the graph tensor that it computes: the
+/// output, or the input of a final softmax.
 ///
 /// # Errors
 /// If an operator is not supported on the chip. The error names it and says how to fix the model.

@@ -1,4 +1,4 @@
-//! Event-based timing model of TPU v1: when each unit works, and what the array's cycles were spent on.
+//! Event-based timing model of TPU v1: when each unit works, and how the systolic array's cycles are spent.
 //!
 //! The rules: weight tiles are fetched one after the other into a FIFO of four. A slot is free once its tile has been
 //! shifted into the array. The shift takes one cycle per array row, into registers that are free once the previous tile
@@ -9,7 +9,7 @@
 use crate::chip::Tpu1Chip;
 use std::collections::VecDeque;
 
-/// Event of a program that takes time on some unit.
+/// Event of a TPU v1 program that takes time on some unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UnitEvent {
     /// Bytes from the host that the following events wait for.
@@ -186,13 +186,13 @@ impl TimingRun<'_> {
 }
 
 impl BatchTiming {
-    /// Returns rows 1, 4, 5 and 6 of Table 3 (array active, weight stall, weight shift, non-matrix) as fractions of all
-    /// cycles.
+    /// Returns rows 1, 4, 5 and 6 of the TPU v1 paper's Table 3 (array active, weight stall, weight shift, non-matrix)
+    /// as fractions of all cycles.
     pub fn shares(&self) -> [f64; 4] {
         [self.active, self.stall, self.shift, self.non_matrix].map(|part| part / self.cycles.max(1.0))
     }
 
-    /// Returns the cycles per weight tile.
+    /// Returns the batch's cycles per weight tile.
     pub fn cycles_per_tile(&self) -> f64 {
         self.cycles / self.tiles.max(1) as f64
     }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 /// Units in display order.
 const UNITS: [&str; 3] = ["weight memory", "weight shift", "matrix multiply"];
 
-/// Returns events in the Chrome trace format, in microseconds. `name`: returns the name of a pass.
+/// Returns the timing of a batch as events in the Chrome trace format, in microseconds. `name`: returns the name of a
+/// pass.
 pub fn trace(chip: &Tpu1Chip, timing: &BatchTiming, name: impl Fn(usize) -> String) -> Value {
     let us = |cycles: f64| cycles / chip.clock_mhz;
     let unit = |(n, unit): (usize, &&str)| json!({"ph": "M", "pid": 1, "tid": n, "name": "thread_name", "args": {"name": unit}});

@@ -72,7 +72,7 @@ impl UnpackLimit {
             }
             None => Err(Error::new(ErrorKind::Data, "the file's arrays need far more memory than the file")
                 .because(format!("more than {} bytes, eight times the file size", self.all))
-                .hint("use a file from a trusted source: this one is damaged or malicious")),
+                .hint("use a file from a trusted source: the file is damaged or malicious")),
         }
     }
 }

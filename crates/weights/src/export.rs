@@ -7,7 +7,7 @@ use std::path::Path;
 use systole_ir::Result;
 use systole_nn::Model;
 
-/// Weight file format.
+/// Format of an exported weight file: PyTorch, safetensors or Keras.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightFormat {
     /// Keras: `.weights.h5`, or `.keras` with the layers, depending on the file name.
@@ -18,7 +18,7 @@ pub enum WeightFormat {
     Safetensors,
 }
 
-/// Returns the file's contents; for Keras the file name `out` selects the format.
+/// Returns the contents of an exported weight file; for Keras the file name `out` selects the format.
 ///
 /// # Errors
 /// If a layer has no counterpart in the format (names it), or the model has no weights.

@@ -19,7 +19,7 @@ fn json(path: &Path) -> Result<Value> {
     let about = fs::metadata(path).map_err(|e| Error::io("cannot read", path, e))?;
     if about.len() > MAX_JSON {
         let what = format!("{} has {} bytes, which is too large", path.display(), about.len());
-        return Err(Error::new(ErrorKind::Data, what).hint("download the file again"));
+        return Err(Error::new(ErrorKind::Data, what).hint("download the JSON file again"));
     }
     parsed(&path.display().to_string(), &file(path)?)
 }
@@ -28,7 +28,7 @@ pub(crate) fn parsed(name: &str, json: &[u8]) -> Result<Value> {
     serde_json::from_slice(json).map_err(|e| {
         Error::new(ErrorKind::Data, format!("{name} is not valid JSON"))
             .because(e.to_string())
-            .hint("download the file again")
+            .hint("download the JSON file again")
     })
 }
 
@@ -57,7 +57,8 @@ pub(crate) fn tensors(folder: &Path) -> Result<Vec<(String, Literal)>> {
     }
     let what = format!("{} contains no weights", folder.display());
     Err(Error::new(ErrorKind::Data, what)
-        .because("it has neither model.safetensors, model.safetensors.index.json nor pytorch_model.bin")
+        .because("the directory has neither model.safetensors, model.safetensors.index.json nor \
+        pytorch_model.bin")
         .hint("pass a Hugging Face model directory, or a weight file"))
 }
 

@@ -6,11 +6,11 @@
 //! ```
 //! use systole_nn::{Model, layers::dense};
 //! use systole_ir::{DType, TensorType};
-//! use systole_weights::{Format, Source, export};
+//! use systole_weights::{WeightFormat, WeightSource, export};
 //! let mut model = Model::sequential([dense(3), dense(2)]);
 //! model.build(&[TensorType::new(DType::F32, [4])])?;
-//! let file = export(&model, Format::Torch, "model.pt".as_ref())?.bytes;
-//! let source = Source::from_bytes("model.pt", file)?;
+//! let file = export(&model, WeightFormat::Torch, "model.pt".as_ref())?.bytes;
+//! let source = WeightSource::from_bytes("model.pt", file)?;
 //! let mut other = Model::sequential([dense(3), dense(2)]);
 //! other.build(&[TensorType::new(DType::F32, [4])])?;
 //! let report = source.fill(&mut other, false)?;

@@ -9,7 +9,7 @@ use std::path::Path;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_nn::{Architecture, Model};
 
-/// External weights, in memory.
+/// External weights (PyTorch, Keras, safetensors, Hugging Face), loaded into memory.
 pub struct WeightSource {
     tensors: Vec<(String, Literal)>,
     /// Hugging Face's config.json.
@@ -19,7 +19,7 @@ pub struct WeightSource {
 }
 
 impl WeightSource {
-    /// Reads a file, or a Hugging Face directory.
+    /// Reads a weight file, or a Hugging Face directory.
     ///
     /// # Errors
     /// If the format is unknown, or the file is damaged or malicious; nothing in it is executed.
@@ -71,7 +71,7 @@ impl WeightSource {
         read().at(|| name.to_string())
     }
 
-    /// Replaces the config.json of Hugging Face.
+    /// Replaces the config.json of a Hugging Face model.
     ///
     /// # Errors
     /// If it is not valid JSON.
@@ -80,12 +80,12 @@ impl WeightSource {
         Ok(())
     }
 
-    /// Returns the format for messages: "a PyTorch file".
+    /// Returns the weight file's format for messages: "a PyTorch file".
     pub fn kind(&self) -> &'static str {
         self.kind
     }
 
-    /// Returns names and values, in file order.
+    /// Returns names and values of the tensors, in file order.
     pub fn tensors(&self) -> &[(String, Literal)] {
         &self.tensors
     }
@@ -192,10 +192,10 @@ fn unknown(bytes: &[u8]) -> Error {
     let e = Error::new(ErrorKind::Data, "unknown weight file format");
     if bytes.starts_with(b"\x80") {
         return e
-            .because("it starts like a bare pickle: from PyTorch before 1.6, or another program")
-            .hint("load it in PyTorch and save it again: torch.save(model.state_dict(), \"weights.pt\")");
+            .because("the file starts like a bare pickle: from PyTorch before 1.6, or another program")
+            .hint("load the file in PyTorch and save it again: torch.save(model.state_dict(), \"weights.pt\")");
     }
     let begin: Vec<String> = bytes.iter().take(8).map(|b| format!("{b:02x}")).collect();
-    e.because(format!("it starts with {}", if begin.is_empty() { "nothing".into() } else { begin.join(" ") }))
+    e.because(format!("the file starts with {}", if begin.is_empty() { "nothing".into() } else { begin.join(" ") }))
         .hint("pass a .pt, .safetensors, .keras or .h5 file, or a Hugging Face directory")
 }

@@ -29,7 +29,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     let name = archive.names().find(|n| *n == "data.pkl" || n.ends_with("/data.pkl")).map(str::to_string);
     let name = name.ok_or_else(|| {
         Error::new(ErrorKind::Data, "the ZIP archive is not a PyTorch file")
-            .because("it has no data.pkl")
+            .because("the archive has no data.pkl")
             .hint("save the weights with torch.save(model.state_dict(), \"weights.pt\")")
     })?;
     let folder = name.trim_end_matches("data.pkl").to_string();
@@ -49,7 +49,7 @@ fn check_byte_order(archive: &ZipArchive<'_>, folder: &str) -> Result<()> {
     match archive.read(&format!("{folder}byteorder"), 64)? {
         Some(order) if order != b"little" => {
             Err(Error::new(ErrorKind::Data, "the file has big-endian numbers")
-                .hint("save it again on a little-endian machine"))
+                .hint("save the file again on a little-endian machine"))
         }
         _ => Ok(()),
     }

@@ -158,7 +158,7 @@ impl WeightRule {
     }
 }
 
-/// An exported file with its mapping.
+/// An exported weight file with its mapping of names.
 pub struct ExportedFile {
     /// File contents.
     pub bytes: Vec<u8>,
@@ -168,7 +168,7 @@ pub struct ExportedFile {
     pub notes: Vec<String>,
 }
 
-/// Line of the displayed mapping: an external array and a weight.
+/// Line of the displayed weight mapping: an external array and a weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportRow {
     /// External name, or several joined by ` + `.
@@ -183,7 +183,7 @@ pub struct ImportRow {
     pub how: String,
 }
 
-/// Result of an import.
+/// Result of importing weights: the mapping and unmatched tensors.
 #[derive(Clone, Debug, Default)]
 pub struct ImportReport {
     /// Imported weights.
@@ -260,7 +260,7 @@ fn check(wrong: &[String], missing: &[String], left_over: &[String], partial: bo
     }
     if !left_over.is_empty() && !partial {
         let what = format!("arrays without a matching weight in the model: {}", listed(left_over));
-        return error(what).map_err(|e: Error| e.hint("pass --partial to ignore them, or another --model"));
+        return error(what).map_err(|e: Error| e.hint("pass --partial to ignore the unmatched tensors, or another --model"));
     }
     Ok(())
 }

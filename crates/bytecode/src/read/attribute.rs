@@ -1,4 +1,4 @@
-//! Reads types and attributes of MLIR's builtin dialect and VHLO in their StableHLO form.
+//! Reads builtin and VHLO types and attributes from MLIR bytecode, and converts VHLO to StableHLO.
 
 use super::reader::{BytecodeReader, MAX_DEPTH, unknown};
 use crate::byte_io::{ByteReader, wrong};

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use systole_base::Result;
 use systole_mlir::syntax::MlirModule;
 
-/// Reads a portable artifact.
+/// Reads a StableHLO portable artifact (MLIR bytecode).
 ///
 /// # Errors
 /// `Data` for invalid bytes, with their offset; `Unsupported` for unknown ops, attributes and types.

@@ -1,4 +1,4 @@
-//! Reads Shardy attributes; keeps as much of a sharding as the text form does.
+//! Reads Shardy sharding attributes from MLIR bytecode; keeps what the MLIR text form of a sharding can express.
 
 use super::reader::{BytecodeReader, unknown};
 use crate::byte_io::ByteReader;

@@ -1,4 +1,4 @@
-//! Writes types and attributes in the encodings of VHLO, MLIR's builtin dialect and Shardy.
+//! Writes types and attributes to MLIR bytecode, in the encodings of VHLO, the builtin dialect and Shardy.
 
 use super::elements::{bits_of, bytes, of_ints};
 use super::writer::{MAX_DEPTH, ModuleWriter, refused};

@@ -19,7 +19,7 @@ use writer::ModuleWriter;
 /// Oldest StableHLO version that can be written.
 const OLDEST: StablehloVersion = StablehloVersion::new(1, 0, 0);
 
-/// Writes a module as a portable artifact of this version.
+/// Writes a module as a StableHLO portable artifact of this version.
 ///
 /// # Errors
 /// `Unsupported` for ops, types or attributes that the version lacks (by name), or an unknown version; `Data` for an op

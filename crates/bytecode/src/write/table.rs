@@ -1,4 +1,5 @@
-//! Interns what ops refer to by number: strings, op names, attributes, types, properties.
+//! Tables of the bytecode writer: number strings, op names, attributes, types and properties, each stored once
+//! (interning).
 
 use crate::byte_io::ByteSink;
 use std::collections::HashMap;

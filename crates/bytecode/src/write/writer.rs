@@ -27,6 +27,6 @@ impl ModuleWriter<'_> {
             return Ok(());
         }
         let what = format!("{what} requires StableHLO {}.{}.0", since.0, since.1);
-        Err(refused(what).because(format!("the program is written for {}", self.version)))
+        Err(refused(what).because(format!("the program is written for StableHLO {}", self.version)))
     }
 }

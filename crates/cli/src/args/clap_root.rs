@@ -1,4 +1,4 @@
-//! Holds the definition of the whole command line for commands that print it (`man`, `completions`).
+//! Stores the clap definition of the whole command line, for the commands that print it (`man`, `completions`).
 
 use clap::Command;
 use std::sync::OnceLock;

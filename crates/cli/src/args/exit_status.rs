@@ -1,4 +1,4 @@
-//! Interface of a subcommand ([`Run`]) and its exit status ([`Outcome`], [`Failure`]).
+//! Trait of a subcommand ([`RunCommand`]) and its result: exit code ([`CommandResult`]) or error ([`CommandError`]).
 
 use crate::args::common::CommonArgs;
 use crate::render::screen::Screen;

@@ -40,7 +40,7 @@ pub(crate) fn set_options(common: &CommonArgs, own: Option<&str>) -> Result<()> 
         let e = Error::new(ErrorKind::Config, what);
         return Err(e
             .at(format!("--plugin-option {first}"))
-            .hint("name the device too: --device tpu, cuda, xla or pjrt:FILE"));
+            .hint("plugin options need a device: add --device tpu, cuda, xla or pjrt:FILE"));
     }
     let set = knobs::PJRT_OPTIONS.get();
     let set = set.split(if set.contains('\n') { '\n' } else { ',' });

@@ -1,4 +1,4 @@
-//! `systole data`: inspects, verifies, converts, counts and benchmarks data pipelines, and traces one element.
+//! `systole data`: inspects, converts, verifies and benchmarks data, computes statistics, and traces one element.
 
 use crate::args::common::{CommonArgs, DataArgs, bytes};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -329,7 +329,7 @@ fn check_free(prefix: &Path, force: bool) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Io, format!("{} files with this prefix already exist", paths.len()))
         .at(paths.first().map_or(String::new(), |p| p.display().to_string()))
-        .hint("choose another prefix, or pass --force to replace them"))
+        .hint("choose another output prefix, or pass --force to replace the files"))
 }
 
 /// Reports and counts skipped elements.
@@ -506,7 +506,7 @@ impl DataBenchArgs {
                 if self.batch_size.is_some() || self.shuffle.is_some() {
                     let e = Error::new(ErrorKind::Config, "--batch-size and --shuffle apply to files only");
                     return Err(CommandError::usage(
-                        e.hint("change the TOML file; `systole init` writes one"),
+                        e.hint("change the settings in the TOML file; `systole init` writes such a file"),
                     ));
                 }
                 pipeline.clone()

@@ -140,7 +140,7 @@ fn tokenizer(args: &GenerateArgs, model: &Model, file: &str) -> Result<Arc<Token
     match config_of(model, file)?.is_some_and(|config| config.data.dataset == "text") {
         true => Ok(Arc::new(Tokenizer::bytes())),
         false => Err(Error::new(ErrorKind::Config, format!("{file} contains no tokenizer"))
-            .hint("pass its tokenizer.json with --tokenizer, or put it next to the model")),
+            .hint("pass the model's tokenizer.json with --tokenizer, or put it next to the model")),
     }
 }
 

@@ -82,7 +82,7 @@ fn model(args: &ImportArgs, source: &WeightSource) -> Result<Model, CommandError
             CommandError::usage(
                 Error::new(ErrorKind::Config, what)
                     .because(format!(
-                        "it is {} and its tensor names match no ResNet, GPT-2, BERT or ViT",
+                        "the file is {} and its tensor names match no ResNet, GPT-2, BERT or ViT",
                         source.kind()
                     ))
                     .hint(
@@ -95,7 +95,7 @@ fn model(args: &ImportArgs, source: &WeightSource) -> Result<Model, CommandError
     let target = CommandTarget::of_model(name).map_err(|e| CommandError::usage(e.at("--model")))?;
     let Some(config) = target.config()? else {
         let CommandTarget::Model(path) = &target else {
-            return Err(Error::new(ErrorKind::Bug, "a target without a configuration").into());
+            return Err(Error::new(ErrorKind::Bug, "the command's target has no training configuration").into());
         };
         return Ok(Model::load_to_predict(path)?);
     };

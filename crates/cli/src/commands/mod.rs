@@ -329,7 +329,7 @@ fn draw_flames(path: &Path) -> Result<(), Error> {
 fn defect(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
-    Error::new(ErrorKind::Bug, text).hint("please report this, with the command and its input")
+    Error::new(ErrorKind::Bug, text).hint("please report this bug, with the command and its input")
 }
 
 fn report_failure(screen: &Screen, failure: &CommandError) {

@@ -47,7 +47,7 @@ impl RunCommand for ShrinkArgs {
         let kind = quietly(|| pair.compare(&whole.graph, &whole.arguments));
         if matches!(kind, RunComparison::Same) {
             let e =
-                Error::new(ErrorKind::Config, format!("{} does not fail", program::called(&self.program)));
+                Error::new(ErrorKind::Config, format!("the program {} does not fail", program::called(&self.program)));
             return Err(e
                 .because(format!("{} agree in all results, with {given}", short(&pair).join(" and ")))
                 .hint("pass devices that differ with --devices, failing arguments with --input, or another seed with --random")

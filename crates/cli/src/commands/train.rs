@@ -318,7 +318,7 @@ impl TrainArgs {
         let Some(from) = &section.from else {
             let e = Error::new(ErrorKind::Config, "fine-tuning needs a saved model");
             return Err(CommandError::usage(
-                e.hint("name it with --from MODEL, or with `from` in [fine_tune]"),
+                e.hint("name the saved model with --from MODEL, or with `from` in [fine_tune]"),
             ));
         };
         let path = model_file(from)?;
@@ -599,7 +599,7 @@ fn set_class_weights(draft: &mut ConfigDraft, weights: &str) -> Result<(), Comma
     for pair in weights.split(',') {
         let Some((class, weight)) = pair.split_once('=') else {
             let e = Error::new(ErrorKind::Config, format!("expected CLASS=WEIGHT, got `{pair}`")).at(flag);
-            return Err(CommandError::usage(e.hint("write it as cat=2,dog=0.5")));
+            return Err(CommandError::usage(e.hint("write class weights as cat=2,dog=0.5")));
         };
         table.push(format!("{} = {}", toml::Value::from(class.trim()), weight.trim()));
     }
@@ -611,7 +611,7 @@ fn set_class_weights(draft: &mut ConfigDraft, weights: &str) -> Result<(), Comma
 fn folder_draft(folder: &Path) -> Result<ConfigDraft, CommandError> {
     if folder.join("run.json").is_file() {
         let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", folder.display()));
-        return Err(CommandError::usage(e.hint(format!("resume it: resume {}", folder.display()))));
+        return Err(CommandError::usage(e.hint(format!("resume that run: resume {}", folder.display()))));
     }
     let [height, width, channels] = picture_size_for(folder)?;
     let mut draft = ConfigDraft::preset("folder")?;

@@ -77,11 +77,11 @@ fn form_of(output: &str) -> Result<ProgramFormat> {
 fn version(target: Option<&str>, form: ProgramFormat) -> Result<StablehloVersion> {
     let Some(text) = target else { return Ok(systole_bytecode::CURRENT) };
     if form == ProgramFormat::Text {
-        let e = Error::new(ErrorKind::Config, "text has no version");
+        let e = Error::new(ErrorKind::Config, "StableHLO text has no version to choose with --target");
         return Err(e.hint("remove --target, or name an output file that ends in .mlirbc"));
     }
     StablehloVersion::from_text(text.trim_start_matches('v')).ok_or_else(|| {
         Error::new(ErrorKind::Config, format!("expected a version, got `{text}`"))
-            .hint(format!("write it as 1.0.0; the newest is {}", systole_bytecode::CURRENT))
+            .hint(format!("write a StableHLO version as 1.0.0; the newest is {}", systole_bytecode::CURRENT))
     })
 }

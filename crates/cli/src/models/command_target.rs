@@ -61,7 +61,7 @@ impl CommandTarget {
         match (self, self.config()?) {
             (CommandTarget::Model(path), _) => Model::load(path),
             (_, Some(config)) => config.untrained(),
-            (_, None) => Err(Error::new(ErrorKind::Bug, "a target without a configuration")),
+            (_, None) => Err(Error::new(ErrorKind::Bug, "the command's target has no training configuration")),
         }
     }
 
@@ -130,7 +130,7 @@ pub(crate) fn set_each(
         let Some((key, value)) = set.split_once('=') else {
             let e = Error::new(ErrorKind::Config, format!("--set {set}: expected KEY=VALUE"));
             return Err(CommandError::usage(
-                e.hint("write it as --set KEY=VALUE, for example --set data.scale=1/255"),
+                e.hint("write --set as --set KEY=VALUE, for example --set data.scale=1/255"),
             ));
         };
         set_one(format!("--set {set}"), key.trim(), value.trim());

@@ -116,7 +116,7 @@ pub(crate) struct OnnxPredictor {
 }
 
 impl OnnxPredictor {
-    /// Reads a model and its notes.
+    /// Reads an ONNX model and the notes in its metadata.
     ///
     /// # Errors
     /// If the model has several inputs or outputs, or a sample has an open size.
@@ -147,7 +147,7 @@ impl OnnxPredictor {
                 let what =
                     format!("a dimension ({size}) of the samples of input {} is open: {input}", input.name);
                 return Err(Error::new(ErrorKind::Unsupported, what)
-                    .hint(format!("export it with only the batch size open, or {ANY}")));
+                    .hint(format!("export the model with only the batch size open, or {ANY}")));
             };
             sample.push(*n);
         }
@@ -162,13 +162,13 @@ impl OnnxPredictor {
         Ok(OnnxPredictor { name: name.into(), dtype, sample, channels_first, batch, ends, runners, model })
     }
 
-    /// Type of one sample.
+    /// Returns the type of one sample that the ONNX model accepts.
     pub fn takes(&self) -> TensorType {
         let is_of_tokens = self.dtype.is_int() && self.ends[0].is_none();
         TensorType::new(if is_of_tokens { DType::I32 } else { DType::F32 }, &self.sample[..])
     }
 
-    /// `x: T[B, …] → f32[B, …]`
+    /// Runs the ONNX model: `x: T[B, …] → f32[B, …]`.
     ///
     /// # Errors
     /// If a sample has the wrong shape; errors of the model and the device.

@@ -52,7 +52,7 @@ pub(crate) fn answerer(name: &str) -> Result<Predictor> {
     let &[input] = &graph.inputs[..] else {
         let what = format!("{name} has {} inputs; expected 1", graph.inputs.len());
         return Err(Error::new(ErrorKind::Unsupported, what).hint(
-            "run it with `systole run FILE.tflite --input IN.npz`, which accepts any number of inputs",
+            "run the model with `systole run FILE.tflite --input IN.npz`, which accepts any number of inputs",
         ));
     };
     let dims = graph.tensor(input)?.dims();
@@ -61,7 +61,7 @@ pub(crate) fn answerer(name: &str) -> Result<Predictor> {
             ErrorKind::Unsupported,
             format!("{name} has the input shape {dims:?}; expected a batch size of 1"),
         )
-        .hint("export it with batch size 1"));
+        .hint("export the model with batch size 1"));
     };
     let model = in_place_of_layers(TensorType::new(DType::F32, of_sample), &graph.notes)?;
     let answers = FloatPredictor::new(&graph, tflite::engine(), tflite::threads()).at(|| name.to_string())?;

@@ -1,4 +1,4 @@
-//! Opens program files (StableHLO text or bytecode, ONNX) from disk or standard input, with their arguments.
+//! Opens program files (StableHLO text or bytecode, ONNX) and reads or generates their input arrays.
 //!
 //! The format is detected from the content.
 
@@ -161,12 +161,12 @@ pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
     }
     if path.is_dir() {
         let e = Error::new(ErrorKind::Io, format!("{name} is a folder; expected a program file"));
-        return Err(e.hint("name a file of StableHLO text, bytecode or ONNX in it"));
+        return Err(e.hint("name a file in the folder: StableHLO text, bytecode or ONNX"));
     }
     // A pipe may be endless.
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
         let file = std::fs::File::open(path)
-            .map_err(|e| Error::io("cannot read", name, e).hint("check the file's permissions"))?;
+            .map_err(|e| Error::io("cannot read", name, e).hint("check the permissions of the program file"))?;
         return bounded(file, name);
     }
     systole_data::input_file::read(path).map_err(|e| match e.kind() {
@@ -185,7 +185,7 @@ fn bounded(source: impl Read, name: &str) -> Result<Vec<u8>> {
             ErrorKind::Data,
             format!("{name} is larger than the read limit of {} MiB", most >> 20),
         );
-        return Err(e.hint("check that it is a program; raise the limit with --memory-limit"));
+        return Err(e.hint("check that the file is a program; raise the limit with --memory-limit"));
     }
     Ok(bytes)
 }

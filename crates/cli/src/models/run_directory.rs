@@ -136,7 +136,7 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
         (2.., _) => {
             let e = Error::new(ErrorKind::Config, format!("{name} contains several models"));
             Err(e.hint(format!(
-                "name one of them: {}",
+                "name one of these models: {}",
                 models.iter().map(path).collect::<Vec<_>>().join(", ")
             )))
         }
@@ -145,7 +145,7 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
             Err(match record_file(folder).is_file() {
                 true => e
                     .because("the run was stopped before it saved a model")
-                    .hint(format!("resume it: resume {name}")),
+                    .hint(format!("resume the run: resume {name}")),
                 false => e.hint("name a model file or a run's folder, such as runs/PRESET"),
             })
         }

@@ -105,7 +105,8 @@ fn no_network(file: &str, config: &RunConfig) -> CommandError {
     let e =
         Error::new(ErrorKind::Config, format!("{file} generates images, and no feature network is named"));
     let e = e.because("FID and inception score use the features of a classifier of the same images").hint(format!(
-        "train one and pass it: {0} train cifar-cnn{size} --out runs/features, then {0} evaluate {file} --features runs/features",
+        "train a classifier and pass it: {0} train cifar-cnn{size} --out runs/features, then {0} evaluate {file} \
+        --features runs/features",
         program()
     ));
     CommandError::usage(e.at("--features"))
@@ -117,8 +118,8 @@ fn network(path: &str, data: &TrainingData) -> Result<(FeatureNetwork, String)> 
     if model.class_names != data.class_names {
         let what = format!("{path} was not trained on the classes of {}", data.name);
         return Err(Error::new(ErrorKind::Config, what)
-            .because(format!("its classes are {}", model.class_names.join(", ")))
-            .hint("train a classifier on the same data and pass it"));
+            .because(format!("the classes of the feature network are {}", model.class_names.join(", ")))
+            .hint("train a classifier on the same data and pass it with --features"));
     }
     let scale = config_of(&model, path)?.map_or(1.0, |config| config.data.scale);
     let mark = model.digest_of_weights();

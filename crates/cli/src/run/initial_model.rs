@@ -32,13 +32,13 @@ pub(crate) fn prepared(
     if config.lora.is_some() && from.is_none() && config.fine_tune.as_ref().is_none_or(|s| s.from.is_none()) {
         return Err(Error::new(ErrorKind::Config, "LoRA needs a saved model")
             .because("LoRA trains adapters on the frozen weights of a saved model")
-            .hint("name it with --from MODEL"));
+            .hint("name the saved model with --from MODEL"));
     }
     let prepared = match (earlier, from, &config.fine_tune) {
         (earlier, from, Some(section)) => {
             let from = from.or(section.from.as_deref()).ok_or_else(|| {
                 Error::new(ErrorKind::Config, "fine-tuning needs a saved model")
-                    .hint("name it with --from MODEL")
+                    .hint("name the saved model with --from MODEL")
             })?;
             let earlier = earlier.map_or_else(|| Model::load(from), Ok)?;
             adapted(&earlier, from, section, config, data, screen)?
@@ -186,7 +186,8 @@ fn check_layers(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
             format!("the layers of the configuration differ from those of {path}"),
         )
         .hint(format!(
-            "remove the preset or TOML file: train --from {path}; or add --fine-tune to train other layers with its weights"
+            "remove the preset or TOML file: train --from {path}; or add --fine-tune to use the saved model's \
+            weights in other layers"
         )));
     }
     Ok(())

@@ -91,12 +91,12 @@ fn steps(hint: &str, case: &Case) -> Vec<Step> {
     for clause in clauses(hint) {
         if let Some(meant) = clause.split("did you mean `").nth(1).and_then(|rest| rest.split('`').next()) {
             all.push(Step::Instead(meant.into()));
-        } else if let Some(known) = clause.split("one of: ").nth(1) {
+        } else if let Some(named) = clause.strip_prefix("name one of these models: ") {
+            all.extend(named.split(", ").map(|n| Step::Instead(n.into())));
+        } else if let Some(known) = listed(clause) {
             all.push(Step::Instead(known.split(", ").next().unwrap_or(known).into()));
         } else if let Some(known) = clause.split("an index from ").nth(1) {
             all.push(Step::Instead(known.split(' ').next().unwrap_or(known).into()));
-        } else if let Some(named) = clause.strip_prefix("name one of them: ") {
-            all.extend(named.split(", ").map(|n| Step::Instead(n.into())));
         } else if let Some(command) = command_in(clause, case) {
             all.push(Step::Run(command));
         } else {
@@ -105,6 +105,13 @@ fn steps(hint: &str, case: &Case) -> Vec<Step> {
         }
     }
     all
+}
+
+/// The list in "use one of: relu, gelu" or "use one of these sizes: small, large".
+fn listed(clause: &str) -> Option<&str> {
+    let (_, rest) = clause.split_once("one of")?;
+    let (which, list) = rest.split_once(": ")?;
+    (which.is_empty() || which.starts_with(" these ")).then_some(list)
 }
 
 /// `: train --from MODEL`, or a command in backticks.

@@ -296,7 +296,7 @@ fn bad_input_is_one_clear_error() {
     let said = refused(&["compile", "resnet50", "--target", "v5e:1x1", "--time-limit", "1"]);
     assert!(said.contains("did not end within 1 s"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:1x1", "--memory-limit", "64MiB"]);
-    assert!(said.contains("the limit is 64 MiB"), "{said}");
+    assert!(said.contains("the memory limit of the compiler process is 64 MiB"), "{said}");
     let leftovers = std::fs::read_dir(std::env::temp_dir()).expect("a folder").flatten();
     let id = format!("systole-compile-{}", std::process::id());
     assert!(leftovers.into_iter().all(|e| !e.file_name().to_string_lossy().starts_with(&id)));

@@ -91,7 +91,7 @@ fn mistakes_name_the_key_and_what_there_is() {
         ("callbacks.0.monitor=val_f1", "unknown metric `val_f1`", "loss, accuracy"),
         ("callbacks.2.factor=2", "factor is 2", "the usual one is 0.1"),
         ("callbacks.1.file=x", "unknown key `file`", "did you mean `filename`"),
-        ("callbacks=[{patience=2}]", "the callback has no `type`", "one of: EarlyStopping"),
+        ("callbacks=[{patience=2}]", "the callback table has no key `type`", "one of: EarlyStopping"),
         ("callbacks.1.filename=logs/", "`logs/` is not a file name", "inside the run directory"),
         ("callbacks.1.filename=glyphs.safetensors", "a file of the run itself", "another name"),
     ] {

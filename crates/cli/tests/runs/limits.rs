@@ -51,7 +51,7 @@ fn the_loop_alone_leaves_nothing_and_an_anomaly_its_batch() {
     let told = f
         .run(&[&broken[..], &few].concat())
         .fails(1, &["would produce non-finite numbers", "is produced by"]);
-    assert!(told.err.contains("inspect its batch: a/anomaly.npz"), "{}", told.err);
+    assert!(told.err.contains("inspect the batch of this step: a/anomaly.npz"), "{}", told.err);
     let read = f.run(&["data", "inspect", "a/anomaly.npz"]).ok();
     assert!(read.out.contains("label"), "{}", read.out);
 }

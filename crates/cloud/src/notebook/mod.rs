@@ -77,7 +77,7 @@ impl NotebookService {
                 Error::new(ErrorKind::Config, format!("{} does not offer {title}", self.name)).at("--slice");
             let why = "a notebook runs on one machine with the hardware of the service";
             return Err(e.because(why).hint(format!(
-                "use one of {}; for larger slices use `systole cloud tpu-vm`",
+                "use one of these chips: {}; for larger slices use `systole cloud tpu-vm`",
                 self.has.join(", ")
             )));
         }

@@ -1,4 +1,4 @@
-//! Fuses batch-normalization statistics into the convolution whose result they describe.
+//! Fuses batch-normalization statistics (mean, squared deviations) into the convolution that they are computed from.
 //!
 //! Batch normalization reduces its operand twice before it normalizes: to the mean of each sample and channel, and to
 //! the sum of squared deviations from it. The convolution has its result in cache one strip of pixels at a time. It

@@ -66,7 +66,8 @@ fn cut_at(strided: &mut StridedMap, inner: usize) -> bool {
     true
 }
 
-/// Applies both rewrites wherever they are legal; that of loop states only in loop bodies (`options.state_at`).
+/// Applies both in-place rewrites (concatenate, loop states) wherever they are legal; loop states only in loop bodies
+/// (`options.state_at`).
 pub fn join(s: &mut ProgramSchedule, options: &PipelineOptions) {
     let mut at = 0;
     while at < s.steps.len() {

@@ -10,7 +10,7 @@ use smallvec::smallvec;
 use systole_ir::op::{CompareType, Convert, Direction};
 use systole_ir::{DType, Op};
 
-/// Rewrites the maps of a schedule, including those of reductions.
+/// Applies excess precision to the element-wise programs of a schedule, including those of reductions.
 pub fn run(s: &mut ProgramSchedule) {
     for step in &mut s.steps {
         if let Kernel::Map(map) | Kernel::Reduce { map, .. } = &mut step.kernel

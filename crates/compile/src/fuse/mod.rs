@@ -16,7 +16,7 @@ mod top_k;
 use crate::options::PipelineOptions;
 use crate::program::{ProgramSchedule, StepList};
 
-/// One fusion rule.
+/// One fusion rule: its name, description and rewrite function.
 pub struct FusionRule {
     /// Name for `systole show --stage`.
     pub name: &'static str,
@@ -49,7 +49,7 @@ const fn on_steps(name: &'static str, doc: &'static str, run: fn(&mut StepList<'
     FusionRule { name, doc, run: RuleFn::Steps(run), in_estimates: true }
 }
 
-/// All rules, in the order they run.
+/// All fusion rules, in the order they run.
 #[rustfmt::skip]
 pub const RULES: &[FusionRule] = &[
     on_steps("max_pool_argmax", "stores the argmax of max pooling, so that its gradient does not read the operand",

@@ -6,7 +6,7 @@ use crate::program::{Kernel, Map, MapInstr, MapLoad, MapRegister, ProgramSchedul
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 
-/// Fuses reductions pairwise until no pair is left. Runs before the buffer plan.
+/// Fuses reductions over the same operand pairwise until no pair is left. Runs before the buffer plan.
 pub fn join(s: &mut ProgramSchedule) {
     let mut j = 0;
     while j < s.steps.len() {

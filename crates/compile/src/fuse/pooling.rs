@@ -116,8 +116,8 @@ fn is_derivative(steps: &StepList<'_>, step: &Step, operand: SlotId, window: &Wi
         && Monoid::of(&op.scatter) == Some(Monoid::Add)
 }
 
-/// Matches `reduce_window` by `maximum` and `select_and_scatter` over the same windows of one array: the first stores
-/// its argmax, and the second reads that instead of the pooled operand.
+/// Pairs max pooling with its gradient: `reduce_window` by `maximum` stores its argmax, which `select_and_scatter` over
+/// the same windows reads instead of the pooled operand.
 pub fn remember_places(steps: &mut StepList<'_>) {
     for p in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::ReduceWindow(_), .. })) {
         let Some(step) = steps.step(p) else { continue };

@@ -20,7 +20,8 @@ const LONGEST: usize = 256;
 /// Maximum K for updates of weights that may be stored as packed column panels, where all runs are long.
 const LONGEST_IN_PANELS: usize = 1024;
 
-/// Fuses epilogues where that is legal, with `narrow` also for bf16 and f16. Runs before the buffer plan.
+/// Fuses element-wise epilogues into GEMMs where that is legal, with `narrow` also for bf16 and f16. Runs before the
+/// buffer plan.
 pub fn join(s: &mut ProgramSchedule, narrow: bool) {
     let mut at = 0;
     while at < s.steps.len() {

@@ -7,7 +7,7 @@ use systole_ir::{DType, Op};
 /// Maximum number of rows; with more, dequantizing the matrix once is faster.
 const ROWS: usize = 8;
 
-/// Fuses such GEMMs, and removes dequantization steps without other readers.
+/// Fuses dequantization into GEMMs with few rows, and removes dequantization steps without other readers.
 pub fn products(steps: &mut StepList<'_>) {
     for at in steps.find(|s| matches!(&s.kernel, Kernel::Packed(p) if p.product.is_none())) {
         let Some(step) = steps.step(at) else { continue };

@@ -17,7 +17,7 @@ const WINDOW: usize = 128;
 /// Maximum number of stages of a fused step.
 const MAX_STAGES: usize = 32;
 
-/// Fuses around every row reduction where that is legal. Runs before the buffer plan.
+/// Fuses row reductions with the reductions and maps around them where that is legal. Runs before the buffer plan.
 pub fn join(s: &mut ProgramSchedule) {
     let mut seed = 0;
     while seed < s.steps.len() {

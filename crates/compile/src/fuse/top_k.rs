@@ -3,7 +3,7 @@
 use crate::program::{Kernel, Step, StepList, TopK};
 use systole_ir::Op;
 
-/// Fuses each sort with the slices that are its only readers.
+/// Fuses each sort with the slices that are its only readers, to a top-k.
 pub fn of_sorts(steps: &mut StepList<'_>) {
     for at in steps.find(|s| matches!(s.kernel, Kernel::Op { op: Op::Sort(_), bias: false })) {
         let Some((k, slices)) = slices_of(steps, at) else { continue };

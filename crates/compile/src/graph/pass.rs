@@ -28,7 +28,7 @@ impl GraphPass {
     }
 }
 
-/// Node counts before and after one pass.
+/// Node counts of a graph before and after one pass.
 #[derive(Clone, Debug)]
 pub struct PassStat {
     /// Name of the pass.
@@ -39,7 +39,8 @@ pub struct PassStat {
     pub after: usize,
 }
 
-/// All passes, in execution order. `simplify` runs again after `cse`, because merged values expose new identities.
+/// All graph passes, in execution order. `simplify` runs again after `cse`, because merged values expose new
+/// identities.
 #[rustfmt::skip]
 pub const PASSES: &[GraphPass] = &[
     GraphPass::new("prune", "dead-code elimination", dead_code::run),
@@ -86,7 +87,7 @@ pub fn optimize_with(graph: &Graph, excess_precision: bool) -> Result<(Graph, Ve
     run(graph, PASSES, excess_precision)
 }
 
-/// Runs the passes up to and including the last one named `name`; `None` if there is none.
+/// Runs the graph passes up to and including the last one named `name`; `None` if no pass has that name.
 pub fn optimize_until(graph: &Graph, excess_precision: bool, name: &str) -> Result<Option<Graph>> {
     let Some(last) = PASSES.iter().rposition(|pass| pass.name == name) else { return Ok(None) };
     Ok(Some(run(graph, &PASSES[..=last], excess_precision)?.0))

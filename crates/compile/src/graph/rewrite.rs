@@ -39,7 +39,7 @@ impl NodeLookup for Rewriter {
     }
 }
 
-/// A graph under construction.
+/// A graph under construction by a graph pass, with the values of the old graph mapped to the new one.
 #[derive(Default)]
 pub struct Rewriter {
     nodes: Vec<Node>,
@@ -126,7 +126,7 @@ impl Rewriter {
         wanted.iter().map(|v| made(v, &values)).collect()
     }
 
-    /// The nodes built so far.
+    /// Returns the nodes of the new graph that were built so far.
     pub fn into_nodes(self) -> Vec<Node> {
         self.nodes
     }

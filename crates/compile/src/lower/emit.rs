@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use systole_ir::op::Monoid;
 use systole_ir::{Graph, Literal, Op, Result, TensorType, ValueId};
 
-/// Emits the steps of one graph.
+/// Emits the program steps of one graph.
 pub struct StepEmitter<'f, 'g> {
     f: &'f FusionGroups<'g>,
     g: &'g Graph,

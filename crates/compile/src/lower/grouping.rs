@@ -13,7 +13,7 @@ use systole_ir::{DType, Graph, Node, Op, ValueId};
 /// Maximum number of nodes in a group: the virtual registers of one tile must fit L1.
 const MAX_GROUP: usize = 64;
 
-/// Lowering of a node.
+/// Lowering of a graph node: its own step, or fused into another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NodeLowering {
     Param,
@@ -66,7 +66,7 @@ fn role_of(node: &Node) -> NodeLowering {
 }
 
 impl<'g> FusionGroups<'g> {
-    /// Makes all decisions except which values are recomputed by their readers.
+    /// Decides how nodes are grouped into steps, except which values are recomputed by their readers.
     pub fn of(graph: &'g Graph) -> FusionGroups<'g> {
         let mut fusion = FusionGroups::new(graph);
         fusion.find_biases();

@@ -5,7 +5,8 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::{DType, Op, Scalar, TensorType, ValueId};
 
-/// A register before numbering. In the finished program all loads come before all instructions.
+/// A register of an element-wise program before numbering. In the finished program all loads come before all
+/// instructions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VirtualRegister {
     Load(usize),
@@ -19,7 +20,7 @@ enum RawLoad {
     Iota { dim: usize, dtype: DType },
 }
 
-/// An instruction before registers are numbered.
+/// An instruction of an element-wise program before registers are numbered.
 pub struct RawInstr {
     pub op: Op,
     pub args: SmallVec<[VirtualRegister; 3]>,
@@ -38,7 +39,7 @@ pub struct MapBuilder {
 }
 
 impl MapBuilder {
-    /// Creates an empty program over the index space `shape`.
+    /// Creates an empty element-wise program over the index space `shape`.
     pub fn new(shape: &[usize]) -> MapBuilder {
         MapBuilder {
             shape: shape.to_vec(),
@@ -54,17 +55,17 @@ impl MapBuilder {
         VirtualRegister::Load(self.loads.len() - 1)
     }
 
-    /// A scalar, broadcast to the whole index space.
+    /// Appends a scalar, broadcast to the whole index space of an element-wise program.
     pub fn splat(&mut self, value: Scalar, dtype: DType) -> VirtualRegister {
         self.load(RawLoad::Splat { value, dtype })
     }
 
-    /// The index along dimension `dim`.
+    /// Appends the index along dimension `dim` to an element-wise program.
     pub fn iota(&mut self, dim: usize, dtype: DType) -> VirtualRegister {
         self.load(RawLoad::Iota { dim, dtype })
     }
 
-    /// A load of an array with these strides (in elements) along the dimensions of the index space.
+    /// Appends a load of an array with these strides (in elements) along the dimensions of the index space.
     pub fn array(&mut self, slot: SlotId, ty: TensorType, strides: SmallVec<[usize; 4]>) -> VirtualRegister {
         self.part(slot, ty, strides, 0)
     }
@@ -105,14 +106,14 @@ impl MapBuilder {
         reg
     }
 
-    /// Returns the program that stores these registers, and the inputs that its loads refer to.
+    /// Returns the element-wise program that stores these registers, and the inputs that its loads refer to.
     pub fn finish(self, stores: Vec<VirtualRegister>) -> (Map, Vec<(SlotId, TensorType)>) {
         let (map, inputs, _) = self.build(stores, None);
         (map, inputs)
     }
 
     /// Like [`finish`](MapBuilder::finish), for a reduction of `store` over the dimensions marked in `folded`. The last
-    /// result tells which dimensions of the collapsed index space are reduced.
+    /// result marks which dimensions of the collapsed index space are reduced.
     pub fn finish_fold(
         self,
         store: VirtualRegister,

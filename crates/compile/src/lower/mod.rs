@@ -1,4 +1,4 @@
-//! Lowers a graph to steps: groups nodes into steps and builds the kernel of each.
+//! Lowers a graph to program steps: groups nodes into steps and chooses the kernel description of each.
 
 mod emit;
 mod grouping;

@@ -1,4 +1,5 @@
-//! Kernels of ops with nested graphs: loops, branches, and outlined branches (attention, dequantization of weights).
+//! Lowers ops with nested graphs to kernels: loops, branches, and outlined graphs (attention, dequantization of
+//! weights).
 
 use crate::graph::optimize_with;
 use crate::nested_compiler::NestedCompiler;
@@ -9,8 +10,8 @@ use systole_ir::op::Case;
 use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{DType, Graph, Op, Result};
 
-/// The kernel of a node that becomes a separate step. `blank`: for each state of a loop, whether its initial value is
-/// never read (see `loops::blank_states`).
+/// Returns the kernel description of a node that becomes a separate step. `blank`: for each state of a loop, whether
+/// its initial value is never read (see `loops::blank_states`).
 pub fn kernel_of(
     op: &Op,
     bias: bool,

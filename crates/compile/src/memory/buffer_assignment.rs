@@ -1,4 +1,4 @@
-//! Buffer assignment: chooses the memory of each array.
+//! Buffer assignment: chooses the memory location of each array, so that arrays with disjoint live ranges share memory.
 //!
 //! Arrays share one arena according to their live ranges, and `dynamic_slice` results may be views of their operand
 //! ([`views`]). A step writes in place over an operand of which it is the last reader, if its kernel allows that. A
@@ -9,7 +9,7 @@ use crate::options::PipelineOptions;
 use crate::program::{ALIGN, Location, ProgramSchedule, SlotId};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Computes live ranges, storage locations, aliases with donated parameters, and the size of the arena.
+/// Assigns buffers: live ranges, memory locations, aliases with donated parameters, and the size of the arena.
 pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) -> Result<()> {
     lifetimes(s);
     views::run(s, options);

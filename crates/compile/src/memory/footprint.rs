@@ -12,7 +12,7 @@ pub struct ArrayUsage {
     pub what: String,
 }
 
-/// Bytes that one run needs, by kind.
+/// Bytes that one run of a program needs, by kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Footprint {
     /// Parameters: weights, optimizer state, the batch.
@@ -23,7 +23,7 @@ pub struct Footprint {
     pub arena: usize,
 }
 
-/// Memory that a run needs, not counting the workspace of its kernels.
+/// Computes the memory that a run needs, not counting the workspace of its kernels.
 pub fn footprint(s: &ProgramSchedule) -> Footprint {
     let fresh = |(k, r): (usize, &ResultPlan)| {
         let owns = s.slots[r.slot].place == Location::Result(k) && r.reuse.is_none();

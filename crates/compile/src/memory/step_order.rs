@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 /// that free large arrays may depend on it.
 const TINY: i64 = 4096;
 
-/// Reorders the steps. Runs before arena offsets are assigned, because these depend on the order.
+/// Reorders the steps of a program for low memory. Runs before arena offsets are assigned, because these depend on the
+/// order.
 pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) {
     let order = StepScheduler::new(s, options).run();
     let mut steps: Vec<Option<Step>> = std::mem::take(&mut s.steps).into_iter().map(Some).collect();

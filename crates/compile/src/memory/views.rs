@@ -8,8 +8,8 @@ use crate::options::PipelineOptions;
 use crate::program::{ALIGN, Kernel, Location, ProgramSchedule, SlotView};
 use systole_ir::{Op, TensorType};
 
-/// Turns slices into views of their operands if that is legal. Needs live ranges, and extends those of the sliced
-/// arrays.
+/// Turns slices into views (aliases) of their operands if that is legal. Needs live ranges, and extends those of the
+/// sliced arrays.
 pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) {
     for i in 0..s.steps.len() {
         let step = &s.steps[i];

@@ -1,11 +1,11 @@
-//! Type check of attention kernels; their data is the IR's [`AttentionMatch`].
+//! Type-checks attention kernels. Their description is the IR's [`AttentionMatch`].
 
 use super::type_check::{CheckResult, alike, holds, same};
 use systole_ir::attention::{AttentionMatch, AttentionOperand};
 use systole_ir::{DType, TensorType};
 
-/// `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V] → T[B, S, N, V]` for N heads, or the gradients w.r.t. these
-/// operands. With dropout the random state `u64[2 or 3]` is an operand too.
+/// Type-checks attention: `q: T[B, S, N, K], k: T[B, S', N, K], v: T[B, S', N, V] → T[B, S, N, V]` for N heads, or its
+/// gradients. With dropout the random state `u64[2 or 3]` is an operand too.
 pub fn check(a: &AttentionMatch, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
     let (index, operands) = ins.split_last().ok_or("attention has no operands")?;
     same("branch index of attention", index, &TensorType::scalar(DType::I32))?;

@@ -1,4 +1,4 @@
-//! Convolution kernel with fused batch-normalization statistics, as data.
+//! Describes (as data) a convolution kernel with fused batch-normalization statistics: operands, results, type check.
 
 use super::type_check::{CheckResult, holds, op_with_bias};
 use systole_ir::op::Convolution;

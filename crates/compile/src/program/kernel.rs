@@ -1,4 +1,4 @@
-//! Program steps and kernels as data: type checks, aliasing rules, memory traffic and names of all kernels.
+//! Data types of program steps and kernels: type checks, aliasing rules, memory traffic and names of all kernels.
 //!
 //! A program consists of steps (kernel calls) over slots (buffers). A slot has a size in bytes and a live range, but no
 //! type. Types are those of the steps' operands, so that reshapes and bitcasts need no step.
@@ -41,7 +41,7 @@ pub struct ProgramSchedule {
     pub views: Vec<SlotView>,
 }
 
-/// One kernel call.
+/// One step of a program: a kernel call.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// What it computes.
@@ -95,7 +95,7 @@ macro_rules! fused {
     };
 }
 
-/// Computation of a step.
+/// Kernel description of a program step: which computation it runs.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)] // There are few steps, and arrays of them are not moved.
 pub enum Kernel {
@@ -166,7 +166,7 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Short name for listings and profiles.
+    /// Short kernel name for listings and profiles.
     pub fn name(&self) -> String {
         match self {
             Kernel::Map(m) | Kernel::StridedMap(StridedMap { map: m, .. }) => match &m.instrs[..] {
@@ -329,7 +329,7 @@ impl Step {
         }
     }
 
-    /// Whether its arithmetic is a GEMM or convolution of the first two operands.
+    /// Whether the kernel is a GEMM or convolution of the first two operands.
     pub fn is_product(&self) -> bool {
         match &self.kernel {
             Kernel::Op { op, .. } => matches!(op, Op::DotGeneral(_) | Op::Convolution(_)),

@@ -37,7 +37,7 @@ impl Map {
         self.loads.iter().filter(move |l| matches!(l, MapLoad::Array { input: i, .. } if *i == input))
     }
 
-    /// Whether an input is read only at the index that is computed, so that an output may alias it.
+    /// Whether an input of an element-wise program is read only at the computed index, so that an output may alias it.
     pub fn reads_in_place(&self, input: usize) -> bool {
         self.loads_of(input).all(|l| self.is_linear(l))
     }
@@ -55,7 +55,7 @@ impl Map {
     }
 }
 
-/// Source of a register's value.
+/// Source of a register's value in an element-wise program: an array load, a scalar or an index.
 #[derive(Clone, Debug)]
 pub enum MapLoad {
     /// A strided read of an array.
@@ -87,7 +87,7 @@ pub enum MapLoad {
     },
 }
 
-/// One element-wise op on registers.
+/// One element-wise op on registers of a [`Map`].
 #[derive(Clone, Debug)]
 pub struct MapInstr {
     /// The op.

@@ -1,4 +1,4 @@
-//! Compiled program as data: kernels, storage, step editing, listing and verifier.
+//! Data types of a compiled program: kernels, storage, step editing, listing and verifier.
 
 mod attention;
 mod conv_moments;

@@ -69,7 +69,7 @@ impl FusedRows {
     }
 }
 
-/// A program that runs for each block of rows.
+/// A nested program that runs for each block of rows.
 ///
 /// Blocks are divided into groups of consecutive blocks, which may run in parallel. A group runs its blocks in order
 /// and has its own copy of the sums; the copies are added in a tree. The order of additions is therefore independent of
@@ -119,7 +119,7 @@ impl RowBlockLoop {
             && std::iter::once(&self.body).chain(&self.rest).all(done_before)
     }
 
-    /// Arithmetic operations of all blocks.
+    /// Number of arithmetic operations of all row blocks.
     pub fn flops(&self) -> f64 {
         let of = |s: &ProgramSchedule| s.steps.iter().map(|step| step.flops).sum::<f64>();
         of(&self.body) * (self.rows / self.block) as f64 + self.rest.as_ref().map_or(0.0, of)

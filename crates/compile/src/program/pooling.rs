@@ -1,4 +1,5 @@
-//! Max pooling kernels as data: pooling with argmax, its gradient, and kernel gradients from a pooled gradient.
+//! Describes (as data) max pooling kernels: pooling with argmax, its gradient, and filter gradients from a pooled
+//! gradient.
 
 use super::type_check::{CheckResult, holds, op_with_bias, same};
 use systole_ir::op::Convolution;
@@ -94,7 +95,7 @@ impl MaxPoolArgmax {
     }
 }
 
-/// Where relu is applied. The argmax of windows where relu is flat has the bit [`DEAD`].
+/// Where max pooling applies relu. The argmax of windows where relu is flat has the bit [`DEAD`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relu {
     /// No relu.

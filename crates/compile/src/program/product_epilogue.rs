@@ -1,4 +1,4 @@
-//! GEMM kernel with a fused element-wise epilogue, as data.
+//! Describes (as data) a GEMM kernel with a fused element-wise epilogue: operands, results, type check.
 
 use super::map::Map;
 use super::type_check::{CheckResult, map, op_with_bias, stores};
@@ -18,7 +18,7 @@ pub struct ProductEpilogue {
 }
 
 impl ProductEpilogue {
-    /// Number of inputs of the GEMM.
+    /// Number of inputs of the GEMM (before those of the epilogue).
     pub fn operands(&self) -> usize {
         2 + self.bias as usize
     }

@@ -1,4 +1,4 @@
-//! Kernels on quantized weights as data: dequantization, and GEMMs that read int8 or int4 weights directly.
+//! Describes (as data) kernels on quantized weights: dequantization, and GEMMs that read int8 or int4 weights directly.
 
 use super::type_check::{CheckResult, alike, op_with_bias, same};
 use systole_ir::quantized_weights::DequantizeWeights;

@@ -43,7 +43,7 @@ pub struct StepList<'s> {
 }
 
 impl<'s> StepList<'s> {
-    /// Takes the steps out of a program, until [`close`](Self::close).
+    /// Takes the steps out of a program for rewriting, until [`close`](Self::close).
     pub fn open(s: &'s mut ProgramSchedule) -> StepList<'s> {
         let steps = std::mem::take(&mut s.steps);
         let mut results = vec![false; s.slots.len()];
@@ -51,7 +51,7 @@ impl<'s> StepList<'s> {
         StepList { list: steps.into_iter().map(Some).collect(), results, schedule: s }
     }
 
-    /// Puts the remaining steps back.
+    /// Puts the remaining steps back into the program.
     pub fn close(self) {
         self.schedule.steps = self.list.into_iter().flatten().collect();
         forget_unmade(self.schedule);

@@ -8,7 +8,7 @@ pub const ALIGN: usize = 64;
 /// Index into `ProgramSchedule::slots`.
 pub type SlotId = usize;
 
-/// Storage of one array.
+/// Storage of one array of a program.
 #[derive(Clone, Debug)]
 pub struct SlotStorage {
     /// Size in bytes.
@@ -37,7 +37,7 @@ pub enum Location {
     View(usize),
 }
 
-/// Type and memory of a result.
+/// Type and memory location of a program's result.
 #[derive(Clone, Debug)]
 pub struct ResultPlan {
     /// Type of the result.

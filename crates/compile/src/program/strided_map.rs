@@ -1,4 +1,4 @@
-//! Element-wise program with strided stores, as data: its results may be parts of larger arrays.
+//! Describes (as data) an element-wise program with strided stores: its results may be parts of larger arrays.
 
 use super::map::Map;
 use super::type_check::{CheckResult, holds, inside, map};
@@ -14,7 +14,7 @@ pub struct StridedMap {
     pub stores: Vec<StridedStore>,
 }
 
-/// Destination of a store.
+/// Destination of a store of a [`StridedMap`].
 #[derive(Clone, Debug)]
 pub struct StridedStore {
     /// Index of the output of the step.

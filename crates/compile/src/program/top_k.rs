@@ -1,4 +1,4 @@
-//! Top-k kernel as data: the first elements of each sorted row.
+//! Describes (as data) a top-k kernel: the first elements of each sorted row.
 
 use super::type_check::{CheckResult, holds};
 use systole_ir::TensorType;

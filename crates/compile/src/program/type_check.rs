@@ -4,7 +4,7 @@
 use super::map::{Map, MapLoad};
 use systole_ir::{Op, TensorType};
 
-/// Result of a check; the error is its message.
+/// Result of a type check; the error is its message.
 pub type CheckResult = Result<(), String>;
 
 /// Returns an error unless the condition holds.
@@ -38,7 +38,8 @@ pub fn op_with_bias(op: &Op, bias: bool, ins: &[TensorType], outs: &[TensorType]
     infers(op, operands, outs)
 }
 
-/// Checks that loads are inside their arrays, and that every instruction has operands and a result of its types.
+/// Checks an element-wise program: loads are inside their arrays, and every instruction has operands and a result of
+/// its types.
 pub fn map(m: &Map, ins: &[TensorType]) -> CheckResult {
     for (e, load) in m.loads.iter().enumerate() {
         let MapLoad::Array { input, dtype, strides, offset } = load else { continue };
@@ -69,7 +70,7 @@ pub fn inside(m: &Map, strides: &[usize], offset: usize, ty: &TensorType) -> Che
     holds(fits, || format!("accesses element {} of {ty}", offset + last))
 }
 
-/// Checks that each store fills one output completely.
+/// Checks that each store of an element-wise program fills one output completely.
 pub fn stores(m: &Map, outs: &[TensorType]) -> CheckResult {
     holds(m.stores.len() == outs.len(), || {
         format!("got {} stores for {} results", m.stores.len(), outs.len())
@@ -81,7 +82,8 @@ pub fn stores(m: &Map, outs: &[TensorType]) -> CheckResult {
     Ok(())
 }
 
-/// Checks reductions of a map's stores: the inputs are those of the map, then one initial value for each output.
+/// Checks reductions of an element-wise program's stores: the inputs are those of the program, then one initial value
+/// for each output.
 pub fn reduce(m: &Map, folded: &[bool], ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
     let n = m.stores.len();
     let operands = ins.len().checked_sub(n).ok_or("a reduction has no initial value")?;

@@ -44,7 +44,7 @@ const GROUPS: usize = 64;
 const COPIES: usize = 2 << 20;
 const FEWEST_GROUPS: usize = 8;
 
-/// Decision on a segment.
+/// Whether a segment runs by row blocks, and the block size.
 pub enum BlockingDecision {
     /// Run it in blocks. Nanoseconds gained, and nanoseconds that blocks cost in addition to the arithmetic.
     Gains(Box<RowBlockLoop>, f64, f64),
@@ -105,7 +105,7 @@ impl<'g> BlockingCostModel<'g> {
         BlockingCostModel { graph, rows, cache, forced, excess_precision: options.excess_precision, compiler }
     }
 
-    /// Whether a node reads whole, or sums into, so many bytes per block that no block size can gain.
+    /// Whether row blocks cannot gain because a node reads whole, or sums into, too many bytes per block.
     pub fn is_hopeless(&self, i: usize) -> bool {
         let node = &self.graph.nodes[i];
         let Some(row) = row_op(self.graph, node, self.rows, self.rows) else { return false };

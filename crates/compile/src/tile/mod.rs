@@ -54,7 +54,7 @@ struct ProfitableSegment<'g> {
     cost: f64,
 }
 
-/// Outlines the segments that gain. Returns the graph unchanged if there are none.
+/// Replaces the segments that gain from row blocks by one node each. Returns the graph unchanged if there are none.
 pub fn outline(graph: &Graph, options: &PipelineOptions, compiler: &NestedCompiler) -> Result<OutlinedGraph> {
     let mut now = OutlinedGraph { graph: graph.clone(), blocks: HashMap::new() };
     if options.blocks == RowBlocksMode::Off {

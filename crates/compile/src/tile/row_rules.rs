@@ -1,4 +1,4 @@
-//! Row block rules: the op that computes a block of rows of a node's result.
+//! Row block rules: return the op that computes a block of rows of a graph node's result.
 //!
 //! Refines the op's own description ([`StructuralOp::row_op`](systole_ir::op::StructuralOp::row_op)) for the layouts
 //! that kernels prefer.
@@ -15,7 +15,7 @@ pub fn block_type(ty: &TensorType, rows: usize, block: usize) -> Option<TensorTy
     Some(ty.with_shape(RowBlocking { rows, block }.cut(ty)?.shape(ty)))
 }
 
-/// The op of `node` for `block` of `rows` rows (at least 2); `None` if it does not work by rows.
+/// Returns the op that computes `block` of the `rows` rows (at least 2) of `node`; `None` if it does not work by rows.
 ///
 /// Kernels read a right operand `[K, N]` along its rows, unless it has few columns (see
 /// [`crate::graph::layout::transpose_weights`]); it is transposed once, not in each block.
@@ -35,7 +35,7 @@ pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<R
     }
 }
 
-/// The GEMM for a right operand that is read with [`Use::Transposed`].
+/// Returns the GEMM for a right operand that is read with [`Use::Transposed`].
 pub fn transposed(d: &DotGeneral) -> DotGeneral {
     DotGeneral { rhs_contract: smallvec![0], ..d.clone() }
 }
@@ -46,5 +46,5 @@ pub fn is_free(op: &Op) -> bool {
     matches!(op, Op::Constant(_) | Op::Iota(_) | Op::BroadcastInDim(_) | Op::Reshape(_))
 }
 
-/// The op with which a block adds to a sum.
+/// Op that adds a block's result to a running sum: `add`.
 pub const ADD: Op = Op::Binary(Binary::Add);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use systole_ir::op::{Constant, Convert, Parameter, Reduce};
 use systole_ir::{Graph, Literal, Node, Op, TensorType, ValueId, bug};
 
-/// A segment: nodes that work by rows, with the values that enter and leave it.
+/// A segment for row blocks: nodes that work by rows, with the values that enter and leave it.
 pub struct BlockSegment<'g> {
     pub graph: &'g Graph,
     pub rows: usize,
@@ -35,7 +35,7 @@ pub fn base(graph: &Graph, mut v: ValueId) -> Option<ValueId> {
 }
 
 impl<'g> BlockSegment<'g> {
-    /// Creates a segment; `needed` are the values of its members that are read outside.
+    /// Creates a segment for row blocks; `needed` are the values of its members that are read outside.
     pub fn new(graph: &'g Graph, rows: usize, members: Vec<usize>, needed: Vec<ValueId>) -> Self {
         let mut region =
             BlockSegment { graph, rows, members, inputs: Vec::new(), sums: Vec::new(), outs: Vec::new() };
@@ -88,7 +88,7 @@ impl<'g> BlockSegment<'g> {
         }
     }
 
-    /// Type of an input for `block` rows.
+    /// Returns the type of a segment's input for a block of `block` rows.
     pub fn input_type(&self, (v, how): (ValueId, Use), block: usize) -> TensorType {
         let ty = self.graph.ty(v);
         match how {
@@ -101,18 +101,18 @@ impl<'g> BlockSegment<'g> {
         }
     }
 
-    /// Type of the accumulator of a sum.
+    /// Returns the type of the accumulator of a sum over row blocks.
     pub fn sum_type(&self, v: ValueId) -> TensorType {
         let ty = self.graph.ty(v);
         ty.with_dtype(sum_type(ty.dtype))
     }
 
-    /// Graph for one block: `(sums so far…, inputs…) → (sums…, outs…)` for `block` rows.
+    /// Builds the graph of one row block: `(sums so far…, inputs…) → (sums…, outs…)` for `block` rows.
     pub fn body(&self, block: usize) -> Graph {
         self.build(Some(block))
     }
 
-    /// Graph for all rows: `(inputs…) → (sums…, outs…)`, with the graph's own types.
+    /// Builds the graph of a segment for all rows: `(inputs…) → (sums…, outs…)`, with the graph's own types.
     pub fn whole(&self) -> Graph {
         self.build(None)
     }

@@ -1,4 +1,4 @@
-//! Partitions the nodes that work by rows into segments, each of which can run block by block.
+//! Partitions graph nodes that compute each row independently into segments, each of which can run block by block.
 //!
 //! A node's phase counts the full passes over the rows that must be complete before it runs. It is that of its
 //! operands, or one more if an operand is computed by rows but read as a whole, or is a sum over the rows. Nodes of one
@@ -22,7 +22,7 @@ pub enum RowRole {
     Other,
 }
 
-/// An operand: the value behind free nodes, and whether a block reads only the rows that the same block computes.
+/// An operand of a row-wise node: the value behind free nodes, and whether a block reads only its own rows.
 #[derive(Clone, Copy, Debug)]
 pub struct OperandRead {
     pub value: ValueId,
@@ -125,7 +125,7 @@ impl<'g> SegmentPartition<'g> {
         Some(OperandRead { value, by_rows })
     }
 
-    /// Members of each segment; segments are in order of their first members.
+    /// Returns the members of each row-block segment; segments are in order of their first members.
     pub fn segments(&self) -> Vec<Vec<usize>> {
         let n = self.graph.nodes.len();
         let mut joined = DisjointSets((0..n).collect());
@@ -154,7 +154,7 @@ impl<'g> SegmentPartition<'g> {
         segments
     }
 
-    /// For each node, its results that are read outside the block that computes them.
+    /// Returns for each node its results that are read outside the row block that computes them.
     pub fn needed(&self) -> Vec<Vec<ValueId>> {
         let mut needed: Vec<Vec<ValueId>> = vec![Vec::new(); self.graph.nodes.len()];
         let mut note = |v: ValueId| {

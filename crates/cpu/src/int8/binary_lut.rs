@@ -27,7 +27,7 @@ pub enum FormulaHint {
     Other,
 }
 
-/// A binary int8 function, given by its 256 × 256 table.
+/// A binary int8 function, given by its 256 × 256 lookup table.
 #[derive(Debug)]
 pub struct BinaryLut {
     entries: Box<[i8; 65536]>,
@@ -48,7 +48,7 @@ impl BinaryLut {
         own
     }
 
-    /// Whether a formula replaces the table.
+    /// Whether an arithmetic formula replaces the lookup table.
     pub fn is_formula(&self) -> bool {
         self.formula.is_some()
     }
@@ -106,7 +106,7 @@ impl BinaryLut {
         unsafe { pairs(unit.level())(&call) };
     }
 
-    /// Computes `y[i] = f(a[i], b[(i / inner) % b.len()])`.
+    /// Applies the binary int8 function: `y[i] = f(a[i], b[(i / inner) % b.len()])`.
     pub fn run(&self, team: &ThreadPool, a: &[i8], b: &[i8], inner: usize, y: &mut [i8]) {
         let inner = inner.max(1);
         if b.is_empty() {

@@ -37,7 +37,7 @@ impl Int8Isa {
         Int8Isa::up_to(level).pop().unwrap_or(Int8Isa::PLAIN)
     }
 
-    /// Returns all instruction sets of this machine, slowest first.
+    /// Returns all int8 instruction sets of this machine, slowest first.
     pub fn all() -> Vec<Int8Isa> {
         Int8Isa::up_to(Level::Amx)
     }
@@ -75,7 +75,7 @@ impl Int8Isa {
         Int8Isa { name: "amx-int8, emulated", level: Level::Portable, kind }
     }
 
-    /// Returns the name, such as `amx-int8`.
+    /// Returns the instruction set's name, such as `amx-int8`.
     pub fn name(self) -> &'static str {
         self.name
     }

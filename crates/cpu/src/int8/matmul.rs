@@ -149,7 +149,7 @@ impl Int8Matmul {
         matches!(self.from, RowSource::Windows(_)) || self.unit.form() == Int8WeightLayout::Pairs
     }
 
-    /// Computes all rows of `x` into `y`.
+    /// Computes the int8 layer for all rows of `x` into `y`.
     pub fn run(&self, team: &ThreadPool, x: &[i8], y: &mut [i8]) {
         let (images, rows) = match &self.from {
             RowSource::Rows => (1, x.len() / self.k),

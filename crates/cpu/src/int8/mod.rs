@@ -6,13 +6,13 @@
 //! the caller then falls back to a kernel that defines wrapping or saturation.
 //!
 //! ```
-//! use systole_cpu::int8::{Output, Product, Scale, Unit};
-//! use systole_cpu::{Level, Team};
+//! use systole_cpu::int8::{OutputQuantization, Int8Matmul, OutputScale, Int8Isa};
+//! use systole_cpu::{Level, ThreadPool};
 //! // [1, 2] · [[3, 4], [5, 6]]ᵀ = [11, 17], times 1/2: rounded half away from zero.
-//! let output = Output { bias: None, scale: Scale::Fixed(vec![(1 << 30, 0)]), zero: 0, low: -128, high: 127 };
-//! let dense = Product::dense(Unit::of(Level::Portable), &[3, 4, 5, 6], 2, 0, &output).unwrap();
+//! let output = OutputQuantization { bias: None, scale: OutputScale::Fixed(vec![(1 << 30, 0)]), zero: 0, low: -128, high: 127 };
+//! let dense = Int8Matmul::dense(Int8Isa::of(Level::Portable), &[3, 4, 5, 6], 2, 0, &output).unwrap();
 //! let mut y = [0i8; 2];
-//! dense.run(&Team::new(1), &[1, 2], &mut y);
+//! dense.run(&ThreadPool::new(1), &[1, 2], &mut y);
 //! assert_eq!(y, [6, 9]);
 //! ```
 

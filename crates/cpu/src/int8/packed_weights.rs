@@ -45,12 +45,12 @@ impl PackedInt8Weights {
         PackedInt8Weights { lines, steps, words }
     }
 
-    /// Pointer to the first word of panel `n`.
+    /// Returns a pointer to the first word of weight panel `n`.
     pub fn panel(&self, n: usize) -> *const u8 {
         self.lines.as_ptr().cast::<u8>().wrapping_add(n * self.steps * WORDS * COLUMNS * 4)
     }
 
-    /// Bytes between staged rows.
+    /// Bytes between rows of the staged input.
     pub fn pitch(&self) -> usize {
         self.steps * STEP
     }

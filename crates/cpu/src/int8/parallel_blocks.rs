@@ -21,7 +21,7 @@ impl<T> SharedAddress<T> {
 ///
 /// ```
 /// let mut y = [0; 5];
-/// systole_cpu::int8::in_chunks(&systole_cpu::Team::new(2), &mut y, 2, 1e6, |n, part| part.fill(n));
+/// systole_cpu::int8::in_chunks(&systole_cpu::ThreadPool::new(2), &mut y, 2, 1e6, |n, part| part.fill(n));
 /// assert_eq!(y, [0, 0, 1, 1, 2]);
 /// ```
 pub fn in_chunks<T: Send>(

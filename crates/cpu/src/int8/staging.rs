@@ -16,7 +16,7 @@ pub(super) struct ConvInput {
 pub(super) const SLACK: usize = 32;
 
 impl ConvInput {
-    /// Bytes per image.
+    /// Bytes of one staged image.
     pub fn size(&self) -> usize {
         self.rows.size * self.columns.size * self.channels
     }
@@ -25,7 +25,7 @@ impl ConvInput {
         self.rows.positions * self.columns.positions
     }
 
-    /// Gathers window number `at`, counted over all images.
+    /// Gathers convolution window number `at`, counted over all images (im2col).
     ///
     /// # Safety
     /// `x` contains that image; `to` has room for the window and [`SLACK`] bytes.
@@ -101,12 +101,12 @@ impl ConvInput {
         }
     }
 
-    /// Returns rows and columns of the padded image (stride 1).
+    /// Returns rows and columns of the zero-padded image (stride 1).
     pub fn bordered(&self) -> [usize; 2] {
         [self.rows, self.columns].map(|a| a.positions + (a.window - 1) * a.dilation)
     }
 
-    /// Writes row `y` of the padded image.
+    /// Writes row `y` of the zero-padded image.
     ///
     /// # Safety
     /// `to` has room for it.

@@ -119,7 +119,7 @@ impl Int8DepthwiseConv {
         all
     }
 
-    /// Computes all images of `x` into `y`.
+    /// Computes the depthwise convolution of all images of `x` into `y`.
     pub fn run(&self, team: &ThreadPool, x: &[i8], y: &mut [i8]) {
         let (c, rows, columns) = (self.channels, self.rows, self.columns);
         let images = x.len() / (rows.size * columns.size * c);
@@ -269,7 +269,7 @@ impl Int8Pool {
         })
     }
 
-    /// Computes all images of `x` into `y`.
+    /// Pools all images of `x` into `y`.
     pub fn run(&self, team: &ThreadPool, x: &[i8], y: &mut [i8]) {
         let (c, rows, columns) = (self.channels, self.rows, self.columns);
         let line = columns.size * c;

@@ -7,7 +7,7 @@ pub fn is_channels_last(batch: usize, feature: usize, spatial: &[usize]) -> bool
     batch == 0 && feature == spatial.len() + 1 && spatial.iter().copied().eq(1..=spatial.len())
 }
 
-/// Whether it is an ungrouped forward convolution, or the gradient w.r.t. the input of one: `x: [B, …, C]` gives `[B,
+/// Whether a convolution is ungrouped and forward, or the gradient w.r.t. the input of one: `x: [B, …, C]` gives `[B,
 /// …', F]`. At least one spatial dimension.
 pub fn is_forward(c: &Convolution) -> bool {
     !c.dims.input_spatial.is_empty() && is_forward_of_any_rank(c)
@@ -22,8 +22,8 @@ pub fn is_forward_of_any_rank(c: &Convolution) -> bool {
         && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
 }
 
-/// Whether it is the gradient w.r.t. the weights of an ungrouped convolution, as autodiff builds it: `x: [B, …, C]` and
-/// `dy: [B, …', F]` give `[…, C, F]`.
+/// Whether a convolution is the gradient w.r.t. the weights of an ungrouped one, as autodiff builds it: `x: [B, …, C]`
+/// and `dy: [B, …', F]` give `[…, C, F]`.
 pub fn is_kernel_gradient(c: &Convolution) -> bool {
     let (d, n) = (&c.dims, c.dims.input_spatial.len());
     n > 0
@@ -37,7 +37,7 @@ pub fn is_kernel_gradient(c: &Convolution) -> bool {
         && d.output_spatial.iter().copied().eq(0..n)
 }
 
-/// Whether it has two spatial dimensions, stride 1, and no dilation of input or window.
+/// Whether a convolution has two spatial dimensions, stride 1, and no dilation of input or window.
 pub fn has_unit_steps(c: &Convolution) -> bool {
     let ones = |of: &[usize]| of.iter().all(|&n| n == 1);
     c.padding.len() == 2 && ones(&c.strides) && ones(&c.lhs_dilation) && ones(&c.rhs_dilation)

@@ -77,7 +77,7 @@ impl BoxCopy {
         self.dims.iter().map(|d| d.size).product()
     }
 
-    /// Copies in parallel.
+    /// Runs the strided copy in parallel.
     ///
     /// # Safety
     /// All indices are inside source and destination; no two map to the same destination element; the arrays do not
@@ -115,7 +115,7 @@ impl BoxCopy {
         cx.team.run_with(outer.div_ceil(strip), bytes as f64 * 0.1, cx.flush, &body);
     }
 
-    /// Copies on this thread, with offsets in elements added to the copy's own.
+    /// Runs the strided copy on this thread, with offsets in elements added to the copy's own.
     ///
     /// # Safety
     /// As for [`BoxCopy::run`].

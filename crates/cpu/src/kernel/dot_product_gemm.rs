@@ -204,7 +204,7 @@ pub struct RowLaneSums {
     ends: *mut f32,
 }
 
-/// GEMM `[M, K] · [N, K]ᵀ` of f32, bf16 or f16 for small N.
+/// GEMM `[M, K] · [N, K]ᵀ` of f32, bf16 or f16 for small N, by inner products along K.
 pub struct InnerProducts {
     m: usize,
     n: usize,
@@ -225,7 +225,7 @@ pub struct InnerProducts {
 }
 
 impl InnerProducts {
-    /// Returns the GEMM, or `None` if these kernels reject it.
+    /// Returns the inner-product GEMM, or `None` if these kernels reject the problem.
     pub fn new(
         ra: &OperandDims,
         rb: &OperandDims,
@@ -236,7 +236,7 @@ impl InnerProducts {
         InnerProducts::accept(ra, rb, types, epilogue, level).ok()
     }
 
-    /// Returns the GEMM, or the reason why these kernels reject it.
+    /// Returns the inner-product GEMM, or the reason why these kernels reject the problem.
     pub fn accept(
         ra: &OperandDims,
         rb: &OperandDims,

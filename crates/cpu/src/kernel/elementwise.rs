@@ -328,12 +328,12 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Whether it is JIT-compiled: [`ElementwiseProgram::run_fused`].
+    /// Whether the element-wise program is JIT-compiled: [`ElementwiseProgram::run_fused`].
     pub fn is_fused(&self) -> bool {
         matches!(self.body, ElementwiseBody::Fused(_))
     }
 
-    /// Returns the input, if the program is only one direct load without widening.
+    /// Returns the input, if the element-wise program is only one direct load without widening.
     pub fn is_plain(&self) -> Option<usize> {
         let same = |register: usize, size: usize| lane_size(self.dtypes[register]) == size;
         match &self.loads[..] {

@@ -12,12 +12,12 @@ pub struct OperandDims {
     pub inner: Vec<Dim>,
 }
 
-/// Returns the number of index combinations.
+/// Returns the number of index combinations of some dimensions.
 pub fn count(dims: &[Dim]) -> usize {
     dims.iter().map(|d| d.size).product()
 }
 
-/// Returns the element offsets of all index combinations, in row-major order.
+/// Returns the element offsets of all index combinations of some dimensions, in row-major order.
 pub fn offsets(dims: &[Dim]) -> Vec<usize> {
     let mut all = vec![0];
     for d in dims {

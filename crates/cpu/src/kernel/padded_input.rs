@@ -7,7 +7,7 @@ use crate::kernel::copy::{BoxCopy, Dim, fill};
 use smallvec::SmallVec;
 use systole_ir::TensorType;
 
-/// The padded input and its strides. Without padding and dilation the input is used in place.
+/// A convolution's padded input and its strides. Without padding and dilation the input is used in place.
 pub struct PaddedConvInput {
     /// Copy of the input into zeros; `None` if the input is used in place.
     copy: Option<BoxCopy>,

@@ -28,12 +28,13 @@ impl PartialSums {
         self.count > 1 || self.narrow.is_some()
     }
 
-    /// Returns the bytes of scratch.
+    /// Returns the bytes of scratch for the partial sums.
     pub fn bytes(&self) -> usize {
         if self.are_apart() { (self.count * self.size * 4).next_multiple_of(ALIGN) } else { 0 }
     }
 
-    /// Makes the sum accumulate into the result. Returns whether that is supported; it is not if results are rounded.
+    /// Makes the partial sums accumulate into the result. Returns whether that is supported; it is not if results are
+    /// rounded.
     pub fn add_to_result(&mut self) -> bool {
         self.onto = self.narrow.is_none();
         self.onto
@@ -44,8 +45,8 @@ impl PartialSums {
         self.onto && !self.are_apart()
     }
 
-    /// Runs `per_part` tasks for each part, with task index, input, cotangent and sums as arguments, and reduces the
-    /// parts.
+    /// Computes the partial sums: runs `per_part` tasks for each part, with task index, input, cotangent and sums as
+    /// arguments, and reduces the parts.
     ///
     /// # Safety
     /// Tasks write disjoint elements of the sums, and together all of them; `io.scratch` has [`PartialSums::bytes`]
@@ -117,7 +118,7 @@ macro_rules! kernel_of_parts {
 }
 pub(crate) use kernel_of_parts;
 
-/// Destination of a sum: overwrite, accumulate or narrow.
+/// How a sum is stored: overwrite, accumulate or narrow.
 #[derive(Clone, Copy)]
 pub enum SumStore {
     Copy,

@@ -218,7 +218,7 @@ pub struct FewRows {
 }
 
 impl FewRows {
-    /// Returns the GEMM, or the reason why these kernels reject it.
+    /// Returns the skinny GEMM, or the reason why these kernels reject the problem.
     pub fn accept(
         ra: &OperandDims,
         rb: &OperandDims,
@@ -260,7 +260,7 @@ impl FewRows {
         })
     }
 
-    /// Returns MR: the rows that a strip computes at a time.
+    /// Returns MR: the rows of the skinny GEMM that a strip computes at a time.
     pub fn rows(&self) -> usize {
         self.rows
     }

@@ -8,7 +8,7 @@ use systole_ir::interp::EvalCx;
 use systole_ir::op::{Binary, ResultTypes};
 use systole_ir::{Literal, LiteralBuilder, Op, Result, TensorType};
 
-/// Kernel that runs the interpreter's evaluation rule of one op.
+/// Fallback kernel that runs the interpreter's evaluation rule of one op.
 pub struct ReferenceKernel {
     op: Op,
     bias: bool,

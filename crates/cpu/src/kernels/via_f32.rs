@@ -1,4 +1,4 @@
-//! Runs convolutions and products of bf16 or f16 by an f32 kernel.
+//! Runs convolutions and matrix products of bf16 or f16 by an f32 kernel: widens operands, then rounds results.
 //!
 //! Operands are widened to f32, the f32 kernel runs, and results are rounded.
 
@@ -34,7 +34,8 @@ fn is_narrow(t: &TensorType) -> bool {
 }
 
 impl ViaF32 {
-    /// Binds the f32 kernel. `None` if nothing is narrow or the op is neither a convolution nor a product.
+    /// Binds an f32 kernel with conversions. `None` if no operand is a narrow float or the op is neither a convolution
+    /// nor a product.
     pub fn new(op: &Op, bias: bool, problem: &Problem<'_>) -> Result<Option<ViaF32>> {
         let Problem { step, target, .. } = *problem;
         if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {

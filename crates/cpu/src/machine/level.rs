@@ -1,4 +1,4 @@
-//! Detects which instruction-set levels this machine supports.
+//! Detects which instruction-set levels (AVX2, AVX-512, AMX …) this machine supports.
 
 use crate::simd::amx;
 use crate::simd::level::Level;
@@ -57,7 +57,7 @@ impl Level {
             Some(level) => Err(level.lacking().at(knobs::ISA.name)),
             None => Err(Error::new(ErrorKind::Config, format!("unknown instruction-set level `{asked}`"))
                 .at(knobs::ISA.name)
-                .hint(format!("use one of {}", knobs::ISA.values))),
+                .hint(format!("use one of these levels: {}", knobs::ISA.values))),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use systole_runtime::{events, trace};
 
-/// Whether runs must be timed (events or traces are on).
+/// Whether kernel runs must be timed (events or traces are on).
 #[inline]
 pub fn wanted() -> bool {
     events::wanted(2) || trace::is_on()

@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 use systole_compile::{ALIGN, Location, ProgramSchedule, Step};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
-/// A schedule with kernels, ready to run.
+/// An executor of a compiled program: schedule with bound kernels, ready to run.
 pub struct Executor {
     schedule: ProgramSchedule,
     kernels: Vec<Box<dyn Kernel>>,
@@ -29,7 +29,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Binds each step to a kernel.
+    /// Creates an executor: binds each step to a kernel.
     pub fn new(
         schedule: ProgramSchedule,
         target: CompileTarget,
@@ -119,7 +119,7 @@ impl Executor {
         }
     }
 
-    /// Runs all steps.
+    /// Runs all steps of the compiled program.
     ///
     /// # Safety
     /// `params` point to arrays of the parameters' types. `results` has an address for each result that owns its memory

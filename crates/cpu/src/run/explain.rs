@@ -10,12 +10,12 @@ use systole_ir::TensorType;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use systole_cpu::{CpuBackend, Level, Team};
+/// use systole_cpu::{CpuBackend, Level, ThreadPool};
 /// use systole_ir::{DType, GraphBuilder, TensorType};
 /// let g = GraphBuilder::new("twice");
 /// let x = g.parameter(TensorType::new(DType::F32, [4]), "x");
 /// let graph = g.finish(&[&x + &x])?;
-/// let backend = CpuBackend::with(Team::new(1), Level::Portable)?;
+/// let backend = CpuBackend::with(ThreadPool::new(1), Level::Portable)?;
 /// let steps = backend.explain(&graph, &Default::default())?;
 /// assert_eq!(steps[0].kernel.name, "elementwise/interpreted");
 /// # Ok::<(), systole_ir::Error>(())

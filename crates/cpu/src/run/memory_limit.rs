@@ -88,7 +88,7 @@ impl MemoryDemand {
         )
         .because(parts.join(", "));
         if !largest.is_empty() {
-            e = e.because(format!("its largest arrays: {}", largest.join(", ")));
+            e = e.because(format!("the largest arrays of the program: {}", largest.join(", ")));
         }
         e.hint(format!(
             "use a smaller batch (--batch-size), 16-bit values (--precision mixed_bfloat16), layers with remat = true \

@@ -20,10 +20,10 @@ pub enum Level {
 }
 
 impl Level {
-    /// All levels, lowest first.
+    /// All instruction-set levels, lowest first.
     pub const ALL: [Level; 5] = [Level::Portable, Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
-    /// Returns the name, a value of the environment variable `SYSTOLE_ISA`.
+    /// Returns the level's name, a value of the environment variable `SYSTOLE_ISA`.
     pub fn name(self) -> &'static str {
         match self {
             Level::Portable => "portable",
@@ -40,7 +40,7 @@ impl Level {
     }
 }
 
-/// Compilation target: instruction-set level, and allowed approximations.
+/// Compilation target of kernels: instruction-set level, and allowed approximations.
 #[derive(Clone, Copy, Debug)]
 pub struct CompileTarget {
     pub level: Level,
@@ -87,13 +87,13 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const FMA: bool;
 }
 
-/// See [`Level::Portable`].
+/// Code generation for [`Level::Portable`] (no vector instructions).
 #[derive(Clone, Copy)]
 pub struct Portable;
-/// See [`Level::Avx2`].
+/// Code generation for [`Level::Avx2`].
 #[derive(Clone, Copy)]
 pub struct Avx2;
-/// See [`Level::Avx512`].
+/// Code generation for [`Level::Avx512`].
 #[derive(Clone, Copy)]
 pub struct Avx512;
 

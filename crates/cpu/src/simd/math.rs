@@ -67,7 +67,8 @@ fn poly64<I: Isa, const N: usize>(x: f64, c: [f64; N]) -> f64 {
     y
 }
 
-/// Adding and subtracting this rounds to an integer, which is also in the low bits of the sum.
+/// Constant that rounds a float to an integer when added and subtracted; the integer is also in the low bits of the
+/// sum.
 pub const MAGIC: f32 = 12_582_912.0;
 const MAGIC64: f64 = 6_755_399_441_055_744.0;
 
@@ -81,13 +82,13 @@ fn power_of_two(k: i32) -> f32 {
 pub const LN_2_HIGH: f32 = 0.693_359_4;
 pub const LN_2_LOW: f32 = 2.121_944_4e-4;
 
-/// Below this range eˣ is 0 in f32, above it infinite.
+/// Range of x for eˣ in f32: below it eˣ is 0, above it infinite.
 pub const EXP_RANGE: (f32, f32) = (-104.0, 89.0);
 
-/// Polynomial (eʳ − 1 − r) / r², from Cephes `expf`.
+/// Polynomial (eʳ − 1 − r) / r² for exp, from Cephes `expf`.
 pub const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
 
-/// Polynomial of Cephes `logf`.
+/// Polynomial for log, from Cephes `logf`.
 pub const LOG: [f32; 9] = [
     7.037_683_6e-2,
     -1.151_461e-1,
@@ -100,7 +101,7 @@ pub const LOG: [f32; 9] = [
     3.333_333e-1,
 ];
 
-/// Polynomial of Cephes `tanhf`, without the leading 1.
+/// Polynomial for tanh, from Cephes `tanhf`, without the leading 1.
 pub const TANH: [f32; 5] = [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
 
 /// Numerator and denominator of erf (coefficients as in Eigen and XLA).

@@ -9,10 +9,10 @@ use crate::simd::vector::x86::{V8x32, V16x32};
 
 /// Element type of an array that a microkernel reads or writes, as a const parameter.
 pub type NarrowFormat = u8;
-/// f32: no conversion.
+/// Array format f32: no conversion.
 pub const F32: NarrowFormat = 0;
 pub const BF16: NarrowFormat = 1;
-/// f16, converted by instructions (F16C, AVX-512). They keep subnormal numbers, whatever the mode.
+/// Array format f16, converted by instructions (F16C, AVX-512). They keep subnormal numbers, whatever the mode.
 pub const F16: NarrowFormat = 2;
 
 /// Conversions of f32 vectors from and to a narrow format `F`. A rounded vector stays f32; its values are representable

@@ -9,7 +9,7 @@ use crate::simd::level::Level;
 use crate::simd::math;
 use systole_ir::DType;
 
-/// One panel to pack: source `[lanes, products]`, destination `[k, fill]`.
+/// Arguments of packing one GEMM panel: source `[lanes, products]`, destination `[k, fill]`.
 pub struct PanelArgs<T> {
     /// Source of lane 0, first element along K.
     pub src: *const u8,
@@ -34,7 +34,7 @@ pub struct PanelArgs<T> {
 /// lanes, and that the CPU has the level's instructions.
 pub type PackFn<T> = unsafe fn(&[PanelArgs<T>]);
 
-/// Layout of a group of integers.
+/// Layout of a group of integers in a GEMM panel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IntegerGroup {
     /// Four bytes, unchanged.
@@ -237,7 +237,7 @@ mod x86 {
         unsafe fn load8(p: *const u8) -> __m256;
     }
 
-    /// f32, or any four bytes.
+    /// Word source for packing: f32, or any four bytes.
     pub struct WordLoad;
     impl VectorLoad for WordLoad {
         type Cell = UnconvertedCell;
@@ -399,7 +399,7 @@ pub(crate) mod avx512 {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) };
     }
 
-    /// Transposes 16 × 16 words.
+    /// Transposes a block of 16 × 16 32-bit words.
     #[inline(always)]
     pub unsafe fn transposed_words(r: [__m512i; 16]) -> [__m512i; 16] {
         // SAFETY: the caller has AVX-512; both vector types have the same size, and any bits are valid.
@@ -439,7 +439,7 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Packs pairs of bf16, for adjacent panels of one source.
+    /// Packs pairs of bf16 along K, for adjacent GEMM panels of one source.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub unsafe fn halves(panels: &[PanelArgs<f32>]) {
         let Some(first) = panels.first() else { return };
@@ -492,7 +492,7 @@ pub(crate) mod avx512 {
         }
     }
 
-    /// Packs groups of four bytes.
+    /// Packs groups of four bytes along K, for adjacent GEMM panels of one source.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub unsafe fn quads<const FLIP: u32>(panels: &[PanelArgs<i32>]) {
         // SAFETY: guaranteed by the contract of `PackFn`.

@@ -5,7 +5,7 @@
 use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::loops::lanes_mut;
 
-/// Returns the low and the high 32 bits.
+/// Returns the low and the high 32 bits of a 64-bit integer.
 pub fn halves(x: u64) -> [u32; 2] {
     [x as u32, (x >> 32) as u32]
 }

@@ -15,7 +15,7 @@ use systole_ir::DType;
 
 /// Channels compared at a time; their state stays in L1.
 const LANES: usize = 64;
-/// Arguments: a row of adjacent windows, channels innermost. Strides are in elements.
+/// Arguments of max pooling: a row of adjacent windows, channels innermost. Strides are in elements.
 pub struct PoolRowArgs {
     /// Window height and width.
     pub window: [usize; 2],

@@ -95,7 +95,7 @@ impl<T: ReduceElement, F: ReduceFn<T>> TileLoop for ReduceShortRows<T, F> {
     }
 }
 
-/// All loops of one reduction.
+/// All loops of one reduction op (accumulate, combine, reduce) for an element type.
 #[derive(Clone, Copy)]
 pub struct ReduceLoops {
     /// Loop [`ReduceToLanes`].

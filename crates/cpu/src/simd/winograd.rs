@@ -10,10 +10,10 @@ use crate::simd::vector::{Portable32, Vector};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86;
 
-/// Elements of a transformed tile, 4×4.
+/// Elements of a Winograd-transformed tile, 4×4.
 pub const COMPONENTS: usize = 16;
 
-/// Input tiles to transform, and the destination. Strides are in elements.
+/// Input tiles of a Winograd transform, and the destination. Strides are in elements.
 pub struct InputTiles {
     /// First elements of the `count` tiles, as offsets from `from`; row and column strides; channels to transform.
     pub from: *const f32,
@@ -65,7 +65,7 @@ pub struct FilterTransforms {
     pub add: bool,
 }
 
-/// Winograd transforms of one level.
+/// Function table of the Winograd transforms at one instruction-set level.
 #[derive(Clone, Copy)]
 pub struct WinogradTransforms {
     /// Input transform `Bᵀ d B`.

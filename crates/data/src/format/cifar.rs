@@ -11,7 +11,7 @@ use systole_base::{Error, ErrorKind, Literal, Result};
 const SIDE: usize = 32;
 const PLANE: usize = SIDE * SIDE;
 
-/// CIFAR variant.
+/// CIFAR file format: CIFAR-10 or CIFAR-100.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CifarVariant {
     /// CIFAR-10: ten classes.
@@ -20,7 +20,7 @@ pub enum CifarVariant {
     Hundred,
 }
 
-/// Reads batch files: `→ ui8[N, 32, 32, 3], i32[N]`.
+/// Reads CIFAR batch files: `→ ui8[N, 32, 32, 3], i32[N]`.
 ///
 /// # Errors
 /// `Io` if a file cannot be read; `Data` if its size is not a multiple of the record size, or a label is out of range.

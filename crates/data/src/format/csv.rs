@@ -2,8 +2,8 @@
 
 use systole_base::{Error, ErrorKind, Result};
 
-/// Parses the record at the start of `text`: returns its fields and its length in bytes including the line end. Returns
-/// `None` if the text ends within a quoted field, so that more of it is needed.
+/// Parses the CSV record at the start of `text`: returns its fields and its length in bytes including the line end.
+/// Returns `None` if the text ends within a quoted field, so that more of it is needed.
 pub fn record(text: &str, separator: char) -> Option<(Vec<String>, usize)> {
     let (mut fields, mut field) = (Vec::new(), String::new());
     let mut is_quoted = false;
@@ -36,12 +36,12 @@ pub fn record(text: &str, separator: char) -> Option<(Vec<String>, usize)> {
     Some((fields, text.len()))
 }
 
-/// Whether a cell is a missing value. `nan` is not: it is a non-finite value.
+/// Whether a CSV cell is a missing value. `nan` is not: it is a non-finite value.
 pub fn is_missing(cell: &str) -> bool {
     ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?"].contains(&cell.trim())
 }
 
-/// Parses a cell as a boolean.
+/// Parses a CSV cell as a boolean.
 pub fn boolean(cell: &str) -> Option<bool> {
     let cell = cell.trim();
     let is = |word: &str| cell.eq_ignore_ascii_case(word);
@@ -54,7 +54,8 @@ pub fn comma_number(cell: &str) -> Option<f64> {
     (!cell.contains('.') && cell.matches(',').count() == 1).then(|| cell.replace(',', ".").parse().ok())?
 }
 
-/// Returns unique column names for a header: trimmed, unnamed columns by index, duplicates with a suffix (`a`, `a_1`).
+/// Returns unique column names for a CSV header: trimmed, unnamed columns by index, duplicates with a suffix (`a`,
+/// `a_1`).
 pub fn names(header: &[String]) -> Vec<String> {
     let mut all: Vec<String> = Vec::with_capacity(header.len());
     for (i, field) in header.iter().enumerate() {

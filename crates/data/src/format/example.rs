@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
 
-/// Description of one feature and its parsed form.
+/// Description of one feature of a tf.train.Example, and the array it is parsed to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeatureSpec {
     /// `T[shape]` from a list of exactly that many numbers (tf.io.FixedLenFeature).
@@ -88,12 +88,12 @@ pub struct FeatureSpecs {
 }
 
 impl FeatureSpecs {
-    /// Creates an empty list.
+    /// Creates an empty list of features.
     pub fn new() -> FeatureSpecs {
         FeatureSpecs::default()
     }
 
-    /// Adds a feature.
+    /// Adds a feature to the list.
     pub fn with(mut self, name: impl Into<Arc<str>>, feature: FeatureSpec) -> FeatureSpecs {
         self.list.push((name.into(), feature));
         self
@@ -119,7 +119,7 @@ impl FeatureSpecs {
         self.with(name, FeatureSpec::Raw { ty: TensorType::new(dtype, shape) })
     }
 
-    /// Iterates over names and features, in order.
+    /// Iterates over feature names and descriptions, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &FeatureSpec)> {
         self.list.iter().map(|(n, f)| (&**n, f))
     }
@@ -133,7 +133,7 @@ impl FeatureSpecs {
         FeatureSpecs { list: spec.fields().map(|(name, ty)| (name.into(), feature(ty))).collect() }
     }
 
-    /// Infers the features of a record, for inspecting unknown files.
+    /// Infers the features of a tf.train.Example record, for inspecting unknown files.
     pub fn guess(record: &[u8]) -> Result<FeatureSpecs> {
         let mut found = FeatureSpecs::new();
         let mut entries = Vec::new();
@@ -460,7 +460,7 @@ fn some(list: FeatureValues<'_>) -> Result<FeatureValues<'_>> {
 }
 
 fn absent() -> Error {
-    Error::new(ErrorKind::Data, "the record lacks the feature")
+    Error::new(ErrorKind::Data, "the record lacks the requested feature")
         .hint("check the name, or set a default for the feature; `systole data inspect` shows the features of a file")
 }
 
@@ -570,7 +570,7 @@ fn integers_array(values: &[i64]) -> Result<Literal> {
 fn shaped(x: Literal, shape: Shape) -> Result<Literal> {
     let expected = shape.checked_elements();
     if expected != Some(x.ty().elements()) {
-        return Err(Error::new(ErrorKind::Data, format!("expected {} of shape {shape}", x.dtype()))
+        return Err(Error::new(ErrorKind::Data, format!("expected a feature of type {} and shape {shape}", x.dtype()))
             .because(format!("the record has {} values", x.ty().elements())));
     }
     x.reshape(shape)
@@ -655,7 +655,7 @@ pub fn parse_sequence_example(
 }
 
 impl Dataset {
-    /// Maps `record: ui8[n]` to its features with [`parse_example`].
+    /// Maps `record: ui8[n]` to the features of the tf.train.Example in it, with [`parse_example`].
     pub fn parse_example(&self, features: FeatureSpecs) -> Dataset {
         self.map(parse_example(features))
     }
@@ -728,7 +728,7 @@ fn feature(text: &str) -> Option<FeatureSpec> {
 fn unreadable(text: &str) -> Error {
     let shown: String = text.chars().take(60).collect();
     Error::new(ErrorKind::Config, format!("expected a list of features, got {shown:?}"))
-        .hint("write it as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
+        .hint("write features as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
 }
 
 // Names of the previous version.
@@ -850,7 +850,7 @@ mod tests {
         assert_eq!(s.get("fr").unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(s.get("tok/row_splits").unwrap().as_slice::<i64>().unwrap(), [0, 2, 3, 3]);
         for (steps, why) in
-            [("fr: f32[3]", "shape"), ("other: f32[1]", "lacks the feature"), ("tok: f32[?]", "floats")]
+            [("fr: f32[3]", "shape"), ("other: f32[1]", "lacks the requested feature"), ("tok: f32[?]", "floats")]
         {
             let e = features(steps).parse(&sequence()).unwrap_err().to_string();
             assert!(e.contains(why) && e.contains("sequence feature"), "{e}");
@@ -861,7 +861,7 @@ mod tests {
     fn wrong_expectations_are_named() {
         for (features, parts) in [
             ("label: i64[2]", &["feature label", "1 values"][..]),
-            ("lable: i64[]", &["lacks the feature", "feature lable"]),
+            ("lable: i64[]", &["lacks the requested feature", "feature lable"]),
             ("label: f32[]", &["expected floats", "a list of integers"]),
             ("image: ui8[2, 3]", &["feature image", "4 bytes"]),
             ("w: f32[?, 3]", &["rows"]),

@@ -41,7 +41,7 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     parse(name, bytes.len() as u64, bytes)
 }
 
-/// Writes an array as IDX. `gzip` compresses without a time stamp, so equal arrays yield equal files.
+/// Writes an array as an IDX file. `gzip` compresses without a time stamp, so equal arrays yield equal files.
 ///
 /// # Errors
 /// If IDX does not support the element type, a size exceeds u32, or the file cannot be written.
@@ -101,7 +101,7 @@ pub fn check_labels(
         None => Ok(()),
         Some(i) => Err(Error::new(ErrorKind::Data, format!("label {} is out of range", label(i)))
             .at(format!("{labels_name}, label {i}, byte {}", 8 + i * labels.dtype().size()))
-            .because(format!("the dataset has {num_classes} classes, 0 to {}", num_classes.saturating_sub(1)))
+            .because(format!("the dataset has {num_classes} classes, so labels must be 0 to {}", num_classes.saturating_sub(1)))
             .hint("check the file: it is damaged or belongs to another dataset")),
     }
 }
@@ -118,9 +118,9 @@ const TYPES: [(u8, DType); 6] = [
 fn parse(name: &str, size: u64, mut input: impl BufRead) -> Result<Literal> {
     let start = input.fill_buf().map_err(|e| Error::io("cannot read", name, e))?;
     if start.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the file is empty")
+        return Err(Error::new(ErrorKind::Data, "the IDX file is empty")
             .at(name)
-            .hint("download the file again"));
+            .hint("download the IDX file again"));
     }
     // An IDX file cannot start with 1f, so a file truncated after one byte is reported as gzip.
     if start[0] == 0x1f {
@@ -252,7 +252,7 @@ impl<R: Read> IdxByteSource<'_, R> {
         Error::new(ErrorKind::Data, what)
             .at(format!("{}, byte {}{unpacked}", self.name, self.offset))
             .because(why)
-            .hint("download the file again")
+            .hint("download the IDX file again")
     }
 }
 

@@ -100,7 +100,7 @@ fn raw(bytes: &[u8]) -> Result<RawNpyArray> {
     let NpyHeader { descr, is_fortran, dims, data } = split(bytes)?;
     let refused = || {
         Error::new(ErrorKind::Data, format!("NumPy type {descr:?} is not supported"))
-            .hint("convert it to numbers or booleans")
+            .hint("convert the array to numbers or booleans")
     };
     let (order, kind) = descr.split_at_checked(1).ok_or_else(refused)?;
     let (letter, size) = kind.split_at_checked(1).ok_or_else(refused)?;
@@ -187,7 +187,7 @@ struct NpyHeader<'a> {
 fn wrong(why: &str) -> Error {
     Error::new(ErrorKind::Data, "invalid .npy file")
         .because(why)
-        .hint("save it again with numpy.save, allow_pickle=False")
+        .hint("save the array again with numpy.save, allow_pickle=False")
 }
 
 fn split(bytes: &[u8]) -> Result<NpyHeader<'_>> {
@@ -208,7 +208,7 @@ fn parse(bytes: &[u8]) -> Result<Literal> {
     let NpyHeader { descr, is_fortran, dims, data } = split(bytes)?;
     let (dtype, is_big) = dtype_of(&descr).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("NumPy type {descr:?} is not supported"))
-            .hint("convert it to bool, an integer, float16, float32 or float64")
+            .hint("convert the array to bool, an integer, float16, float32 or float64")
     })?;
     let ty = TensorType::new(dtype, dims);
     let expected = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
@@ -281,7 +281,7 @@ fn from_fortran(bytes: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
 /// For bf16, which NumPy does not support.
 pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
     let Some((kind, dtype)) = TYPES.iter().find(|(_, dtype)| *dtype == x.dtype()) else {
-        return Err(Error::new(ErrorKind::Data, "NumPy does not support bf16").hint("cast it to f32"));
+        return Err(Error::new(ErrorKind::Data, "NumPy does not support bf16").hint("cast the array to f32"));
     };
     let order = if dtype.size() == 1 { "|" } else { "<" };
     Ok([&head(&format!("{order}{kind}"), x.shape())?[..], x.bytes()].concat())

@@ -37,7 +37,7 @@ impl<'a> ProtoFields<'a> {
         Ok((tag >> 3, value))
     }
 
-    /// Returns the next varint of a packed list; `None` at its end.
+    /// Returns the next varint of a packed protobuf list; `None` at its end.
     pub fn packed(&mut self) -> Result<Option<u64>> {
         if self.rest.is_empty() { Ok(None) } else { self.varint().map(Some) }
     }

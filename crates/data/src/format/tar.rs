@@ -7,7 +7,7 @@ const BLOCK: usize = 512;
 /// Maximum length of a name.
 const LONGEST_NAME: u64 = 1 << 16;
 
-/// Sequential reader of the files of an archive.
+/// Sequential reader of the files of a TAR archive.
 pub struct TarReader<R> {
     input: R,
     name: String,
@@ -15,7 +15,7 @@ pub struct TarReader<R> {
     offset: u64,
 }
 
-/// File in an archive.
+/// File in a TAR archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TarEntry {
     /// Path in the archive.
@@ -27,12 +27,12 @@ pub struct TarEntry {
 }
 
 impl<R: Read> TarReader<R> {
-    /// Creates a reader of `input`, which is at byte `offset` of the archive; `name` is used in messages.
+    /// Creates a TAR reader of `input`, which is at byte `offset` of the archive; `name` is used in messages.
     pub fn new(name: &str, input: R, offset: u64) -> TarReader<R> {
         TarReader { input, name: name.into(), offset }
     }
 
-    /// Returns the next file, or `None` at the end; skips directories, links etc.
+    /// Returns the next file of the TAR archive, or `None` at the end; skips directories, links etc.
     ///
     /// # Errors
     /// If the archive is damaged or truncated: nothing after that can be read.
@@ -58,7 +58,7 @@ impl<R: Read> TarReader<R> {
                 + 8 * u64::from(b' ');
             if sum != expected {
                 return Err(damaged("a header does not match its checksum")
-                    .because(format!("expected {expected}, found {sum}")));
+                    .because(format!("expected the header checksum {expected}, found {sum}")));
             }
             let size =
                 octal(&header[124..136]).ok_or_else(|| damaged("the size of a file is not a number"))?;
@@ -164,7 +164,7 @@ fn pax_path(text: &str) -> Option<String> {
     text.lines().find_map(|l| Some(l.split_once(' ')?.1.strip_prefix("path=")?.to_string()))
 }
 
-/// Returns the archive entry of a file.
+/// Returns the TAR archive entry of a file: header and padded data.
 pub fn frame(path: &str, data: &[u8]) -> Vec<u8> {
     let mut header = [0u8; BLOCK];
     let name = &path.as_bytes()[..path.len().min(100)];

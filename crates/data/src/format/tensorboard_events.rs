@@ -21,7 +21,7 @@ const DT_FLOAT: u64 = 1;
 const DT_DOUBLE: u64 = 2;
 const DT_STRING: u64 = 7;
 
-/// Value of a tag at one step.
+/// Value of a TensorBoard tag at one step: scalar, histogram, image or text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SummaryValue {
     /// Scalar, written as float32.
@@ -41,7 +41,7 @@ pub enum SummaryValue {
     },
 }
 
-/// Value of a hyperparameter.
+/// Value of a hyperparameter in TensorBoard.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HParamValue {
     /// Number.
@@ -52,7 +52,7 @@ pub enum HParamValue {
     Bool(bool),
 }
 
-/// Graph node: name (with `/` for scopes), op, inputs and a description.
+/// Node of a TensorBoard graph: name (with `/` for scopes), op, inputs and a description.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorBoardGraphNode {
     /// Name of the node.
@@ -96,12 +96,12 @@ impl ProtoMessageWriter {
     }
 }
 
-/// Returns the seconds since the Unix epoch, as stored in events.
+/// Returns the seconds since the Unix epoch, as stored in TensorBoard events.
 pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
-/// Whether the file name is that of an event file.
+/// Whether a file name is that of a TensorBoard event file.
 pub fn is_event_file(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
@@ -134,14 +134,14 @@ fn put_event(out: &mut Vec<u8>, step: u64, field: u64, content: &[u8]) {
     let _ = frame(out, &event.0);
 }
 
-/// Appends the header of an event file.
+/// Appends the header of a TensorBoard event file.
 pub fn put_header(out: &mut Vec<u8>) {
     let event = ProtoMessageWriter::default().double(1, now()).text(3, "brain.Event:2");
     let event = event.message(10, ProtoMessageWriter::default().text(1, "systole"));
     let _ = frame(out, &event.0);
 }
 
-/// Appends the value of a tag at a step.
+/// Appends the value of a TensorBoard tag at a step.
 pub fn put_value(out: &mut Vec<u8>, step: u64, tag: &str, value: &SummaryValue) {
     let (plugin, class, tensor) = match value {
         SummaryValue::Scalar(x) => {
@@ -175,7 +175,7 @@ pub fn put_session_start(out: &mut Vec<u8>, hparams: &[(String, HParamValue)]) {
     put_session(out, "_hparams_/session_start_info", 3, info.double(5, now()));
 }
 
-/// Appends the end of a run.
+/// Appends the TensorBoard event of a run's end.
 pub fn put_session_end(out: &mut Vec<u8>) {
     const SUCCESS: u64 = 1;
     let info = ProtoMessageWriter::default().varint(1, SUCCESS).double(2, now());
@@ -187,7 +187,7 @@ fn put_session(out: &mut Vec<u8>, tag: &str, field: u64, info: ProtoMessageWrite
     put_summary(out, 0, tag, metadata("hparams", &content.0), tensor(DT_FLOAT, &[0]));
 }
 
-/// Appends a graph.
+/// Appends a graph to a TensorBoard event file.
 pub fn put_graph(out: &mut Vec<u8>, step: u64, nodes: &[TensorBoardGraphNode]) {
     let graph = nodes.iter().fold(ProtoMessageWriter::default(), |graph, node| {
         let message = ProtoMessageWriter::default().text(1, &node.name).text(2, &node.op);

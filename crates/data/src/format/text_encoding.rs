@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Text encoding.
+/// Text encoding: UTF-8, Latin-1, Windows-1252 or UTF-16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextEncoding {
     /// UTF-8.
@@ -53,7 +53,7 @@ impl FromStr for TextEncoding {
         NAMES.iter().find(|(known, _)| *known == lower).map(|(_, encoding)| *encoding).ok_or_else(|| {
             let known: Vec<&str> = NAMES[..NAMED].iter().map(|(known, _)| *known).collect();
             Error::new(ErrorKind::Config, format!("unknown encoding `{name}`"))
-                .hint(format!("use one of: {}", known.join(", ")))
+                .hint(format!("use one of these encodings: {}", known.join(", ")))
         })
     }
 }
@@ -75,12 +75,12 @@ impl TextEncoding {
         }
     }
 
-    /// Whether code units have two bytes, so that lines can be found only after decoding.
+    /// Whether the encoding's code units have two bytes, so that lines can be found only after decoding.
     pub fn is_wide(self) -> bool {
         matches!(self, TextEncoding::Utf16Le | TextEncoding::Utf16Be)
     }
 
-    /// Decodes text of an encoding with single bytes; UTF-16 is expected as UTF-8.
+    /// Decodes text of an encoding with single bytes. UTF-16 must have been converted to UTF-8 before.
     ///
     /// # Errors
     /// If the text should be UTF-8 and is not.
@@ -154,7 +154,7 @@ pub(crate) fn not_utf8(bytes: &[u8], at: usize) -> Error {
     let tail: String = before.chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect();
     let byte = bytes.get(at).copied().unwrap_or_default();
     Error::new(ErrorKind::Data, "invalid UTF-8 text")
-        .because(format!("byte {byte:#04x} follows {tail:?}"))
+        .because(format!("the invalid byte {byte:#04x} follows the text {tail:?}"))
         .hint(
             "set the encoding: data.records.encoding=windows-1252 (latin1, utf-16); or save the file as UTF-8: iconv -f \
              WINDOWS-1252 -t UTF-8 OLD > NEW",

@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use systole_base::{Error, ErrorKind, Result};
 
-/// Number of bytes before a record's data.
+/// Number of bytes before a TFRecord record's data.
 pub const HEADER: usize = 12;
-/// Number of bytes after a record's data.
+/// Number of bytes after a TFRecord record's data.
 pub const FOOTER: usize = 4;
 /// Read block size: blocks of a few files together fit into a core's cache until their records are copied. The fuzzer's
 /// inputs are small and should also cross block boundaries.
@@ -43,7 +43,7 @@ pub enum TfRecordCompression {
     Zlib,
 }
 
-/// Policy for damaged records.
+/// Policy for damaged TFRecord records: fail, skip or quarantine.
 #[derive(Clone, Default)]
 pub enum OnCorrupt {
     /// Yield an error in the record's position. Later records follow if they can be found without guessing.
@@ -71,7 +71,7 @@ impl fmt::Debug for OnCorrupt {
     }
 }
 
-/// Report file for damaged records.
+/// Report file for damaged TFRecord records.
 #[derive(Clone, Debug)]
 pub struct Quarantine {
     path: Arc<PathBuf>,
@@ -108,7 +108,7 @@ impl Quarantine {
     }
 }
 
-/// Damaged record: location, problem, and checksums if they differ.
+/// Damaged TFRecord record: location, problem, and checksums if they differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorruptRecord {
     /// Name of the file.
@@ -139,10 +139,10 @@ fn hex(crc: u32) -> String {
 impl From<CorruptRecord> for Error {
     fn from(d: CorruptRecord) -> Error {
         let e = Error::new(ErrorKind::Data, d.what.clone())
-            .at(format!("{}, record {}, byte {}", d.file, d.record, d.offset));
+            .at(format!("the damaged record is in {}, record {}, byte {}", d.file, d.record, d.offset));
         let e = match d.crc {
             Some((expected, found)) => {
-                e.because(format!("expected CRC {}, found {}", hex(expected), hex(found)))
+                e.because(format!("expected the checksum CRC {}, found {}", hex(expected), hex(found)))
             }
             None => e,
         };
@@ -160,7 +160,7 @@ pub fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Reader of the records of one file.
+/// Reader of the records of one TFRecord file.
 pub struct TfRecordReader {
     file: Arc<str>,
     window: ReadWindow,
@@ -171,7 +171,7 @@ pub struct TfRecordReader {
 }
 
 impl TfRecordReader {
-    /// Opens a file.
+    /// Opens a TFRecord file.
     ///
     /// # Errors
     /// `Io` if it cannot be opened or read.
@@ -212,7 +212,7 @@ impl TfRecordReader {
         ))
     }
 
-    /// Reads from memory; `name` is used in messages.
+    /// Reads TFRecord records from memory; `name` is used in messages.
     pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> TfRecordReader {
         let packed = |input| TfRecordReader::new(name.into(), RecordBytes::Packed(input), on_corrupt);
         match detect(&bytes) {
@@ -235,7 +235,7 @@ impl TfRecordReader {
         TfRecordReader { file: name.into(), window, record: 0, on_corrupt, left_out: 0, over: false }
     }
 
-    /// Returns the next record's data; `None` at the end.
+    /// Returns the data of the next TFRecord record; `None` at the end.
     ///
     /// # Errors
     /// A damaged record, unless the policy skips it; I/O errors.
@@ -272,7 +272,7 @@ impl TfRecordReader {
         [self.window.offset, self.record, self.left_out]
     }
 
-    /// Counts records skipped elsewhere against the quota.
+    /// Counts damaged records that were skipped elsewhere against the quota.
     pub fn carry(&mut self, left_out: u64) {
         self.left_out = left_out;
     }
@@ -561,7 +561,7 @@ fn detect(start: &[u8]) -> TfRecordCompression {
     }
 }
 
-/// Writer of the records of one file, under a temporary name until it is complete.
+/// Writer of the records of one TFRecord file, under a temporary name until it is complete.
 pub struct TfRecordWriter<F: FileSystem = OsFileSystem> {
     out: TfRecordOutput<F>,
     path: PathBuf,
@@ -574,7 +574,7 @@ enum TfRecordOutput<F: FileSystem> {
 }
 
 impl TfRecordWriter {
-    /// Starts a file, which appears under its name on [`TfRecordWriter::finish`].
+    /// Starts a TFRecord file, which appears under its name on [`TfRecordWriter::finish`].
     pub fn create(path: impl AsRef<Path>, compression: TfRecordCompression) -> Result<TfRecordWriter> {
         TfRecordWriter::create_on(OsFileSystem, path, compression)
     }
@@ -598,7 +598,7 @@ impl<F: FileSystem> TfRecordWriter<F> {
         Ok(TfRecordWriter { out, path })
     }
 
-    /// Appends a record.
+    /// Appends a record to the TFRecord file.
     pub fn write(&mut self, data: &[u8]) -> Result<()> {
         let written = match &mut self.out {
             TfRecordOutput::Plain(w) => frame(w, data),
@@ -609,7 +609,7 @@ impl<F: FileSystem> TfRecordWriter<F> {
             .map_err(|e| Error::io("cannot write", &self.path, e).hint("free disk space, or write elsewhere"))
     }
 
-    /// Syncs the file and renames it to its final name.
+    /// Syncs the TFRecord file and renames it to its final name.
     pub fn finish(self) -> Result<()> {
         let buffered = match self.out {
             TfRecordOutput::Plain(w) => Ok(w),
@@ -622,7 +622,7 @@ impl<F: FileSystem> TfRecordWriter<F> {
     }
 }
 
-/// Writes a record with its length and checksums.
+/// Writes one TFRecord record with its length and checksums.
 pub fn frame(out: &mut (impl Write + ?Sized), data: &[u8]) -> io::Result<()> {
     let len = (data.len() as u64).to_le_bytes();
     out.write_all(&len)?;

@@ -30,7 +30,7 @@ pub(crate) fn entries(bytes: &[u8]) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(out)
 }
 
-/// Archive whose entries are decompressed on demand.
+/// ZIP archive whose entries are decompressed on demand.
 ///
 /// ```
 /// use systole_data::format::zip::{StoredZipEntry, ZipArchive, archive};
@@ -46,7 +46,7 @@ pub struct ZipArchive<'a> {
 }
 
 impl<'a> ZipArchive<'a> {
-    /// Reads the central directory.
+    /// Opens a ZIP archive: reads its central directory.
     ///
     /// # Errors
     /// If it is damaged, truncated or encrypted.
@@ -62,12 +62,12 @@ impl<'a> ZipArchive<'a> {
         Ok(ZipArchive { zip, entries })
     }
 
-    /// Returns the names of the entries, in directory order.
+    /// Returns the names of the ZIP archive's entries, in directory order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|e| e.name.as_str())
     }
 
-    /// Reads an entry; `None` if there is none with this name.
+    /// Reads an entry of the ZIP archive; `None` if there is none with this name.
     ///
     /// # Errors
     /// If it is damaged, or its size exceeds `limit` bytes.
@@ -195,7 +195,7 @@ impl ZipBytes<'_> {
     }
 }
 
-/// File to store in an archive uncompressed.
+/// File to store in a ZIP archive uncompressed.
 pub struct StoredZipEntry<'a> {
     /// Name in the archive.
     pub name: String,
@@ -208,7 +208,7 @@ pub struct StoredZipEntry<'a> {
 /// Sizes from this value on are stored in an extra field (ZIP64).
 const LARGE: u64 = 0xffff_ffff;
 
-/// Returns consecutive parts of an archive with these files.
+/// Returns consecutive parts of a ZIP archive with these files.
 pub fn archive(files: Vec<StoredZipEntry<'_>>) -> Vec<Cow<'_, [u8]>> {
     let (mut parts, mut directory, mut at) = (Vec::new(), Vec::new(), 0u64);
     let count = files.len() as u64;

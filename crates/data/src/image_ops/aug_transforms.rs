@@ -50,7 +50,7 @@ impl Default for AugTransforms {
 }
 
 impl AugTransforms {
-    /// Returns options with every part disabled.
+    /// Returns `aug_transforms` options with every augmentation disabled.
     pub fn none() -> AugTransforms {
         AugTransforms {
             do_flip: false,

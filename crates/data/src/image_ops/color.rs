@@ -29,13 +29,13 @@ impl HostArray {
         self.then(|x| on_ground(&x, ground as f32))
     }
 
-    /// Adds `delta` to all values (in 0..1).
+    /// Adds `delta` to all pixel values (in 0..1).
     #[track_caller]
     pub fn adjust_brightness(self, delta: f64) -> HostArray {
         self.toned("adjust_brightness", move |values, _| values.iter_mut().for_each(|v| *v += delta as f32))
     }
 
-    /// Scales the distance from each channel's mean by `factor`.
+    /// Scales each pixel's distance from its channel's mean by `factor`.
     #[track_caller]
     pub fn adjust_contrast(self, factor: f64) -> HostArray {
         self.toned("adjust_contrast", move |values, c| {

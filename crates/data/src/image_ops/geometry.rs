@@ -46,7 +46,7 @@ impl HostArray {
         })
     }
 
-    /// Flips left to right.
+    /// Flips an image left to right.
     #[track_caller]
     pub fn flip_left_right(self) -> HostArray {
         self.then(|x| {
@@ -55,7 +55,7 @@ impl HostArray {
         })
     }
 
-    /// Flips upside down.
+    /// Flips an image upside down.
     #[track_caller]
     pub fn flip_up_down(self) -> HostArray {
         self.then(|x| {
@@ -64,7 +64,7 @@ impl HostArray {
         })
     }
 
-    /// Rotates counter-clockwise by `turns` right angles.
+    /// Rotates an image counter-clockwise by `turns` right angles.
     #[track_caller]
     pub fn rot90(self, turns: usize) -> HostArray {
         self.then(|x| {
@@ -78,8 +78,8 @@ impl HostArray {
         })
     }
 
-    /// Rotates counter-clockwise about the center, with bilinear interpolation; the size stays, pixels from outside are
-    /// 0.
+    /// Rotates an image counter-clockwise about the center, with bilinear interpolation; the size stays, pixels from
+    /// outside are 0.
     #[track_caller]
     pub fn rotate(self, degrees: f64) -> HostArray {
         let (sin, cos) = degrees.to_radians().sin_cos();
@@ -93,19 +93,19 @@ impl HostArray {
         self.then(|x| affine(&x, matrix, shift))
     }
 
-    /// Flips left to right with probability 0.5.
+    /// Flips an image left to right with probability 0.5.
     #[track_caller]
     pub fn random_flip_left_right(self, rng: &mut RandomStream) -> HostArray {
         if rng.below(2) == 1 { self.flip_left_right() } else { self }
     }
 
-    /// Flips upside down with probability 0.5.
+    /// Flips an image upside down with probability 0.5.
     #[track_caller]
     pub fn random_flip_up_down(self, rng: &mut RandomStream) -> HostArray {
         if rng.below(2) == 1 { self.flip_up_down() } else { self }
     }
 
-    /// Crops a random part: `x: T[H, W, C] → T[height, width, C]`.
+    /// Crops a random part of an image: `x: T[H, W, C] → T[height, width, C]`.
     #[track_caller]
     pub fn random_crop(self, height: usize, width: usize, rng: &mut RandomStream) -> HostArray {
         let draws = [rng.uniform_f64(), rng.uniform_f64()];

@@ -6,7 +6,7 @@ use crate::host_array::{bad, unfilled};
 use crate::simd16::*;
 use systole_base::{DType, Literal, Result};
 
-/// Resizing method; the results are tf.image.resize's, with half-pixel centers.
+/// Image resizing method; the results are tf.image.resize's, with half-pixel centers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resize {
     /// Bilinear: the nearest 2 × 2 pixels (TensorFlow's default).

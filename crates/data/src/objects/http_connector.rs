@@ -1,4 +1,4 @@
-//! HTTP transport, request signing and a blocking executor for the crate `object_store`.
+//! HTTP transport, request signing and a blocking executor for the object-store client (crate `object_store`).
 //!
 //! See [`HttpConnection`], [`RequestSigner`] and [`block_on`].
 
@@ -22,7 +22,7 @@ const LONGEST_ANSWER: u64 = 64 << 20;
 /// Maximum wait between attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Retry policy: number of attempts and timeouts.
+/// Retry policy of object-store requests: number of attempts and timeouts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryPolicy {
     /// Maximum number of attempts per request.

@@ -34,8 +34,9 @@ struct Bucket {
 /// Known buckets, so that access tokens are requested only once.
 static BUCKETS: Mutex<BTreeMap<String, Arc<Bucket>>> = Mutex::new(BTreeMap::new());
 
-/// Configures access to a bucket for this process, with settings named as in the crate `object_store` (`endpoint`,
-/// `region`, `access_key_id`, `skip_signature`; `base_url`, `bearer_token`). They override the environment.
+/// Configures access to an object-store bucket for this process, with settings named as in the crate `object_store`
+/// (`endpoint`, `region`, `access_key_id`, `skip_signature`; `base_url`, `bearer_token`). They override the
+/// environment.
 ///
 /// ```no_run
 /// use systole_data::objects::{RetryPolicy, configure};
@@ -115,8 +116,8 @@ impl Bucket {
                 .because("the store does not accept the credentials (401)")
                 .hint(hint_for_credentials(&self.name)),
             object_store::Error::Precondition { .. } => error
-                .because("the object changed while it was being read (412)")
-                .hint("restore it, or start a new run with the current object"),
+                .because("the object in the object store changed while it was being read (412)")
+                .hint("restore the previous object, or start a new run with the current object"),
             other => {
                 let why = chain(other);
                 // The metadata servers of cloud machines are the fallback for credentials; the error types of denied

@@ -14,7 +14,7 @@ const FIRST: u64 = 256 << 10;
 /// Maximum range size, reached by sequential reads. Two ranges are in memory at a time.
 const LARGEST: u64 = 8 << 20;
 
-/// Open object.
+/// Open object of an object store.
 pub struct ObjectReader {
     source: Arc<Source>,
     position: u64,

@@ -23,10 +23,10 @@ const REASONS: usize = 8;
 /// Maximum queue length chosen by tuning.
 const MOST_AHEAD: usize = 4096;
 
-/// Lets a stage choose its own size, as in tf.data.
+/// Value of a size or thread count that lets the pipeline tune it, as in tf.data.
 pub const AUTOTUNE: usize = usize::MAX;
 
-/// Requested number of threads of a stage.
+/// Requested number of threads of a pipeline stage: fixed or tuned.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ThreadCount {
     /// Fixed number.
@@ -36,7 +36,7 @@ pub enum ThreadCount {
 }
 
 impl ThreadCount {
-    /// Converts a number or [`AUTOTUNE`].
+    /// Converts a number or [`AUTOTUNE`] to a requested thread count.
     pub fn of(n: usize) -> ThreadCount {
         if n == AUTOTUNE { ThreadCount::Auto } else { ThreadCount::Fixed(n) }
     }
@@ -66,7 +66,7 @@ impl MemoryBudget {
         self.peak.load(Relaxed)
     }
 
-    /// Registers a stage that computes ahead or holds elements; `leave` unregisters it.
+    /// Registers a pipeline stage that computes ahead or holds elements; `leave` unregisters it.
     pub fn enter(&self) {
         self.stages.fetch_add(1, Relaxed);
     }
@@ -75,13 +75,13 @@ impl MemoryBudget {
         self.stages.fetch_sub(1, Relaxed);
     }
 
-    /// Records an element's size.
+    /// Records an element's size for the memory budget.
     pub fn note(&self, bytes: usize) {
         self.largest.fetch_max(bytes, Relaxed);
     }
 
-    /// Reserves `bytes` if available, leaving room for one more element per stage: a stage may need one while its
-    /// consumer holds another.
+    /// Reserves `bytes` of the memory budget if available, leaving room for one more element per stage: a stage may
+    /// need one while its consumer holds another.
     pub fn lease(self: &Arc<MemoryBudget>, bytes: usize) -> Option<MemoryLease> {
         let kept = self.largest.load(Relaxed).saturating_mul(2 * self.stages.load(Relaxed));
         let take = |used: usize| {
@@ -92,7 +92,8 @@ impl MemoryBudget {
         Some(MemoryLease { budget: self.clone(), bytes })
     }
 
-    /// Reserves `bytes` unconditionally, for the one element without which no progress is possible.
+    /// Reserves `bytes` of the memory budget unconditionally, for the one element without which no progress is
+    /// possible.
     pub fn insist(self: &Arc<MemoryBudget>, bytes: usize) -> MemoryLease {
         let before = self.used.fetch_add(bytes, Relaxed);
         self.peak.fetch_max(before.saturating_add(bytes), Relaxed);
@@ -107,7 +108,7 @@ pub(crate) struct MemoryLease {
 }
 
 impl MemoryLease {
-    /// Adjusts the reservation to the actual size.
+    /// Adjusts the memory reservation to the actual size.
     pub fn settle(&mut self, bytes: usize) {
         if bytes > self.bytes {
             let before = self.budget.used.fetch_add(bytes - self.bytes, Relaxed);
@@ -118,7 +119,7 @@ impl MemoryLease {
         self.bytes = bytes;
     }
 
-    /// Returns a part of the reservation early.
+    /// Returns a part of the memory reservation early.
     pub fn give_back(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.budget.used.fetch_sub(bytes, Relaxed);
@@ -163,7 +164,7 @@ impl PipelineTuner {
         PipelineTuner { stages, cores, frozen: frozen.unwrap_or_default(), ..PipelineTuner::idle() }
     }
 
-    /// Creates a tuner for runs that only inspect the first element.
+    /// Creates a tuner that changes nothing, for runs that only inspect the first element.
     pub fn idle() -> PipelineTuner {
         PipelineTuner {
             stages: StageList::default(),
@@ -174,7 +175,7 @@ impl PipelineTuner {
         }
     }
 
-    /// Returns the gauge of a stage; the same one in every epoch, so that tuning continues.
+    /// Returns the tuning gauge of a stage; the same one in every epoch, so that tuning continues.
     pub fn gauge(&self, owner: &StageId, threads: ThreadCount, ahead: Option<usize>) -> Arc<StageGauge> {
         let id = self.stages.id(owner.address);
         let key = id.map_or_else(|| owner.label.clone(), |id| format!("{id} {}", owner.label));
@@ -208,7 +209,7 @@ impl PipelineTuner {
         count
     }
 
-    /// Returns the chosen sizes, for a configuration.
+    /// Returns the tuned thread counts and queue lengths, for a configuration.
     pub fn tuning(&self) -> PipelineTuning {
         let gauges = lock(&self.gauges);
         let size =
@@ -216,7 +217,7 @@ impl PipelineTuner {
         PipelineTuning(gauges.iter().map(|(key, g)| (key.clone(), size(g))).collect())
     }
 
-    /// Returns key and gauge of each stage that computes ahead.
+    /// Returns key and tuning gauge of each stage that computes ahead.
     pub fn gauges(&self) -> Vec<(String, Arc<StageGauge>)> {
         lock(&self.gauges).iter().map(|(k, g)| (k.clone(), g.clone())).collect()
     }
@@ -315,7 +316,7 @@ impl StageGauge {
         self.auto_threads || self.auto_ahead
     }
 
-    /// Raises the queue length to at least `ahead`; returns whether that is allowed.
+    /// Raises the stage's queue length to at least `ahead`; returns whether that is allowed.
     pub fn stretch(&self, ahead: usize) -> bool {
         if self.auto_ahead {
             self.ahead.fetch_max(ahead.min(MOST_AHEAD), Relaxed);
@@ -323,12 +324,12 @@ impl StageGauge {
         self.ahead() >= ahead
     }
 
-    /// Returns the last decisions, oldest first.
+    /// Returns the last tuning decisions, oldest first.
     pub fn reasons(&self) -> Vec<String> {
         lock(&self.window).reasons.iter().cloned().collect()
     }
 
-    /// Evaluates the last window, if it is over, and changes one size.
+    /// Evaluates the last measuring window, if it is over, and changes one thread count or queue length.
     pub fn consider(&self, tuner: &PipelineTuner) {
         if !self.is_tuned() {
             return;

@@ -38,7 +38,7 @@ impl Batching {
         self.batches(up.skip(n.saturating_mul(self.size as u64)))
     }
 
-    /// Number of batches for `n` elements.
+    /// Returns the number of batches for `n` elements.
     pub fn batches(self, n: u64) -> u64 {
         let size = self.size.max(1) as u64;
         if self.drop_remainder { n / size } else { n.div_ceil(size) }
@@ -49,7 +49,7 @@ impl Batching {
         (self.batches(elements as u64).saturating_mul(self.size as u64)).saturating_sub(elements as u64)
     }
 
-    /// Stacks elements as they arrive; `first` is the index of the first batch.
+    /// Stacks elements into batches as they arrive; `first` is the index of the first batch.
     pub fn stack(
         self,
         first: u64,
@@ -98,7 +98,7 @@ pub(crate) struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// Allocates `count` rows: those before `at` are zeros, row `at` is `first`.
+    /// Creates a batch of `count` rows: those before `at` are zeros, row `at` is `first`.
     pub fn new(first: Sample, count: usize, at: usize) -> Result<BatchBuilder> {
         let first = first.check()?;
         let mut fields = Vec::new();
@@ -113,7 +113,7 @@ impl BatchBuilder {
         Ok(stack)
     }
 
-    /// Fills the remaining rows with zeros.
+    /// Fills the remaining rows of the batch with zeros.
     pub fn rest(&mut self) {
         self.clear(self.filled..usize::MAX);
     }
@@ -144,7 +144,7 @@ impl BatchBuilder {
         if given != self.fields.len() || sample.fields().count() != given {
             return Err(sample.locate(Error::new(
                 ErrorKind::Data,
-                format!("element {} of the batch has other fields than the first one", self.filled),
+                format!("element {} of the batch has other fields than the first element", self.filled),
             )));
         }
         self.filled += 1;
@@ -158,7 +158,7 @@ impl BatchBuilder {
 }
 
 fn mismatch(at: usize, name: &str, ty: &TensorType, expected: &str, expected_ty: &TensorType) -> Error {
-    Error::new(ErrorKind::Data, format!("element {at} of the batch does not match the first one"))
-        .because(format!("it has {name}: {ty}, but the first one has {expected}: {expected_ty}"))
+    Error::new(ErrorKind::Data, format!("element {at} of the batch has another type than the first element"))
+        .because(format!("this element has {name}: {ty}, but the first element has {expected}: {expected_ty}"))
         .hint("make the types equal with map (cast, resize) before batch")
 }

@@ -12,7 +12,7 @@ pub enum Cardinality {
 }
 
 impl Cardinality {
-    /// Returns the number if it is known and finite.
+    /// Returns the number of elements if it is known and finite.
     pub fn finite(self) -> Option<u64> {
         match self {
             Cardinality::Finite(n) => Some(n),

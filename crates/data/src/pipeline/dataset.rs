@@ -102,8 +102,8 @@ impl IntoIterator for &Dataset {
     }
 }
 
-/// Iterator of one run. Yields elements or errors about them; an error ends the run only if no more elements can
-/// follow.
+/// Iterator of one run of a pipeline. Yields elements or errors about them; an error ends the run only if no more
+/// elements can follow.
 pub struct DatasetIter {
     /// `Err(None)`: finished.
     cursor: Result<Box<dyn ElementCursor>, Option<Error>>,
@@ -125,7 +125,7 @@ impl DatasetIter {
         PipelinePosition { epoch: self.epoch, taken: self.taken, state }
     }
 
-    /// Whether everything runs on the calling thread, as set by [`Dataset::debug`].
+    /// Whether the whole pipeline runs on the calling thread, as set by [`Dataset::debug`].
     pub fn runs_in_place(&self) -> bool {
         !self.run.has_threads()
     }

@@ -43,7 +43,8 @@ impl HeldElements {
         Some((self.seq - 1, item))
     }
 
-    /// Drops states that are not needed if nothing before `oldest` is held; calls `oldest` only if a cleanup is due.
+    /// Drops saved states that are not needed if nothing before `oldest` is held; calls `oldest` only if a cleanup is
+    /// due.
     pub fn forget(&mut self, oldest: impl FnOnce() -> Option<u64>) {
         if self.anchors.len() < self.crowd {
             return;

@@ -170,7 +170,7 @@ impl DeliveryProgress {
 }
 
 impl PrefetchBuilder {
-    /// `ahead`: number of elements; `None` is tuned.
+    /// Creates a prefetching stage; `ahead`: number of elements, tuned if `None`.
     pub fn new(
         owner: StageId,
         run: &PipelineRun,

@@ -11,7 +11,7 @@ use systole_base::{Error, ErrorKind, Result};
 /// Maximum depth accepted when parsing; no pipeline produces deeper trees.
 const MAX_DEPTH: usize = 64;
 
-/// State of a cursor: its own numbers, and the states of the upstream stages.
+/// State of a pipeline cursor: its own numbers, and the states of the upstream stages.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IteratorState {
     /// Counters of the stage itself.
@@ -21,7 +21,7 @@ pub struct IteratorState {
 }
 
 impl IteratorState {
-    /// Creates the state of a source: only numbers.
+    /// Creates the state of a source stage: only numbers.
     pub fn at(numbers: impl Into<Vec<u64>>) -> IteratorState {
         IteratorState { numbers: numbers.into(), inner: Vec::new() }
     }
@@ -32,7 +32,7 @@ impl IteratorState {
         self
     }
 
-    /// Returns number `i`. Errors if the state belongs to another pipeline.
+    /// Returns number `i` of the cursor state. Errors if the state belongs to another pipeline.
     pub fn number(&self, i: usize) -> Result<u64> {
         self.numbers.get(i).copied().ok_or_else(foreign)
     }
@@ -42,7 +42,7 @@ impl IteratorState {
         self.inner.get(i).ok_or_else(foreign)
     }
 
-    /// Number of integers in the whole tree: its storage cost.
+    /// Number of integers in the whole state tree: its storage cost.
     pub fn size(&self) -> usize {
         1 + self.numbers.len() + self.inner.iter().map(IteratorState::size).sum::<usize>()
     }

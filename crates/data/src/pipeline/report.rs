@@ -16,7 +16,7 @@ const BOUND: f64 = 0.2;
 /// Threads that work for this fraction of the time are fully used.
 const BUSY: f64 = 0.9;
 
-/// Statistics of a run. Displays as lines of text.
+/// Statistics of a pipeline run. Displays as lines of text.
 #[derive(Clone, Debug)]
 pub struct PipelineReport {
     /// Number of elements yielded.
@@ -43,7 +43,7 @@ pub struct PipelineReport {
     pub tuning: PipelineTuning,
 }
 
-/// Time of one stage, excluding upstream stages.
+/// Time of one pipeline stage, excluding upstream stages.
 #[derive(Clone, Debug)]
 pub struct StageReport {
     /// Label: `batch(128)`.
@@ -54,7 +54,7 @@ pub struct StageReport {
     pub elements: u64,
 }
 
-/// Statistics of one stage that computes ahead.
+/// Statistics of one pipeline stage that computes ahead.
 #[derive(Clone, Debug)]
 pub struct QueueReport {
     /// Index in the chain, and label.
@@ -117,7 +117,7 @@ impl PipelineReport {
     }
 
     /// Describes whether the consumer waited for data, why, and a remedy if there is one. `share`: fraction of its time
-    /// that it waited.
+    /// that the consumer waited.
     pub fn verdict(&self, share: f64) -> String {
         match self.remedy().filter(|_| share >= NO_WAIT) {
             Some(remedy) => format!("input-bound: {}; {remedy}", self.waiting(share)),

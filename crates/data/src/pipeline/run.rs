@@ -65,22 +65,22 @@ impl PipelineRun {
         PipelineRun { epoch: 0, shared: Arc::new(shared) }
     }
 
-    /// Returns the epoch that the stage should yield.
+    /// Returns the epoch whose elements the stage should yield.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Returns the same run in another epoch, for upstream stages.
+    /// Returns the same pipeline run in another epoch, for upstream stages.
     pub fn at_epoch(&self, epoch: u64) -> PipelineRun {
         PipelineRun { epoch, shared: self.shared.clone() }
     }
 
-    /// Whether threads may be used; otherwise everything runs on the calling thread.
+    /// Whether the pipeline may use threads; otherwise everything runs on the calling thread.
     pub fn has_threads(&self) -> bool {
         self.shared.threads
     }
 
-    /// Whether the order must not depend on threads.
+    /// Whether the order of elements must not depend on threads.
     pub fn is_deterministic(&self) -> bool {
         self.shared.deterministic
     }

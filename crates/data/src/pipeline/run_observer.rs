@@ -22,7 +22,7 @@ pub(crate) enum RunObserver {
 }
 
 impl RunObserver {
-    /// Measures one of `every` outermost calls.
+    /// Creates an observer that times one of `every` outermost calls of a pipeline's stages.
     pub fn meter(stages: StageList, every: u32) -> RunObserver {
         let rows = stages.labels.iter().map(|_| StageTime::default()).collect();
         let zero = || AtomicU64::new(0);
@@ -43,7 +43,7 @@ impl RunObserver {
         matches!(self, RunObserver::Trace(_))
     }
 
-    /// Instruments the access of the stage at `address`.
+    /// Instruments the random access of the stage at `address`.
     pub fn access(&self, address: usize, access: Box<dyn RandomAccess>) -> Box<dyn RandomAccess> {
         match self.id(address) {
             Some(id) => Box::new(ObservedStage { inner: access, watch: self.clone(), id }),

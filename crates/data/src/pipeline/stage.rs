@@ -15,7 +15,7 @@ use crate::sample::ElementSpec;
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result};
 
-/// Shared reference to a stage.
+/// Shared reference to a pipeline stage.
 pub type StageNode = Arc<dyn DatasetStage>;
 
 /// Pipeline stage including its upstream stages: an immutable description.

@@ -16,7 +16,7 @@ pub(crate) struct StageList {
 }
 
 impl StageList {
-    /// Appends a stage; a stage with two consumers is added once.
+    /// Appends a pipeline stage to the list; a stage with two consumers is added once.
     pub fn add(&mut self, owner: StageId) {
         self.ids.entry(owner.address).or_insert_with(|| {
             self.labels.push(owner.label);

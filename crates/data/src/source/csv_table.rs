@@ -25,7 +25,7 @@ const SHOWN: usize = 5;
 /// Maximum number of values for a median; evenly sampled if there are more.
 const MOST_VALUES: usize = 1 << 20;
 
-/// Type of a column's cells.
+/// Type of a CSV column's cells: boolean, integer, number or text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     /// No values.
@@ -41,7 +41,7 @@ pub enum ColumnKind {
 }
 
 impl ColumnKind {
-    /// Returns the name of the type.
+    /// Returns the name of the column's type.
     pub fn name(self) -> &'static str {
         match self {
             ColumnKind::Empty => "empty",
@@ -53,10 +53,10 @@ impl ColumnKind {
     }
 }
 
-/// Cell value and its location: file, line, record.
+/// Value of a CSV cell and its location: file, line, record.
 pub type CellLocation = (String, String);
 
-/// Column of a table.
+/// Column of a CSV table: name, type and missing values.
 #[derive(Clone, Debug)]
 pub struct TableColumn {
     /// Name in the header, or index from 0 if there is none.
@@ -135,8 +135,8 @@ pub struct CsvTable {
 }
 
 impl CsvTable {
-    /// Reads files with equal columns. Rows that do not match the header are skipped here and are errors when the rows
-    /// are read.
+    /// Infers the schema of CSV files with equal columns. Rows that do not match the header are skipped here and are
+    /// errors when the rows are read.
     ///
     /// # Errors
     /// If a file cannot be read, or is not text.
@@ -216,7 +216,7 @@ impl CsvTable {
         }
     }
 
-    /// Returns the column names of a file without reading more of it.
+    /// Returns the column names of a CSV file without reading more of it.
     ///
     /// # Errors
     /// If it cannot be read, or is not text.
@@ -229,7 +229,7 @@ impl CsvTable {
         })
     }
 
-    /// Whether numbers have a decimal comma.
+    /// Whether numbers in the table have a decimal comma.
     pub fn has_decimal_comma(&self) -> bool {
         self.dialect.decimal_comma
     }
@@ -239,13 +239,13 @@ impl CsvTable {
         self.columns.iter().find(|c| c.name == name)
     }
 
-    /// Returns the rows with all columns in their types, except unnamed ones without values, which some programs add at
-    /// the end of lines.
+    /// Returns the rows of the table with all columns in their types, except unnamed ones without values, which some
+    /// programs add at the end of lines.
     pub fn dataset(&self) -> Dataset {
         self.dataset_as(|c| (c.is_named || c.kind != ColumnKind::Empty).then(|| c.dtype()))
     }
 
-    /// Returns the rows, each column in the given type; `None` skips the column.
+    /// Returns the rows of the table, each column in the given type; `None` skips the column.
     pub fn dataset_as(&self, dtype: impl Fn(&TableColumn) -> Option<DType>) -> Dataset {
         let column = |c: &TableColumn| {
             let dtype = dtype(c)?;

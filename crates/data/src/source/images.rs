@@ -29,8 +29,8 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Scans a folder. Files are recognized by their first bytes; files other than images, hidden files and `__MACOSX`
-    /// are skipped.
+    /// Scans an image folder with one folder per class. Files are recognized by their first bytes; files other than
+    /// images, hidden files and `__MACOSX` are skipped.
     ///
     /// # Errors
     /// If the folder cannot be read, has no subfolders, or no images.
@@ -94,7 +94,7 @@ impl ImageFolder {
         Dataset::new(ImageFolderStage { files: self.pictures.clone(), decoded: true })
     }
 
-    /// Returns `image: ui8[n], label: i32[]`: the undecoded files.
+    /// Returns the image files undecoded: `image: ui8[n], label: i32[]`.
     pub fn encoded(&self) -> Dataset {
         Dataset::new(ImageFolderStage { files: self.pictures.clone(), decoded: false })
     }

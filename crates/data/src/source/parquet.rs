@@ -78,7 +78,7 @@ fn open(path: &Path) -> Result<Box<dyn FileReader>> {
     };
     boxed.map_err(|e| {
         wrong(path, "invalid Parquet file", &e)
-            .hint("check whether the file is truncated: its index is at its end")
+            .hint("check whether the Parquet file is truncated: its index is at its end")
     })
 }
 
@@ -157,7 +157,7 @@ fn project(schema: &Type, columns: &[String]) -> Result<Option<Type>> {
     if let Some(unknown) = columns.iter().find(|c| all.iter().all(|f| f.name() != c.as_str())) {
         let names: Vec<&str> = all.iter().map(|f| f.name()).collect();
         return Err(Error::new(ErrorKind::Data, format!("unknown column `{unknown}`"))
-            .because(format!("the columns are {}", names.join(", "))));
+            .because(format!("the columns of the Parquet file are {}", names.join(", "))));
     }
     let wanted = all.iter().filter(|f| columns.iter().any(|c| c == f.name())).cloned().collect();
     let made = Type::group_type_builder(schema.name()).with_fields(wanted).build();

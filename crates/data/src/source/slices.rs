@@ -1,4 +1,4 @@
-//! `from_tensor_slices`: the rows of arrays in memory.
+//! `from_tensor_slices`: a dataset whose elements are the rows of arrays in memory.
 
 use crate::Dataset;
 use crate::HostArray;
@@ -52,12 +52,12 @@ impl SlicesStage {
 /// Returns the common first dimension of arrays.
 pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
     let Some((first, rest)) = fields.split_first() else {
-        return Err(Error::new(ErrorKind::Data, "there are no fields"));
+        return Err(Error::new(ErrorKind::Data, "the list of fields is empty"));
     };
     for (name, x) in &fields {
         if x.ty().rank() == 0 {
             return Err(Error::new(ErrorKind::Data, format!("field {name} has no rows"))
-                .because(format!("{} has rank 0", x.ty())));
+                .because(format!("the array's type {} has rank 0", x.ty())));
         }
     }
     match rest.iter().find(|(_, x)| x.shape()[0] != first.1.shape()[0]) {
@@ -66,7 +66,7 @@ pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
             ErrorKind::Data,
             format!("{} and {name} have different numbers of elements", first.0),
         )
-        .because(format!("{} is {}, but {name} is {}", first.0, first.1.ty(), x.ty()))
+        .because(format!("{} has the type {}, but {name} has the type {}", first.0, first.1.ty(), x.ty()))
         .hint("make the first dimensions equal: each element is one row of every field")),
     }
 }

@@ -388,7 +388,7 @@ impl TextFile {
         let (has, width) = (fields.len(), self.width);
         Ok(Some(Err(Error::new(ErrorKind::Data, format!("a row has {has} fields, expected {width}"))
             .at(self.place())
-            .because("its values cannot be assigned to columns")
+            .because("the row's values cannot be assigned to columns")
             .hint("quote fields that contain separators (\"a, b\"); data.records.skip=10 skips up to ten such rows"))))
     }
 
@@ -411,7 +411,7 @@ impl TextFile {
                 let there = header.as_ref().map_or("numbered from 0".into(), |h| h.join(", "));
                 Error::new(ErrorKind::Data, format!("unknown column {}", column.name))
                     .at(self.name.to_string())
-                    .because(format!("the columns are {there}"))
+                    .because(format!("the columns of the file are {there}"))
             })?;
             self.places.push(place);
         }

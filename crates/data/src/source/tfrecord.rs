@@ -216,7 +216,7 @@ impl RecordIndex {
                     "a compressed file does not support random access",
                 )
                 .at(path.display().to_string())
-                .hint("decompress it, or read it in order"));
+                .hint("decompress the file, or read it in order"));
             }
             index.starts.push(index.records.len() as u64);
             index.names.push(path.display().to_string().into());

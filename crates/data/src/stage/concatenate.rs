@@ -1,4 +1,4 @@
-//! `concatenate`: the elements of one dataset, then those of another.
+//! `concatenate`: yields the elements of one dataset, then those of another.
 
 use crate::Dataset;
 use crate::pipeline::{

@@ -47,7 +47,7 @@ pub(super) struct EnumerateReader<U> {
 fn count(sample: Sample, index: u64) -> Result<Sample> {
     if sample.names().any(|n| n == "index") {
         return Err(Error::new(ErrorKind::Data, "enumerate would overwrite the field `index`")
-            .hint("rename that field before enumerate"));
+            .hint("rename the existing field before enumerate"));
     }
     let index = Literal::from_slice([], &[index as i64]);
     Ok(sample.with("index", HostArray::from(index)))

@@ -17,7 +17,7 @@ impl Dataset {
         self.ignore_errors_with(quota, |_| ())
     }
 
-    /// [`Dataset::ignore_errors`] with a callback for each error (for a log, a count).
+    /// [`Dataset::ignore_errors`] with a callback for each error (to log or count errors).
     pub fn ignore_errors_with(&self, quota: u64, tell: impl Fn(&Error) + Send + Sync + 'static) -> Dataset {
         self.then(|up| IgnoreErrorsStage { up, quota, tell: Arc::new(tell) })
     }

@@ -41,20 +41,20 @@ pub(crate) mod test {
     use crate::{Cardinality, Dataset, HostArray, PipelinePosition, Sample};
     use systole_base::{DType, Literal};
 
-    /// `x: i32[]` = 0 … n-1, with random access.
+    /// Creates a test dataset: `x: i32[]` = 0 … n-1, with random access.
     pub fn ints(n: i32) -> Dataset {
         let x = Literal::from_slice([n as usize], &(0..n).collect::<Vec<_>>()).unwrap();
         Dataset::from_tensor_slices([("x", x)]).unwrap()
     }
 
-    /// The same elements without random access.
+    /// Creates the test dataset of [`ints`] without random access.
     pub fn stream(n: i32) -> Dataset {
         Dataset::from_generator(move || {
             (0..n).map(|i| Ok(Sample::new([("x", HostArray::scalar(DType::I32, i.into()))])))
         })
     }
 
-    /// All elements of all first fields, flattened.
+    /// Returns all elements of a test dataset's first fields, flattened.
     pub fn values(d: &Dataset) -> Vec<i64> {
         values_of(d.iter())
     }
@@ -71,7 +71,8 @@ pub(crate) mod test {
         iter.take(n).map(|s| s.map_or_else(|e| e.to_string(), show)).collect()
     }
 
-    /// Saves the state before each element and restores it: the remainder must be identical, and the cardinality true.
+    /// Tests that a dataset resumes: saves the state before each element and restores it; the remainder must be
+    /// identical, and the cardinality true.
     pub fn resumes(d: &Dataset) {
         for epoch in [0, 3] {
             let limit = 40;

@@ -116,7 +116,7 @@ pub(crate) fn padded_stack(items: Vec<Sample>, padding: &PaddingOptions) -> Resu
 fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<Literal> {
     let ty = rows[0].ty();
     if let Some(other) = rows.iter().find(|r| r.dtype() != ty.dtype || r.ty().rank() != ty.rank()) {
-        return Err(Error::new(ErrorKind::Data, format!("cannot batch {} with {ty}", other.ty()))
+        return Err(Error::new(ErrorKind::Data, format!("cannot batch an element of type {} with one of type {ty}", other.ty()))
             .because("their element types or ranks differ"));
     }
     let told = padding.shapes.iter().find(|(n, _)| &**n == name).map(|(_, s)| s.as_slice());
@@ -139,7 +139,7 @@ fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<
                 ErrorKind::Data,
                 format!("an element has size {largest} in dimension {d}"),
             )
-            .because(format!("the padded size is {size}"))
+            .because(format!("the padded size in this dimension is {size}"))
             .hint("increase the padded size, or truncate or filter such elements"));
         }
     }

@@ -61,7 +61,7 @@ impl ShuffleStage {
         if self.options.buffer_size == 0 {
             return Err(Error::new(ErrorKind::Config, "the shuffle buffer size is 0")
                 .at(self.name())
-                .because("elements are drawn from the buffer, so it must hold at least one")
+                .because("elements are drawn from the shuffle buffer, so the buffer must hold at least one")
                 .hint("use the number of elements for a full shuffle, or remove shuffle"));
         }
         let epoch = if self.options.reshuffle_each_iteration { epoch } else { 0 };

@@ -76,7 +76,7 @@ fn merge(samples: Vec<Sample>) -> Result<Sample> {
     let clash = fields.iter().enumerate().find(|(i, (name, _))| fields[..*i].iter().any(|(n, _)| n == name));
     if let Some((_, (name, _))) = clash {
         return Err(Error::new(ErrorKind::Data, format!("two of the zipped datasets have a field `{name}`"))
-            .hint("rename one of them with map before zip"));
+            .hint("rename one of the two fields with map before zip"));
     }
     Ok(Sample::from_parts(fields, origin))
 }

@@ -195,7 +195,7 @@ fn same_classes(train: &ImageFolder, test: ImageFolder) -> Result<ImageFolder> {
     let Some(places) = places else {
         return Err(Error::new(ErrorKind::Data, "training and test images have different classes")
             .because(format!("{} and {}", train.classes.join(", "), test.classes.join(", ")))
-            .hint("use the same class folders, with images in each, for both"));
+            .hint("use the same class folders for training and test images, each with at least one image"));
     };
     let named = test.pictures.iter().map(|(path, label)| (path.clone(), places[*label as usize] as i32));
     Ok(ImageFolder { pictures: Arc::new(named.collect()), classes: train.classes.clone(), ..test })
@@ -250,8 +250,8 @@ fn explain_empty(root: &Path, error: Error) -> Error {
     match formats.is_empty() {
         true => error,
         false => Error::new(ErrorKind::Data, format!("{place} has no images of a supported format"))
-            .because(format!("its files are {}", counted(&formats)))
-            .hint("convert them to JPEG or PNG"),
+            .because(format!("the files in the folder are {}", counted(&formats)))
+            .hint("convert the images to JPEG or PNG"),
     }
 }
 
@@ -314,7 +314,7 @@ impl FolderSplitReader<'_> {
             return Err(Error::new(ErrorKind::Data, "a class has no readable image")
                 .at(part.classes[k as usize].clone())
                 .because(self.unreadable.first().map_or(String::new(), |e| e.what().to_string()))
-                .hint("replace its images, or remove its folder"));
+                .hint("replace the unreadable images of the class, or remove its folder"));
         }
         if !self.keep {
             return Ok((pictures(&part.keep(&places)), count));
@@ -349,7 +349,7 @@ impl FolderSplitReader<'_> {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(root.display().to_string())
                 .because(named.join("; "))
-                .hint("repair or remove them, or allow more: --set data.unreadable_quota=0.5"));
+                .hint("repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5"));
         }
         Ok(Some(format!("{what} and are skipped: {}", named.join("; "))))
     }

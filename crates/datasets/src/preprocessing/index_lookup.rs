@@ -74,7 +74,7 @@ impl VocabularyTerm for i64 {
         let x = sample.get(field)?;
         if !x.dtype().is_int() {
             let what = format!("IntegerLookup requires integers, but field {field} is {}", x.ty());
-            return Err(Error::new(ErrorKind::Data, what).hint("cast it to i32 or i64"));
+            return Err(Error::new(ErrorKind::Data, what).hint("cast the indices to i32 or i64"));
         }
         Ok(((0..x.shape().elements()).map(|i| x.get(i).as_i64()).collect(), x.shape().rank() == 0))
     }
@@ -159,7 +159,7 @@ impl<K: VocabularyTerm> IndexLookup<K> {
         IndexLookup { oov_token: token.into(), ..self }
     }
 
-    /// Sets the output encoding.
+    /// Sets the output encoding: indices, one-hot, multi-hot, count or TF-IDF.
     pub fn output_mode(self, mode: LookupOutputMode) -> Self {
         IndexLookup { output_mode: mode, ..self }
     }
@@ -211,12 +211,12 @@ impl<K: VocabularyTerm> IndexLookup<K> {
         self.oov_start() + self.num_oov_indices
     }
 
-    /// Number of indices, including special tokens.
+    /// Number of vocabulary indices, including special tokens.
     pub fn vocabulary_size(&self) -> usize {
         self.token_start() + self.vocabulary.len()
     }
 
-    /// Length of output rows.
+    /// Length of the lookup's output rows (one-hot, multi-hot, count).
     pub fn depth(&self) -> usize {
         let padded = self.max_tokens.filter(|_| self.pad_to_max_tokens);
         padded.unwrap_or_else(|| self.vocabulary_size())

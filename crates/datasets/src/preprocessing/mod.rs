@@ -17,7 +17,7 @@ pub use text_vectorization::{Ngrams, Standardize, TextVectorization, TokenSplit}
 use serde::{Deserialize, Serialize};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
-/// Output encoding of indices.
+/// Output encoding of vocabulary indices: the indices, one-hot, multi-hot, count or TF-IDF.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LookupOutputMode {

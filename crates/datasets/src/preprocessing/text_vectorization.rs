@@ -92,7 +92,7 @@ impl TextVectorization {
         TextVectorization { lookup: self.lookup.max_tokens(most), ..self }
     }
 
-    /// Sets the standardization applied before splitting.
+    /// Sets how a text is standardized (lower case, punctuation) before it is split.
     pub fn standardize(self, how: Standardize) -> Self {
         TextVectorization { standardize: how, ..self }
     }
@@ -107,7 +107,7 @@ impl TextVectorization {
         TextVectorization { ngrams: Some(which), ..self }
     }
 
-    /// Sets the output encoding.
+    /// Sets the output encoding: indices, one-hot, multi-hot, count or TF-IDF.
     pub fn output_mode(self, mode: LookupOutputMode) -> Self {
         TextVectorization { output_mode: mode, lookup: self.lookup.output_mode(mode), ..self }
     }

@@ -92,7 +92,7 @@ impl ColumnEncoding {
             (Some((value, place)), _) if is_number => {
                 return Err(Error::new(ErrorKind::Data, format!("the field `{name}` holds text: {value:?}"))
                     .at(place.clone())
-                    .because("the column is numeric in the other rows or in training")
+                    .because("the column is numeric in the other rows or in the training data")
                     .hint("enter a number, or leave the cell empty to use the column's median"));
             }
             (_, Some(place)) if (is_number && self.median.is_none()) || self.boolean => {
@@ -234,7 +234,7 @@ pub(super) fn codes(
         if !inputs.is_empty() {
             return Err(Error::new(ErrorKind::Data, format!("cannot use the column `{name}` as an input"))
                 .because(reason)
-                .hint("remove it from data.records.inputs"));
+                .hint("remove the column from data.records.inputs"));
         }
         if column.is_named || column.kind != ColumnKind::Empty {
             notes.push(format!("the column `{name}` is skipped: {reason}"));
@@ -274,7 +274,7 @@ pub(super) fn check_label(table: &CsvTable, label: &str) -> Result<()> {
         (Some(place), _) => Err(Error::new(ErrorKind::Data, format!("a row has no label `{label}`"))
             .at(place.clone())
             .because(format!("the label is missing in {} of {} rows", column.gaps, table.rows))
-            .hint("enter it, remove the row, or name another column: data.records.label")),
+            .hint("enter the label, remove the row, or name another column: data.records.label")),
         (_, Some((value, place))) => Err(not_finite(label, value, place)),
         _ => Ok(()),
     }
@@ -284,7 +284,7 @@ pub(super) fn check_label(table: &CsvTable, label: &str) -> Result<()> {
 pub(super) fn not_finite(field: &str, value: &str, place: &str) -> Error {
     Error::new(ErrorKind::Data, format!("the field `{field}` is not finite: {value}"))
         .at(place)
-        .because("training on it would make all weights NaN")
+        .because("training on values that are not finite would make all weights NaN")
         .hint("enter a number; in a table, an empty cell stands for the column's median")
 }
 
@@ -292,7 +292,7 @@ fn no_field(name: &str, table: &CsvTable) -> Error {
     let there: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
     let e = Error::new(ErrorKind::Data, format!("the records have no field `{name}`"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
-        .because(format!("their fields are {}", there.join(", ")));
+        .because(format!("the fields of the records are {}", there.join(", ")));
     match table.has_header {
         true => e.hint("give the columns the names that they had in training, or name others: data.records.inputs, data.records.label"),
         false => e.hint("the first line contains numbers, so columns are numbered from 0: data.records.label=2; or add a header line to the file"),

@@ -27,7 +27,7 @@ fn name_of(file: &Path) -> String {
     file.file_name().map_or(String::new(), |n| n.to_string_lossy().to_lowercase())
 }
 
-/// Whether a file's extension is that of a record file.
+/// Whether a file's extension is that of a record file (TFRecord, CSV, NumPy …).
 pub fn is_of_records(file: impl AsRef<Path>) -> bool {
     kind_of(file.as_ref()).is_some()
 }
@@ -62,7 +62,8 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
     }
     if dir.named().is_none() {
         return Err(Error::new(ErrorKind::Config, "the record files are not set").hint(
-            "pass their folder with --data-dir or data.dir, or file patterns with data.records.train",
+            "pass the folder of the record files with --data-dir or data.dir, or file patterns with \
+            data.records.train",
         ));
     }
     let found: Vec<PathBuf> = files_of(root)?.into_iter().filter(|f| is_of_records(f)).collect();

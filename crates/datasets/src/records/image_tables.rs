@@ -42,7 +42,7 @@ pub(super) struct ImageTableCheck {
 }
 
 impl ImagePathColumn {
-    /// Finds the column of image paths; `strict`: the folder set in the options must contain the images.
+    /// Finds a table's column of image paths; `strict`: the folder set in the options must contain the images.
     ///
     /// # Errors
     /// If a column contains image paths and none of the files exists.
@@ -83,7 +83,8 @@ impl ImagePathColumn {
         Ok(None)
     }
 
-    /// Returns the rows, with the full path of the image instead of its name, and the selected other columns.
+    /// Returns the rows of an image table, with the full path of the image instead of its name, and the selected other
+    /// columns.
     pub fn rows(&self, table: &CsvTable, label: Option<(&str, DType)>) -> Dataset {
         let this = self.clone();
         let rows = table.dataset_as(|c| match label {
@@ -103,8 +104,8 @@ impl ImagePathColumn {
         path_of(&self.root, cell, self.end)
     }
 
-    /// Reads every image once. Missing images are an error that names them, unless that many rows may be skipped;
-    /// unreadable images are skipped and reported, up to a quota.
+    /// Reads every image of an image table once. Missing images are an error that names them, unless that many rows may
+    /// be skipped; unreadable images are skipped and reported, up to a quota.
     pub fn check(
         &self,
         rows: &Dataset,
@@ -152,7 +153,7 @@ impl ImagePathColumn {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(self.root.display().to_string())
                 .because(named(&unreadable))
-                .hint("repair or remove them, or allow more: --set data.unreadable_quota=0.5"));
+                .hint("repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5"));
         }
         let all: Vec<String> = missing.iter().map(|p| format!("{p} (not found)")).chain(unreadable).collect();
         let note = (!all.is_empty())
@@ -172,7 +173,7 @@ impl ImagePathColumn {
             ))
     }
 
-    /// Returns the rows without unreadable images.
+    /// Returns the rows of an image table without unreadable images.
     pub fn without(&self, rows: Dataset, bad: HashSet<String>) -> Dataset {
         if bad.is_empty() {
             return rows;
@@ -238,5 +239,6 @@ fn nothing_there(column: &str, cell: &str, table: &CsvTable, roots: &[PathBuf]) 
     Error::new(ErrorKind::Io, format!("images listed in the column `{column}` do not exist: {cell}"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("looked in {}", looked.join(", ")))
-        .hint("name their folder, relative to the table: data.records.pictures; or use other columns as inputs: data.records.inputs")
+        .hint("name the folder of the images, relative to the table: data.records.pictures; or use other columns \
+        as inputs: data.records.inputs")
 }

@@ -69,7 +69,7 @@ impl LabelStatistics {
         }
     }
 
-    /// Adds a label; `place` returns its location.
+    /// Adds a record's label to the statistics; `place` returns its location.
     pub fn add(&mut self, label: &Literal, place: impl Fn() -> String) -> Result<()> {
         let width = label.ty().elements();
         if self.rows == 0 {
@@ -115,8 +115,8 @@ impl LabelStatistics {
             .hint("correct the record, or name the field to predict: data.records.label")
     }
 
-    /// Chooses the encoding. `told` contains the class names unless empty; `numbers` says whether labels are regression
-    /// targets (true) or classes (false), if known.
+    /// Chooses the label encoding. `told` contains the class names unless empty; `numbers` is true for regression
+    /// targets, false for classes, `None` if unknown.
     pub fn decide(self, told: &[String], numbers: Option<bool>) -> Result<LabelDecision> {
         let seen = if self.has_texts { self.texts.len() } else { self.distinct.len() };
         let is_alone = seen == 1 && self.width == 1 && self.whole;

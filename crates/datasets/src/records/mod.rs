@@ -362,7 +362,7 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         let there = first.names().collect::<Vec<_>>().join(", ");
         return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
             .at(source.place())
-            .because(format!("their fields are {there}; the model was trained on {}", fields.join(", ")))
+            .because(format!("the fields of the records are {there}; the model was trained on {}", fields.join(", ")))
             .hint("rename the fields as in training"));
     }
     let label = label_of(&first, options).unwrap_or_default();
@@ -413,7 +413,7 @@ fn no_pictures(table: &CsvTable) -> Error {
     Error::new(ErrorKind::Data, "no column of this table contains paths of existing images")
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("the model's input is an image; the columns are {}", names.join(", ")))
-        .hint("put the images next to the table, or name their folder: data.records.pictures")
+        .hint("put the images next to the table, or name the folder of the images: data.records.pictures")
 }
 
 /// Subset of a file's records.
@@ -531,8 +531,8 @@ impl RecordFiles {
         first.ok_or_else(|| {
             Error::new(ErrorKind::Data, "the file has no records")
                 .at(self.place())
-                .because("it is empty, or contains only a header")
-                .hint("check that it was written completely")
+                .because("the file is empty, or contains only a header")
+                .hint("check that the file was written completely")
         })?
     }
 
@@ -592,8 +592,8 @@ fn same_size(path: &Path, had: Option<u64>) -> Result<()> {
         (Some(has), Some(had)) if has != had => {
             Err(Error::new(ErrorKind::Data, "the file has changed since the run started")
                 .at(path.display().to_string())
-                .because(format!("it has {has} bytes, but had {had}"))
-                .hint("restore it and start the same command again to resume from the last backup"))
+                .because(format!("the file now has {has} bytes, but had {had} when the run started"))
+                .hint("restore the file and start the same command again to resume from the last backup"))
         }
         _ => Ok(()),
     }
@@ -817,7 +817,7 @@ fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
             format!("the records have no field `{l}`")
         });
         Error::new(ErrorKind::Data, what)
-            .because(format!("their fields are {}", first.names().collect::<Vec<_>>().join(", ")))
+            .because(format!("the fields of the records are {}", first.names().collect::<Vec<_>>().join(", ")))
             .hint(match first.names().last() {
                 Some(last) if last.parse::<usize>().is_ok() => format!(
                     "the first line contains numbers, so columns are numbered from 0: data.records.label={last}; or \

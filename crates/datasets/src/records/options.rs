@@ -1,4 +1,4 @@
-//! The `[data.records]` table: which record files to read, and how.
+//! Configuration table `[data.records]`: which record files to read, and how.
 
 use super::columns::ColumnEncoding;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -115,7 +115,7 @@ impl RecordOptions {
         self.features.as_ref().map(|text| text.parse()).transpose()
     }
 
-    /// Returns the table format, as far as it is set.
+    /// Returns the table format, as far as the options set it.
     ///
     /// # Errors
     /// If the encoding is unknown, or `decimal` is neither a comma nor a point.

@@ -278,5 +278,5 @@ fn broken(why: &str) -> Error {
 fn unsupported(what: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not supported"))
         .because("only byte-level BPE is supported, as in GPT-2, GPT-4, Llama 3 and Qwen 2")
-        .hint("use such a tokenizer, or train one: data.tokenizer = \"bpe\"")
+        .hint("use a byte-level BPE tokenizer, or train one: data.tokenizer = \"bpe\"")
 }

@@ -147,7 +147,7 @@ impl Tokenizer {
         text
     }
 
-    /// Whether an id is a token.
+    /// Whether an id is a token of the vocabulary.
     pub fn has(&self, id: u32) -> bool {
         match &self.0 {
             Vocabulary::Bpe(bpe) => bpe.parts.tokens.get(id as usize).is_some_and(Option::is_some),

@@ -1,4 +1,5 @@
-//! Element-wise int8 kernels: lookup tables built with the interpreter, quantize, dequantize, add, binary ops.
+//! Element-wise int8 kernels: lookup tables computed with the TFLite interpreter, quantize, dequantize, add, binary
+//! ops.
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;

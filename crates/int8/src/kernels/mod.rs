@@ -1,4 +1,4 @@
-//! Kernel selection: maps `.tflite` operators to the CPU engine's int8 kernels.
+//! Selects the CPU engine's int8 kernel for each `.tflite` operator.
 
 mod batch_matmul;
 mod elementwise;

@@ -1,4 +1,4 @@
-//! Data-movement kernels (TRANSPOSE, SLICE, PAD, CONCATENATION …) as lists of copies.
+//! Int8 data-movement kernels (TRANSPOSE, SLICE, PAD, CONCATENATION …) as lists of copies.
 //!
 //! The copies are found by running the interpreter on element indices.
 

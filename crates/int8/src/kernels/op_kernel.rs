@@ -20,7 +20,7 @@ pub(crate) struct OpKernelContext<'a> {
 }
 
 impl OpKernelContext<'_> {
-    /// Returns operand `n` as int8.
+    /// Returns operand `n` of the int8 operator as int8 elements.
     pub fn bytes(&self, n: usize) -> &[i8] {
         bytemuck::cast_slice(self.inputs.get(n).copied().unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! Kernels of CONV_2D, DEPTHWISE_CONV_2D and FULLY_CONNECTED.
+//! Int8 kernels of CONV_2D, DEPTHWISE_CONV_2D and FULLY_CONNECTED.
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;

@@ -1,4 +1,4 @@
-//! Softmax kernel over the last dimension.
+//! Int8 softmax kernel over the last dimension.
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;

@@ -1,4 +1,4 @@
-//! Kernels of AVERAGE_POOL_2D and MAX_POOL_2D, and of reductions over adjacent dimensions (global pooling).
+//! Int8 kernels of AVERAGE_POOL_2D and MAX_POOL_2D, and of reductions over adjacent dimensions (global pooling).
 
 use super::op_kernel::{OpKernel, OpKernelContext};
 use crate::op_context::OpContext;

@@ -3,7 +3,7 @@
 use super::ConvDims;
 use systole_base::Literal;
 
-/// Value of an op attribute, in the forms of StableHLO text.
+/// Value of an op attribute, in the forms that StableHLO text uses.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attr {
     /// `3 : i64`

@@ -56,7 +56,7 @@ pub struct Tensor {
 const POISON: u32 = u32::MAX;
 
 impl GraphBuilder {
-    /// Creates an empty graph.
+    /// Creates a builder of an empty graph.
     pub fn new(name: &str) -> GraphBuilder {
         GraphBuilder::at_depth(name, 0, Rc::default())
     }
@@ -98,7 +98,7 @@ impl GraphBuilder {
         GraphBuilder(Rc::new(BuilderInner { state: state.into(), depth, region: RefCell::default(), asked }))
     }
 
-    /// Appends a parameter.
+    /// Appends a parameter to the graph.
     #[track_caller]
     pub fn parameter(&self, ty: TensorType, name: &str) -> Tensor {
         let index = self.0.state.borrow().params.len();
@@ -205,7 +205,7 @@ impl GraphBuilder {
             self.fail_at(
                 Error::new(ErrorKind::Graph, "cannot use a tensor of another graph here")
                     .because("a tensor can be used only in the graph that created it and in its regions")
-                    .hint("pass it as an argument of the traced function"),
+                    .hint("pass the tensor as an argument of the traced function"),
                 loc,
             );
             return self.poison(1, std::slice::from_ref(t)).remove(0);
@@ -225,7 +225,7 @@ impl GraphBuilder {
         })
     }
 
-    /// Outer tensors that this region's nodes and `results` use, in order of first use.
+    /// Returns the outer tensors that this region's nodes and `results` use (captures), in order of first use.
     pub fn captured(&self, results: &[Tensor]) -> Vec<Tensor> {
         let results: Vec<ValueId> = results.iter().map(|t| self.bring_in(t).id).collect();
         let state = self.0.state.borrow();
@@ -256,7 +256,7 @@ impl GraphBuilder {
         user_line(loc).or_else(|| self.0.asked.borrow().last().and_then(|asked| user_line(asked)))
     }
 
-    /// Runs `f`; errors that would point to a line of Systole point to `place`, the user's line, instead.
+    /// Runs `f`; errors that would point to a line of Systole's source point to `place`, the user's line, instead.
     ///
     /// ```
     /// use std::panic::Location;
@@ -283,7 +283,7 @@ impl GraphBuilder {
         state.first_error.get_or_insert(error);
     }
 
-    /// Returns the first error so far.
+    /// Returns the first error of the graph so far.
     pub fn error(&self) -> Option<Error> {
         self.0.state.borrow().first_error.clone()
     }
@@ -581,7 +581,7 @@ impl Tensor {
         &self.builder
     }
 
-    /// Identifies the value in its graph.
+    /// Returns the id of the tensor's value in its graph.
     pub fn id(&self) -> ValueId {
         self.id
     }

@@ -89,10 +89,10 @@ macro_rules! unary_enum {
         pub enum Unary { $($op),* }
 
         impl Unary {
-            /// All unary ops.
+            /// All element-wise unary ops.
             pub const ALL: &[Unary] = &[$(Unary::$op),*];
 
-            /// The mnemonic, with its dialect if that is not StableHLO.
+            /// Returns the op's mnemonic, with its dialect if that is not StableHLO.
             pub fn name(self) -> &'static str {
                 [$(mnemonic!($dialect $name)),*][self as usize]
             }
@@ -111,10 +111,10 @@ macro_rules! binary_enum {
         pub enum Binary { $($op),* }
 
         impl Binary {
-            /// All binary ops.
+            /// All element-wise binary ops.
             pub const ALL: &[Binary] = &[$(Binary::$op),*];
 
-            /// The mnemonic, with its dialect if that is not StableHLO.
+            /// Returns the op's mnemonic, with its dialect if that is not StableHLO.
             pub fn name(self) -> &'static str {
                 [$(mnemonic!($dialect $name)),*][self as usize]
             }
@@ -257,7 +257,7 @@ pub(crate) fn erf_inv(x: f64) -> f64 {
     y.copysign(x)
 }
 
-/// Reference values from tables, as (argument, result), for ops that the XLA fixture may lack.
+/// Reference values of unary ops, as (argument, result), for ops that the XLA fixture may lack.
 pub const KNOWN: &[(Unary, &[(f64, f64)])] = &[
     // Computed with 60 digits.
     (

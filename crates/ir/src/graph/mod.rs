@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 use systole_base::{Error, ErrorKind, Result, TensorType};
 
-/// Identifies one result of one node.
+/// Id of a value: one result of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ValueId {
     /// Index into [`Graph::nodes`].
@@ -40,7 +40,7 @@ impl ValueId {
         ValueId { node: node as u32, out: out as u32 }
     }
 
-    /// Index of the node.
+    /// Index of the node that defines the value.
     pub fn index(self) -> usize {
         self.node as usize
     }
@@ -93,7 +93,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Type of a value.
+    /// Returns the type of a value of the graph.
     pub fn ty(&self, v: ValueId) -> &TensorType {
         &self.nodes[v.index()].outs[v.out as usize]
     }
@@ -103,12 +103,12 @@ impl Graph {
         &self.nodes[v.index()]
     }
 
-    /// Types of the parameters.
+    /// Types of the graph's parameters.
     pub fn param_types(&self) -> Vec<TensorType> {
         self.params.iter().map(|&p| self.ty(p).clone()).collect()
     }
 
-    /// Types of the results.
+    /// Types of the graph's results.
     pub fn result_types(&self) -> Vec<TensorType> {
         self.results.iter().map(|&r| self.ty(r).clone()).collect()
     }

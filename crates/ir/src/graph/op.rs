@@ -78,10 +78,10 @@ macro_rules! op_enum {
         pub enum Op { $($variant($variant)),* }
 
         impl Op {
-            /// Names of all variants.
+            /// Names of all variants of [`Op`].
             pub const VARIANTS: &[&str] = &[$(stringify!($variant)),*];
 
-            /// Name of the variant, such as `Unary` or `Reshape`.
+            /// Name of the op's enum variant, such as `Unary` or `Reshape`.
             pub fn variant(&self) -> &'static str {
                 match self { $(Op::$variant(_) => stringify!($variant)),* }
             }
@@ -152,7 +152,7 @@ pub enum Direction {
     Lt,
 }
 
-/// Order in which elements are compared.
+/// Order in which elements are compared: float, total order, signed or unsigned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CompareType {
     /// IEEE comparison: every comparison with NaN is false except `NE`.
@@ -165,7 +165,7 @@ pub enum CompareType {
     Unsigned,
 }
 
-/// `a: T[…], b: T[…] → bool[…]`. Spec: compare.
+/// Op compare: `a: T[…], b: T[…] → bool[…]`. Spec: compare.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Compare {
     /// Comparison operator.
@@ -182,7 +182,8 @@ pub struct Select;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Clamp;
 
-/// `x: T[…] → U[…]`. Floats round to nearest even; float → integer truncates and saturates. Spec: convert.
+/// Element type conversion: `x: T[…] → U[…]`. Floats round to nearest even; float → integer truncates and saturates.
+/// Spec: convert.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Convert {
     /// Element type of the result.
@@ -279,7 +280,7 @@ pub struct DynamicSlice {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DynamicUpdateSlice;
 
-/// `x: T[…], indices: I[…] → T[…]`. Spec: gather, with the same attribute names.
+/// Op gather: `x: T[…], indices: I[…] → T[…]`. Spec: gather, with the same attribute names.
 ///
 /// Each index vector is the start of a block of `slice_sizes`, clamped to keep the block in bounds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -295,7 +296,8 @@ pub struct Gather {
     pub indices_are_sorted: bool,
 }
 
-/// `x₀: T₀[…], …, indices: I[…], update₀: T₀[…], … → T₀[…], …`. Spec: scatter, with the same attribute names.
+/// Op scatter: `x₀: T₀[…], …, indices: I[…], update₀: T₀[…], … → T₀[…], …`. Spec: scatter, with the same attribute
+/// names.
 ///
 /// The interpreter applies updates in row-major order, backends in any order. A block that is not entirely in bounds is
 /// dropped, as in XLA; the specification drops only its out-of-bounds elements.
@@ -314,7 +316,7 @@ pub struct Scatter {
     pub body: Arc<Graph>,
 }
 
-/// `a: T[…], b: T[…] → U[batch…, a's free…, b's free…]`. Spec: dot_general.
+/// Matrix product: `a: T[…], b: T[…] → U[batch…, a's free…, b's free…]`. Spec: dot_general.
 ///
 /// Products are summed in at least f32; the result is rounded to `element_type` once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Scalar, TensorType};
 
-/// Result types of a node.
+/// Result types of one node.
 pub type ResultTypes = SmallVec<[TensorType; 1]>;
 
 /// A violated constraint of the StableHLO specification: its label (`C1`, …) and a message.
@@ -19,7 +19,7 @@ pub struct SpecConstraint {
 }
 
 impl SpecConstraint {
-    /// Creates a constraint violation.
+    /// Creates a violation of a constraint of the StableHLO specification.
     pub fn new(label: &'static str, message: impl Into<String>) -> SpecConstraint {
         SpecConstraint { label, message: message.into() }
     }
@@ -35,7 +35,7 @@ macro_rules! require {
     };
 }
 
-/// Gradient with respect to one operand.
+/// Gradient of an op with respect to one operand: a tensor, zero, or not differentiable.
 #[derive(Clone, Debug)]
 pub enum Grad {
     /// Cotangent of the operand, with the operand's type.
@@ -138,7 +138,7 @@ pub fn moved_bytes(args: &[&TensorType], outs: &[TensorType]) -> f64 {
 macro_rules! op_dispatch {
     ($($file:ident { $($variant:ident = $name:literal, $doc:literal;)* })*) => {
         impl Op {
-            /// The rules of this op.
+            /// Returns the rules of this op.
             pub fn rule(&self) -> &dyn OpRule {
                 match self {
                     Op::Parameter(op) => op, Op::Unary(op) => op, Op::Binary(op) => op,
@@ -161,7 +161,7 @@ pub struct EvalCx {
 pub(crate) const MAX_DEPTH: usize = 64;
 
 impl EvalCx {
-    /// Runs a body on arrays.
+    /// Runs a body (nested graph) on arrays.
     pub fn run(&mut self, graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
         if self.depth == MAX_DEPTH {
             return Err(too_deep());
@@ -172,7 +172,7 @@ impl EvalCx {
         result
     }
 
-    /// Runs a body with rank-0 parameters and results on single elements.
+    /// Runs a body (nested graph) with rank-0 parameters and results on single elements.
     pub fn run_scalars(&mut self, graph: &Graph, args: &[Scalar]) -> Result<Vec<Scalar>> {
         if let Some(values) = run_elementwise(graph, args) {
             return Ok(values);
@@ -207,7 +207,7 @@ fn run_elementwise(graph: &Graph, args: &[Scalar]) -> Option<Vec<Scalar>> {
 
 /// Creates the error for bodies nested too deeply.
 pub(crate) fn too_deep() -> Error {
-    Error::new(ErrorKind::Unsupported, format!("bodies are nested deeper than {MAX_DEPTH} levels"))
+    Error::new(ErrorKind::Unsupported, format!("bodies (nested graphs) are nested deeper than {MAX_DEPTH} levels"))
 }
 
 fn run_nodes(cx: &mut EvalCx, graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {

@@ -28,7 +28,7 @@ pub(crate) fn emit1(op: impl Into<Op>, inputs: &[&Tensor]) -> Tensor {
 }
 
 impl GraphBuilder {
-    /// `→ T[shape]`: an array filled with one value.
+    /// Returns a constant array filled with one value.
     #[track_caller]
     pub fn full(&self, ty: &TensorType, value: f64) -> Tensor {
         self.scalar(ty.dtype, value).broadcast_to(&ty.shape)
@@ -103,19 +103,19 @@ impl ops::Neg for Tensor {
 
 /// Constants with the type of this tensor.
 impl Tensor {
-    /// `→ T[]`: a constant of this element type.
+    /// Returns a rank-0 constant of this tensor's element type.
     #[track_caller]
     pub fn scalar_like(&self, value: f64) -> Tensor {
         self.builder.scalar(self.dtype(), value)
     }
 
-    /// `→ T[…]`: zeros of this type.
+    /// Returns zeros of this tensor's type.
     #[track_caller]
     pub fn zeros_like(&self) -> Tensor {
         self.builder.full(&self.ty, 0.0)
     }
 
-    /// `→ T[…]`: ones of this type.
+    /// Returns ones of this tensor's type.
     #[track_caller]
     pub fn ones_like(&self) -> Tensor {
         self.builder.full(&self.ty, 1.0)

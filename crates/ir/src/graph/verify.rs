@@ -4,8 +4,8 @@ use super::{Graph, Op};
 use systole_base::{Error, ErrorKind, Result, TensorType};
 
 impl Graph {
-    /// Checks that values are defined before they are used, that every op satisfies its constraints, and that the
-    /// stored types match the inferred ones. Includes nested bodies.
+    /// Verifies a graph: values are defined before they are used, every op satisfies its constraints, and stored types
+    /// match the inferred ones. Includes nested bodies.
     pub fn verify(&self) -> Result<()> {
         for (i, node) in self.nodes.iter().enumerate() {
             let broken = |what: String| {

@@ -85,7 +85,7 @@ impl AttentionConfig {
     }
 }
 
-/// Operand whose gradient is computed.
+/// Operand of attention whose gradient is computed: query, key or value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AttentionOperand {
     /// Gradient of the queries.

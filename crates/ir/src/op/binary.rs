@@ -46,12 +46,12 @@ macro_rules! binary_rows {
 binary_ops!(binary_rows);
 
 impl Binary {
-    /// Row of this op.
+    /// Returns this op's row in [`ROWS`]: evaluation, derivative, documentation and test domains.
     pub fn row(self) -> &'static BinaryOpRow {
         &ROWS[self as usize]
     }
 
-    /// Evaluates one pair of elements of type `dtype`, rounded to it.
+    /// Evaluates a binary op on one pair of elements of type `dtype`, rounded to it.
     pub fn apply(self, dtype: DType, a: Scalar, b: Scalar) -> Scalar {
         let row = self.row();
         match (a, b, row.float, row.int, row.bool) {

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use systole_base::{DType, Error, ErrorKind, LiteralBuilder, Scalar, Shape};
 
 impl ReplicaGroups {
-    /// Creates groups of replicas.
+    /// Creates device groups of replicas for a collective.
     pub fn of(members: Vec<Vec<usize>>) -> ReplicaGroups {
         ReplicaGroups { members, channel: 0, global: false }
     }
 
-    /// Number of devices per group.
+    /// Number of devices per group of the collective.
     pub fn size(&self) -> usize {
         self.members.first().map_or(1, |g| g.len())
     }

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use systole_base::{DType, LiteralBuilder, Scalar};
 
 impl Direction {
-    /// All six operators with their names in text.
+    /// All six comparison operators with their names in StableHLO text.
     pub const ALL: [(Direction, &'static str); 6] = [
         (Direction::Eq, "EQ"),
         (Direction::Ne, "NE"),
@@ -42,7 +42,7 @@ impl CompareType {
         }
     }
 
-    /// Name in text.
+    /// Name of the comparison operator in StableHLO text.
     pub fn name(self) -> &'static str {
         match self {
             CompareType::Float => "FLOAT",
@@ -54,7 +54,7 @@ impl CompareType {
 }
 
 impl Compare {
-    /// Compares one pair of elements.
+    /// Compares one pair of elements with this operator.
     pub fn apply(self, a: Scalar, b: Scalar) -> bool {
         let order = match (a, b) {
             (Scalar::Float(a), Scalar::Float(b)) if self.compare_type == CompareType::TotalOrder => {

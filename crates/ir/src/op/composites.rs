@@ -75,7 +75,7 @@ impl Tensor {
         shifted - norm
     }
 
-    /// `exp(x) / Σ exp(x)` over the last dimension, shifted by the maximum.
+    /// Softmax: `exp(x) / Σ exp(x)` over the last dimension, shifted by the maximum.
     #[track_caller]
     pub fn softmax(&self) -> Tensor {
         let last = [self.rank().saturating_sub(1)];
@@ -85,7 +85,7 @@ impl Tensor {
         e / sum
     }
 
-    /// max(x, 0); NaN propagates.
+    /// ReLU: max(x, 0); NaN propagates.
     #[track_caller]
     pub fn relu(&self) -> Tensor {
         // As a select, so that the derivative at 0 is 0 as in TensorFlow; that of `maximum` would be 0.5. With `<=`,
@@ -94,19 +94,19 @@ impl Tensor {
         self.less_equal(&zero).select(&zero, self)
     }
 
-    /// x if positive, otherwise slope·x.
+    /// Leaky ReLU: x if positive, otherwise slope·x.
     #[track_caller]
     pub fn leaky_relu(&self, slope: f64) -> Tensor {
         self.greater(&self.zeros_like()).select(self, &(self * slope))
     }
 
-    /// x·sigmoid(x).
+    /// SiLU (swish): x·sigmoid(x).
     #[track_caller]
     pub fn silu(&self) -> Tensor {
         self * self.logistic()
     }
 
-    /// x if positive, otherwise α(eˣ − 1).
+    /// ELU: x if positive, otherwise α(eˣ − 1).
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> Tensor {
         let zero = self.zeros_like();
@@ -128,13 +128,13 @@ impl Tensor {
         near.select(&small, &large)
     }
 
-    /// log(1 + eˣ) without overflow.
+    /// Softplus: log(1 + eˣ) without overflow.
     #[track_caller]
     pub fn softplus(&self) -> Tensor {
         self.relu() + (-self.abs()).exp().log1p()
     }
 
-    /// x·Φ(x), computed with erf.
+    /// GELU: x·Φ(x), computed with erf.
     #[track_caller]
     pub fn gelu(&self) -> Tensor {
         self * 0.5 * ((self * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0)
@@ -147,7 +147,7 @@ impl Tensor {
         self * 0.5 * (inner.tanh() + 1.0)
     }
 
-    /// Sum accumulated in f32, converted back to this element type.
+    /// Sum over `dims` accumulated in f32, converted back to this element type.
     #[track_caller]
     pub fn sum_in_f32(&self, dims: &[usize]) -> Tensor {
         if matches!(self.dtype(), DType::F16 | DType::BF16) {
@@ -167,7 +167,7 @@ impl Monoid {
         x.builder().emit(op, &[x, &init]).remove(0)
     }
 
-    /// Name of the element-wise op, for messages.
+    /// Name of the reduction's element-wise op, for messages.
     pub fn name(self) -> &'static str {
         self.op().name()
     }

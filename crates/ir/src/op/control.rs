@@ -526,7 +526,7 @@ fn add_to(sum: &Tensor, grad: &Tensor, trip: &Tensor, trips: usize) -> Tensor {
 }
 
 impl Case {
-    /// Index of the branch that runs: the last if `index` is out of range.
+    /// Returns the index of the branch that runs: the last if `index` is out of range.
     pub fn taken(&self, index: Scalar) -> usize {
         let last = self.branches.len() - 1;
         usize::try_from(index.as_i64()).unwrap_or(last).min(last)

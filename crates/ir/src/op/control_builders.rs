@@ -123,7 +123,7 @@ fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: ScanBody<'_>) ->
         let types: Vec<String> = xs.iter().map(|x| x.ty().to_string()).collect();
         g.fail(
             Error::new(ErrorKind::Graph, "scan: the arrays must have the same leading dimension")
-                .because(format!("their types are {}", types.join(", "))),
+                .because(format!("the types of the arrays are {}", types.join(", "))),
         );
         return (g.poisoned(init.len(), init), Vec::new());
     }

@@ -585,7 +585,7 @@ impl StructuralOp for Convolution {
     }
 }
 
-/// Small test programs: each attribute differs from its default at least once.
+/// Returns small test programs of convolution: each attribute differs from its default at least once.
 pub fn samples() -> Vec<OpSample> {
     let floats = [DType::F32, DType::F64].into_iter().flat_map(cases);
     let mut all: Vec<OpSample> = floats.collect();

@@ -124,7 +124,7 @@ impl StructuralOp for BitcastConvert {
 }
 
 impl ReducePrecision {
-    /// Evaluates one element.
+    /// Evaluates reduce_precision on one element.
     pub fn apply(self, x: f64) -> f64 {
         if x.is_nan() && self.mantissa_bits == 0 {
             return f64::INFINITY.copysign(x); // no mantissa bit is left to tell NaN from infinity

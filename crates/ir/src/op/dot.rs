@@ -7,12 +7,12 @@ use smallvec::smallvec;
 use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
 impl DotGeneral {
-    /// Free dimensions of `a`: neither batch nor contracting.
+    /// Free dimensions of the left operand: neither batch nor contracting.
     pub fn lhs_free(&self, rank: usize) -> Dims {
         (0..rank).filter(|d| !self.lhs_batch.contains(d) && !self.lhs_contract.contains(d)).collect()
     }
 
-    /// Free dimensions of `b`: neither batch nor contracting.
+    /// Free dimensions of the right operand: neither batch nor contracting.
     pub fn rhs_free(&self, rank: usize) -> Dims {
         (0..rank).filter(|d| !self.rhs_batch.contains(d) && !self.rhs_contract.contains(d)).collect()
     }

@@ -162,7 +162,7 @@ impl StructuralOp for DynamicUpdateSlice {
     }
 }
 
-/// Small test programs: start indices inside, outside and at both ends.
+/// Returns small test programs of dynamic_slice: start indices inside, outside and at both ends.
 pub fn dynamic_slice_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {
@@ -191,7 +191,7 @@ fn sliced(what: &str, dtype: DType, index: DType, shape: &[usize], sizes: &[usiz
     })
 }
 
-/// Small test programs: start indices inside, outside and at both ends.
+/// Returns small test programs of dynamic_update_slice: start indices inside, outside and at both ends.
 pub fn dynamic_update_slice_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {

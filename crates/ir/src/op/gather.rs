@@ -364,7 +364,8 @@ pub(crate) fn list(dims: &[usize]) -> AttrField {
     AttrField::List(dims.iter().map(|&d| d as i64).collect())
 }
 
-/// Small test programs: each attribute differs from its default at least once; indices inside and outside.
+/// Returns small test programs of gather: each attribute differs from its default at least once; indices inside and
+/// outside.
 pub fn gather_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool] {

@@ -39,7 +39,7 @@ impl Monoid {
         }
     }
 
-    /// The element-wise op.
+    /// Returns the element-wise op of the reduction.
     pub fn op(self) -> Binary {
         match self {
             Monoid::Add => Binary::Add,
@@ -51,7 +51,7 @@ impl Monoid {
         }
     }
 
-    /// The identity element.
+    /// Returns the identity element of the reduction.
     pub fn identity(self, dtype: DType) -> Scalar {
         match self {
             Monoid::Add | Monoid::Or => Scalar::of(dtype, 0.0),
@@ -63,7 +63,7 @@ impl Monoid {
         }
     }
 
-    /// Builds the body `(a, b) → a op b` over scalars of `dtype`.
+    /// Builds the reduction body `(a, b) → a op b` over scalars of `dtype`.
     pub fn body(self, dtype: DType) -> Arc<Graph> {
         let g = GraphBuilder::new("body");
         let a = g.parameter(TensorType::scalar(dtype), "a");

@@ -5,7 +5,7 @@ use crate::graph::{ConvDims, Graph};
 use std::sync::Arc;
 use systole_base::{Dims, Literal, TensorType};
 
-/// Attribute value parsed from text. See [`OpSource`].
+/// Attribute value of an op, parsed from text. See [`OpSource`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttrValue {
     /// `3 : i64`, `3 : i32`, `3`
@@ -32,7 +32,7 @@ pub enum AttrValue {
     Other,
 }
 
-/// Attributes, bodies and types of a parsed op. The op table rebuilds ops from it.
+/// Parsed form of an op: attributes, bodies and types. The op table rebuilds ops from it.
 ///
 /// Errors of the getters name the attribute.
 pub struct OpSource<'a> {
@@ -187,12 +187,12 @@ impl OpSource<'_> {
         })
     }
 
-    /// Returns body `i`.
+    /// Returns body `i` of the parsed op.
     pub fn region(&self, i: usize) -> OpParseResult<Arc<Graph>> {
         self.regions.get(i).cloned().ok_or_else(|| format!("expected at least {} regions", i + 1))
     }
 
-    /// Type of result `i`.
+    /// Returns the type of result `i` of the parsed op.
     pub fn result(&self, i: usize) -> OpParseResult<&TensorType> {
         self.results.get(i).ok_or_else(|| format!("expected at least {} results", i + 1))
     }

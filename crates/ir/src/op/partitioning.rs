@@ -19,17 +19,17 @@ pub struct NodeView<'g> {
 }
 
 impl<'g> NodeView<'g> {
-    /// Type of operand `k`.
+    /// Type of the node's operand `k`.
     pub fn ty(self, k: usize) -> &'g TensorType {
         self.graph.ty(self.node.inputs[k])
     }
 
-    /// Type of the first result.
+    /// Type of the node's first result.
     pub fn out(self) -> &'g TensorType {
         &self.node.outs[0]
     }
 
-    /// Operand `k` if it is a constant.
+    /// Returns operand `k` of the node if it is a constant.
     pub fn constant(self, k: usize) -> Option<&'g Constant> {
         match &self.graph.node(*self.node.inputs.get(k)?).op {
             Op::Constant(c) => Some(c),
@@ -37,8 +37,8 @@ impl<'g> NodeView<'g> {
         }
     }
 
-    /// Factors for the result dimensions that `keep` accepts. The first `n` operands are split along the same
-    /// dimension, the others are replicated.
+    /// Creates sharding factors for the result dimensions that `keep` accepts. The first `n` operands are split along
+    /// the same dimension, the others are replicated.
     pub fn same_dims(self, n: usize, keep: impl Fn(usize) -> bool) -> Vec<ShardingFactor> {
         let operands = |d: usize| (0..self.node.inputs.len()).map(move |k| (k < n).then_some(d));
         (0..self.out().rank()).filter(|&d| keep(d)).map(|d| ShardingFactor::dim(operands(d), d)).collect()
@@ -56,7 +56,7 @@ pub enum RowUse {
     Transposed,
 }
 
-/// The op for a row block.
+/// Op that computes one row block of a node.
 ///
 /// A value has `rows` rows if the sizes of its leading dimensions multiply to `rows`. An op works by rows if each row
 /// of its result depends only on the same row of some operands ([`RowUse::Rows`]) and on other operands as a whole
@@ -83,7 +83,7 @@ impl RowOp {
     }
 }
 
-/// Splits `rows` rows (at least 2) into blocks of `block` rows.
+/// Rule for splitting `rows` rows (at least 2) into blocks of `block` rows.
 #[derive(Clone, Copy)]
 pub struct RowBlocking {
     /// Total number of rows.
@@ -111,7 +111,7 @@ pub fn row_dims(ty: &TensorType, rows: usize) -> Option<usize> {
     None
 }
 
-/// Collapses the first `dims` dimensions into one of size `block`.
+/// Row dimensions of a value: collapses the first `dims` dimensions into one of size `block`.
 #[derive(Clone, Copy)]
 pub struct RowDims {
     /// Number of leading dimensions that make up the rows.
@@ -121,7 +121,7 @@ pub struct RowDims {
 }
 
 impl RowDims {
-    /// Shape of a block.
+    /// Shape of a row block.
     pub fn shape(self, ty: &TensorType) -> Shape {
         self.list(&ty.shape, self.block).into_iter().collect()
     }
@@ -192,12 +192,12 @@ pub struct ShardingFactor {
 }
 
 impl ShardingFactor {
-    /// Creates a factor along dimension `along` of the results.
+    /// Creates a sharding factor along dimension `along` of the results.
     pub fn dim(operands: impl IntoIterator<Item = Option<usize>>, along: usize) -> ShardingFactor {
         ShardingFactor { operands: operands.into_iter().collect(), along: FactorResult::Dim(along) }
     }
 
-    /// Creates a factor that is reduced.
+    /// Creates a sharding factor that is reduced: devices hold terms of a sum, or of another monoid.
     pub fn fold(operands: impl IntoIterator<Item = Option<usize>>, monoid: Monoid) -> ShardingFactor {
         ShardingFactor { operands: operands.into_iter().collect(), along: FactorResult::Fold(monoid) }
     }

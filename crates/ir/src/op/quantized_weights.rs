@@ -28,12 +28,12 @@ pub struct DequantizeWeights {
 }
 
 impl DequantizeWeights {
-    /// Number of weights.
+    /// Number of quantized weights.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Number of outputs.
+    /// Number of outputs of the quantized weight matrix.
     pub fn outputs(&self) -> usize {
         self.elements() / self.inputs.max(1)
     }
@@ -71,7 +71,7 @@ impl DequantizeWeights {
         control_builders::outlined(numbers, || vec![self.expand(numbers, scales)]).remove(0)
     }
 
-    /// The ops inside [`DequantizeWeights::node`].
+    /// Dequantizes weights with the ops inside [`DequantizeWeights::node`].
     #[track_caller]
     pub fn expand(&self, numbers: &Tensor, scales: &Tensor) -> Tensor {
         let (n, inputs, outputs, blocks) = (self.elements(), self.inputs, self.outputs(), self.blocks());

@@ -11,7 +11,7 @@ use systole_base::rng::philox4x32;
 use systole_base::{DType, LiteralBuilder, Scalar, Shape};
 
 impl RngAlgorithm {
-    /// Name in text.
+    /// Name of the random number generator in StableHLO text.
     pub fn name(self) -> &'static str {
         match self {
             RngAlgorithm::Philox => "PHILOX",
@@ -172,7 +172,8 @@ fn split_dim(shape: &Shape) -> Option<usize> {
     even.or_else(|| (0..shape.rank()).rev().max_by_key(|&d| shape[d]))
 }
 
-/// Threefry2x32-20. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+/// Computes one Threefry2x32-20 block: two u32 from a 64-bit counter and a 64-bit key. Salmon et al., "Parallel random
+/// numbers: as easy as 1, 2, 3", SC 2011.
 pub fn threefry2x32(counter: [u32; 2], key: [u32; 2]) -> [u32; 2] {
     const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
     let keys = [key[0], key[1], 0x1BD1_1BDA ^ key[0] ^ key[1]];

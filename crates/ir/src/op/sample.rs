@@ -63,7 +63,7 @@ pub struct OpSample {
 }
 
 impl OpSample {
-    /// Arguments for the program; a pure function of the label and `seed`.
+    /// Returns arguments for the test program; a pure function of the label and `seed`.
     pub fn arguments(&self, seed: u64) -> Vec<Literal> {
         let types = self.graph.param_types();
         let draw = |(i, (ty, domain)): (usize, (&TensorType, &ArgDomain))| {

@@ -390,7 +390,8 @@ impl UpdateLocations<'_> {
     }
 }
 
-/// Small test programs: each attribute differs from its default at least once; indices inside and outside.
+/// Returns small test programs of scatter: each attribute differs from its default at least once; indices inside and
+/// outside.
 pub fn scatter_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::I32] {

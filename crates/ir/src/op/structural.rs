@@ -53,15 +53,15 @@ pub struct DeviceCounts {
 }
 
 impl DeviceCounts {
-    /// A single device.
+    /// Counts for a single device.
     pub const ONE: DeviceCounts = DeviceCounts { replicas: 1, partitions: 1 };
 
-    /// `n` replicas with one partition each.
+    /// Counts for `n` replicas with one partition each.
     pub fn replicas(n: usize) -> DeviceCounts {
         DeviceCounts { replicas: n, partitions: 1 }
     }
 
-    /// Total number of devices.
+    /// Total number of devices that run the program.
     pub fn count(self) -> usize {
         self.replicas * self.partitions
     }
@@ -91,18 +91,18 @@ macro_rules! structural {
 structural_ops!(structural);
 
 impl Op {
-    /// The op for one of `parts` equal shards of a factor: size attributes shrink, and sums have type
+    /// Returns the op for one of `parts` equal shards of a sharding factor: size attributes shrink, and sums have type
     /// [`sum_type`](super::partitioning::sum_type).
     pub fn shard(&self, along: FactorResult, parts: usize) -> Op {
         self.structural().and_then(|op| op.shard(along, parts)).unwrap_or_else(|| self.clone())
     }
 
-    /// Evaluation on several devices, if the op is a collective.
+    /// Returns the op's evaluation on several devices, if it is a collective.
     pub fn collective(&self) -> Option<&dyn Collective> {
         self.structural().and_then(StructuralOp::collective)
     }
 
-    /// Whether the op is a collective or contains one in a body.
+    /// Whether the op is a collective or contains one in a body, so that devices must run it together.
     pub fn meets(&self) -> bool {
         self.collective().is_some()
             || self.rule().regions().into_iter().any(|body| body.nodes.iter().any(|n| n.op.meets()))
@@ -110,7 +110,7 @@ impl Op {
 }
 
 impl NodeView<'_> {
-    /// The op for a row block; `None` if it does not work by rows.
+    /// Returns the op that computes a row block of the node; `None` if it does not work by rows.
     pub fn row_op(self, rows: RowBlocking) -> Option<RowOp> {
         match (&self.node.op, self.node.op.structural()) {
             (_, Some(op)) => op.row_op(self, rows),
@@ -120,7 +120,7 @@ impl NodeView<'_> {
         }
     }
 
-    /// Factors along which devices can divide the op; empty if every device computes all of it.
+    /// Returns the sharding factors along which devices can divide the op; empty if every device computes all of it.
     pub fn factors(self) -> Vec<ShardingFactor> {
         match (&self.node.op, self.node.op.structural()) {
             (_, Some(op)) => op.factors(self),

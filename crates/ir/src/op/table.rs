@@ -3,7 +3,7 @@
 use super::*;
 use crate::graph::{binary_ops, mnemonic, structural_ops, unary_ops};
 
-/// Entry of the op table.
+/// Entry of the op table: mnemonic, documentation, specification, test samples and parser of an op.
 #[derive(Clone, Copy)]
 pub struct OpEntry {
     /// StableHLO mnemonic; ops of other dialects include the dialect.
@@ -66,7 +66,7 @@ macro_rules! structural_entries {
 
 const STRUCTURAL: &[OpEntry] = structural_ops!(structural_entries);
 
-/// All ops, sorted by name. Excludes parameters, which text writes as function arguments.
+/// All ops of the IR, sorted by name. Excludes parameters, which text writes as function arguments.
 pub const TABLE: &[OpEntry] =
     &by_name::<{ UNARY.len() + BINARY.len() + STRUCTURAL.len() }>([UNARY, BINARY, STRUCTURAL]);
 
@@ -99,7 +99,7 @@ const fn is_before(a: &[u8], b: &[u8]) -> bool {
     i < b.len() && (i == a.len() || a[i] < b[i])
 }
 
-/// Returns the entry of a mnemonic.
+/// Returns the op table's entry of a mnemonic.
 pub fn entry(name: &str) -> Option<&'static OpEntry> {
     TABLE.binary_search_by(|e| e.name.cmp(name)).ok().map(|i| &TABLE[i])
 }

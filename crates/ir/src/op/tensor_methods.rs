@@ -100,13 +100,13 @@ impl Tensor {
         if self.dtype() == to { self.clone() } else { emit1(Convert { to }, &[self]) }
     }
 
-    /// Reinterprets the bits as another type.
+    /// Reinterprets the bits of the elements as another element type.
     #[track_caller]
     pub fn bitcast_convert(&self, to: DType) -> Tensor {
         emit1(BitcastConvert { to }, &[self])
     }
 
-    /// Rounds to fewer exponent and mantissa bits.
+    /// Rounds elements to fewer exponent and mantissa bits.
     #[track_caller]
     pub fn reduce_precision(&self, exponent_bits: u32, mantissa_bits: u32) -> Tensor {
         emit1(ReducePrecision { exponent_bits, mantissa_bits }, &[self])
@@ -159,7 +159,7 @@ impl Tensor {
         self.slice(&starts, &limits, &vec![1; self.rank()])
     }
 
-    /// Inserts `value: T[]` around and between the elements.
+    /// Pads with `value: T[]` around and between the elements.
     #[track_caller]
     pub fn pad(&self, value: &Tensor, low: &[i64], high: &[i64], interior: &[usize]) -> Tensor {
         emit1(Pad { low: low.into(), high: high.into(), interior: interior.into() }, &[self, value])

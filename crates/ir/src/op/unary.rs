@@ -43,12 +43,12 @@ macro_rules! unary_rows {
 unary_ops!(unary_rows);
 
 impl Unary {
-    /// Row of this op.
+    /// Returns this op's row in [`ROWS`]: evaluation, derivative, documentation and test domain.
     pub fn row(self) -> &'static UnaryOpRow {
         &ROWS[self as usize]
     }
 
-    /// Evaluates one element of type `dtype`, rounded to the result type.
+    /// Evaluates a unary op on one element of type `dtype`, rounded to the result type.
     pub fn apply(self, dtype: DType, x: Scalar) -> Scalar {
         let row = self.row();
         match (x, row.float, row.int) {

@@ -389,7 +389,7 @@ impl SelectAndScatter {
         self.dimensions[d] == 1 && self.strides[d] == 1 && self.padding[d] == [0, 0]
     }
 
-    /// The window, without dilation.
+    /// Returns the sliding window of select_and_scatter, without dilation.
     pub fn window(&self) -> Window {
         Window::new(&self.dimensions, &self.strides, &self.padding)
     }

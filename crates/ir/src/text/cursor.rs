@@ -9,7 +9,7 @@ pub const MAX_DEPTH: usize = 32;
 /// Maximum total bytes of all splat constants (`dense<0.0>`) in one text.
 const MAX_SPLAT_BYTES: usize = 1 << 28;
 
-/// Position in a text: the current token and its offset.
+/// Token cursor of a parser: the current token and its offset.
 pub struct TokenCursor<'a> {
     lexer: Lexer<'a>,
     /// Current token.
@@ -91,7 +91,7 @@ impl<'a> TokenCursor<'a> {
         if self.eat_token(&Token::Arrow)? { Ok(()) } else { Err(self.unexpected("`->`")) }
     }
 
-    /// Parses a word.
+    /// Parses a word token.
     pub fn word(&mut self) -> Result<&'a str> {
         let Token::Word(word) = self.token else { return Err(self.unexpected("a word")) };
         self.advance()?;
@@ -124,7 +124,7 @@ impl<'a> TokenCursor<'a> {
         Ok(inner)
     }
 
-    /// Counts the bytes of a splat constant against the limit, since short text can request large arrays.
+    /// Counts the bytes of a splat constant against the parser's limit, since short text can request large arrays.
     pub fn unfold(&mut self, bytes: usize) -> Result<(), String> {
         self.splat_bytes = self.splat_bytes.saturating_add(bytes);
         match self.splat_bytes <= MAX_SPLAT_BYTES {

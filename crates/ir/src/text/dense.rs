@@ -68,7 +68,7 @@ fn element(value: &Literal, i: usize) -> String {
     }
 }
 
-/// Parses one element (without spaces around the sign) to its bits; `Err` is the message.
+/// Parses one array element (without spaces around the sign) to its bits; `Err` is the message.
 pub fn parse_element(text: &str, dtype: DType) -> Result<u64, String> {
     let wrong = || format!("expected an element of type {dtype}, got `{text}`");
     if dtype == DType::Bool {

@@ -16,7 +16,7 @@ use systole_base::{Error, ErrorKind, Result, TensorType};
 /// Maximum number of results of one op.
 const MAX_RESULTS: usize = 1 << 16;
 
-/// A parsed module: its function, donated parameters and shardings.
+/// A parsed StableHLO module: its function, donated parameters and shardings.
 #[derive(Clone, Debug)]
 pub struct StableHloProgram {
     /// Graph of the function.
@@ -27,7 +27,7 @@ pub struct StableHloProgram {
     pub spread: Option<Shardings>,
 }
 
-/// Parses a module with one function. See the [module](super) for the format.
+/// Parses a StableHLO module with one function. See the [module](super) for the format.
 ///
 /// Errors have a line and column.
 pub fn parse(text: &str) -> Result<Arc<Graph>> {

@@ -8,7 +8,7 @@ use crate::{Sharding, Shardings};
 use std::fmt::{Display, Write};
 use systole_base::TensorType;
 
-/// Prints the graph as a module with one function. [`parse`](super::parse) reads it back to an equal graph.
+/// Prints the graph as a StableHLO module with one function. [`parse`](super::parse) reads it back to an equal graph.
 pub fn print(graph: &Graph) -> String {
     print_with(graph, &graph.name, &[], None, false)
 }

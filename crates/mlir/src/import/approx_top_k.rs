@@ -61,7 +61,7 @@ fn direction(op: &Operation, module: &MlirModule) -> Result<Direction> {
         Some(Attribute::Keyword(_, word)) if word == "GT" => Ok(Direction::Gt),
         Some(Attribute::Keyword(_, word)) if word == "LT" => Ok(Direction::Lt),
         _ => Err(not_there(format!("unsupported ApproxTopK comparator @{}", f.name))
-            .because("it does more than compare two values")),
+            .because("the comparator does more than compare two values")),
     }
 }
 

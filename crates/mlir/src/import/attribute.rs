@@ -1,4 +1,4 @@
-//! Converts MLIR attributes to the values that the IR's ops read.
+//! Converts MLIR attributes to the attribute values that Systole's IR ops read.
 
 use super::types::{element, narrow, tensor_type, wrong};
 use crate::interface::{ProgramPort, SourceElement};

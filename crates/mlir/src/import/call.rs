@@ -1,4 +1,4 @@
-//! Table row of an importable op, and the arguments that import functions receive.
+//! Table row of an importable MLIR op, and the arguments that import functions receive.
 
 use super::attribute;
 use super::complex_number::RealOrComplex;
@@ -144,12 +144,12 @@ impl OpImport {
         self.import(ImportRule::Refused(why))
     }
 
-    /// Adds a unary function on complex numbers.
+    /// Adds the implementation on complex numbers to a unary op's import row.
     pub const fn unary(self, f: fn(&RealOrComplex) -> RealOrComplex) -> OpImport {
         self.complex(ComplexRule::Unary(f))
     }
 
-    /// Adds a binary function on complex numbers.
+    /// Adds the implementation on complex numbers to a binary op's import row.
     pub const fn binary(self, f: fn(&RealOrComplex, &RealOrComplex) -> RealOrComplex) -> OpImport {
         self.complex(ComplexRule::Binary(f))
     }
@@ -158,7 +158,7 @@ impl OpImport {
         OpImport { keeps_elements: true, ..self }
     }
 
-    /// Marks an op that only moves elements.
+    /// Marks an op's import row: the op only moves elements.
     pub const fn moves(self) -> OpImport {
         self.complex(ComplexRule::Parts).keeps_elements()
     }
@@ -184,17 +184,17 @@ impl OpCall<'_> {
         self.operands.get(i).ok_or_else(|| wrong("an operand is missing"))?.number()
     }
 
-    /// Returns the stated type of the first result.
+    /// Returns the stated type of the MLIR op's first result.
     pub fn result(&self) -> Result<&MlirType> {
         self.results.first().copied().ok_or_else(|| wrong("a result is missing"))
     }
 
-    /// Returns the type of each part of the first result.
+    /// Returns the IR type of each part of the MLIR op's first result.
     pub fn ty(&self) -> Result<TensorType> {
         held(self.result()?)?.into_iter().next().ok_or_else(|| wrong("a result has no type"))
     }
 
-    /// Imports the op itself on other, real operands.
+    /// Imports the MLIR op itself on other, real operands.
     pub fn on_arrays(
         &self,
         operands: Vec<Tensor>,
@@ -225,7 +225,7 @@ impl<'a> ArrayCall<'a> {
         self.operands.get(i).ok_or_else(|| wrong("an operand is missing"))
     }
 
-    /// Returns all operands; their number must be `N`.
+    /// Returns all operands of the MLIR op; their number must be `N`.
     pub fn all<const N: usize>(&self) -> Result<&'a [Tensor; N]> {
         let found = self.operands.try_into();
         found.map_err(|_| wrong(format!("got {} operands, expected {N}", self.operands.len())))
@@ -235,7 +235,7 @@ impl<'a> ArrayCall<'a> {
         self.results.first().ok_or_else(|| wrong("a result is missing"))
     }
 
-    /// Emits another op on other operands.
+    /// Imports another MLIR op on other operands.
     pub fn emit(
         &self,
         op: &Operation,

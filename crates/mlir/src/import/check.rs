@@ -1,12 +1,11 @@
-//! Imports `check.expect_close` and similar assertions of test programs about their own results, as ops or custom
-//! calls.
+//! Imports `check.expect_close` and similar assertions of StableHLO test programs, as ops or custom calls.
 
 use super::attribute::{elements, size, target};
 use super::types::wrong;
 use crate::syntax::{Attribute, Operation, find};
 use systole_base::{Literal, Result, Scalar};
 
-/// An assertion about an array: expected value and tolerance.
+/// An assertion of a test program about an array: expected value and tolerance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultCheck {
     /// Kind of comparison.
@@ -54,12 +53,12 @@ impl ResultCheck {
         ResultCheck { kind: CheckKind::Equal, expected: None }
     }
 
-    /// Returns the number of graph results that it compares.
+    /// Returns the number of graph results that the assertion compares.
     pub fn arrays(&self) -> usize {
         if self.expected.is_some() { 1 } else { 2 }
     }
 
-    /// Compares the arrays.
+    /// Evaluates the assertion on arrays; the error describes the difference.
     ///
     /// # Errors
     /// A line with the first element that differs and both values.

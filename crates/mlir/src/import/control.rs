@@ -44,7 +44,7 @@ pub(super) const UNKNOWN_CALL: OpImport = call(
         Err(match text(c.op, "call_target_name") {
             None | Some("") => wrong("a custom call has no `call_target_name`"),
             Some(name) => not_there(format!("unsupported custom call `{name}`"))
-                .because("the system that wrote the program defines what it computes"),
+                .because("only the system that wrote the program defines what the custom call computes"),
         })
     }),
 );

@@ -1,4 +1,4 @@
-//! Importer state: the module, and the values of the function that is being inlined.
+//! State of the MLIR importer: the module, and the values of the function that is being inlined.
 
 use super::check::ResultCheck;
 use super::types::wrong;

@@ -40,7 +40,7 @@ use value::ImportedValue;
 /// Maximum number of ops after inlining.
 const MOST_OPS: usize = 1 << 22;
 
-/// An imported module.
+/// An imported MLIR module: graph, argument and result types.
 #[derive(Clone, Debug)]
 pub struct ImportedProgram {
     /// The program; arrays that `checks` compare are the last results of its graph.

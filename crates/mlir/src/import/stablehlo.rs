@@ -1,4 +1,4 @@
-//! Import rules of StableHLO ops: native ones, decomposed ones and rejected ones.
+//! Import rules of StableHLO ops: which ops map to one IR op, are decomposed, or are rejected.
 
 use super::attribute::{size, sizes, text};
 use super::bodies;

@@ -1,4 +1,4 @@
-//! Table of importable ops: all families' rows, looked up by name.
+//! Table of importable MLIR ops: the rows of all op families, looked up by name.
 
 use super::attribute::target;
 use super::call::{ComplexRule, OpImport, op};

@@ -1,4 +1,4 @@
-//! Converts MLIR tensor types to IR types; errors about modules.
+//! Converts MLIR tensor types to IR types, and constructs the importer's errors.
 
 use crate::interface::SourceElement;
 use crate::narrow_types::Narrow;
@@ -23,7 +23,7 @@ pub(super) fn is_settled(ty: &MlirType) -> bool {
 
 /// Returns an error about a type with unknown sizes.
 pub(super) fn unsettled(ty: &MlirType) -> Error {
-    not_there(format!("{ty}: sizes known only at run time"))
+    not_there(format!("the type {ty} has sizes that are known only at run time"))
         .because("array sizes must be known at compile time")
         .hint("export the program with fixed sizes instead of symbolic dimensions")
 }

@@ -1,4 +1,4 @@
-//! Values during import: real array, complex array, tuple or token.
+//! IR value of an imported MLIR value: real array, complex array, tuple or token.
 
 use super::complex_number::RealOrComplex;
 use super::types::not_there;

@@ -1,4 +1,4 @@
-//! Parses MLIR types and attributes.
+//! Parses types and attributes in MLIR text.
 
 use super::MlirParser;
 use crate::syntax::{

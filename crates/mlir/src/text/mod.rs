@@ -18,7 +18,7 @@ use systole_ir::text::Token;
 use systole_ir::text::cursor::{TextReader, TokenCursor};
 pub use write::write;
 
-/// Parses a module, or functions without an enclosing module.
+/// Parses an MLIR module, or functions without an enclosing module.
 ///
 /// # Errors
 /// `Data`: the syntax error with line and column.
@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<MlirModule> {
     MlirParser::new(text)?.module()
 }
 
-/// Parses a type: `tensor<2xf32>`.
+/// Parses an MLIR type: `tensor<2xf32>`.
 ///
 /// # Errors
 /// See [`parse`].
@@ -36,7 +36,7 @@ pub fn parse_type(text: &str) -> Result<MlirType> {
     parser.end_of(ty)
 }
 
-/// Parses an attribute: `dense<1> : tensor<2xi64>`.
+/// Parses an MLIR attribute: `dense<1> : tensor<2xi64>`.
 ///
 /// # Errors
 /// See [`parse`].

@@ -1,4 +1,4 @@
-//! Parses MLIR modules, functions, regions and ops.
+//! Parses modules, functions, regions and ops in MLIR text.
 
 use super::pretty;
 use super::{MlirParser, ParsedOp};
@@ -236,7 +236,7 @@ impl<'a> MlirParser<'a> {
     }
 }
 
-/// Builds a function from its generic-form or bytecode attributes, which include name and type.
+/// Builds an MLIR function from its generic-form or bytecode attributes, which include name and type.
 ///
 /// # Errors
 /// The attribute that is missing or invalid.

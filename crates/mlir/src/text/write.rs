@@ -6,7 +6,7 @@ use crate::syntax::{
 };
 use std::fmt::Write;
 
-/// Prints a module; [`super::parse`] reads it back unchanged.
+/// Prints an MLIR module; [`super::parse`] reads it back unchanged.
 pub fn write(module: &MlirModule) -> String {
     let mut out = TextWriter::default();
     out.push("module");

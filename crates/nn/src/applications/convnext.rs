@@ -72,7 +72,7 @@ impl ConvNeXt {
         if self.depths.len() != self.projection_dims.len() {
             let (depths, dims) = (self.depths.len(), self.projection_dims.len());
             let what = format!("{name} has {depths} depths, but {dims} projection_dims");
-            return Err(Error::new(ErrorKind::Config, what).hint("give one of each per stage"));
+            return Err(Error::new(ErrorKind::Config, what).hint("set one depth and one entry of projection_dims for each stage"));
         }
         if !(0.0..=1.0).contains(&self.drop_path_rate) {
             let what = format!("{name} needs a drop_path_rate from 0 to 1, got {}", self.drop_path_rate);
@@ -81,7 +81,7 @@ impl ConvNeXt {
         Ok(())
     }
 
-    /// Builds the architecture.
+    /// Builds ConvNeXt's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, there are more than 1,000 blocks, or `projection_dims` does not have one entry per stage.

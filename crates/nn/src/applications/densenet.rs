@@ -30,17 +30,17 @@ with_defaults! {
 }
 
 impl DenseNet {
-    /// Returns the variant with 169 layers.
+    /// Returns DenseNet with 169 layers.
     pub fn of_169() -> DenseNet {
         DenseNet { blocks: vec![6, 12, 32, 32], ..DenseNet::default() }
     }
 
-    /// Returns the variant with 201 layers.
+    /// Returns DenseNet with 201 layers.
     pub fn of_201() -> DenseNet {
         DenseNet { blocks: vec![6, 12, 48, 32], ..DenseNet::default() }
     }
 
-    /// Builds the architecture.
+    /// Builds DenseNet's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, or there are more than 1,000 layers.

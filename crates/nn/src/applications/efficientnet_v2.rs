@@ -177,12 +177,12 @@ impl EfficientNetV2 {
             "l" => Ok(L),
             other => {
                 let e = Error::new(ErrorKind::Config, format!("unknown efficientnetv2 size `{other}`"));
-                Err(e.hint("use one of: b0, b1, b2, b3, s, m, l"))
+                Err(e.hint("use one of these sizes: b0, b1, b2, b3, s, m, l"))
             }
         }
     }
 
-    /// Builds the architecture.
+    /// Builds EfficientNetV2's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0 or out of range, or the size is unknown.

@@ -65,7 +65,7 @@ impl Gpt2 {
         }
     }
 
-    /// Builds the architecture.
+    /// Builds GPT-2's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, or there are more than 1,000 blocks.

@@ -46,7 +46,7 @@ const BLOCKS: [(usize, usize); 13] = [
 ];
 
 impl MobileNet {
-    /// Builds the architecture.
+    /// Builds MobileNet's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0 or out of range.

@@ -30,7 +30,7 @@ const STAGES: [(usize, usize, usize); 6] =
     [(24, 2, 2), (32, 2, 3), (64, 2, 4), (96, 1, 3), (160, 2, 3), (320, 1, 1)];
 
 impl MobileNetV2 {
-    /// Builds the architecture.
+    /// Builds MobileNetV2's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0 or out of range.

@@ -71,12 +71,12 @@ const LARGE: [MobileNetV3Block; 15] = [
 ];
 
 impl MobileNetV3 {
-    /// Returns the large variant.
+    /// Returns MobileNetV3 Large.
     pub fn large() -> MobileNetV3 {
         MobileNetV3 { size: "large".into(), ..MobileNetV3::default() }
     }
 
-    /// Builds the architecture.
+    /// Builds MobileNetV3's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0 or out of range.
@@ -88,7 +88,7 @@ impl MobileNetV3 {
             "large" => (&LARGE, 1280),
             other => {
                 let e = Error::new(ErrorKind::Config, format!("unknown mobilenetv3 size `{other}`"));
-                return Err(e.hint("use one of: small, large"));
+                return Err(e.hint("use one of these sizes: small, large"));
             }
         };
         let image = any_input("image");

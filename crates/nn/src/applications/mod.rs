@@ -40,7 +40,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Table entry of an application.
+/// Table entry of a built-in architecture (Keras application).
 pub struct Application {
     /// Name in configurations.
     pub name: &'static str,
@@ -51,7 +51,7 @@ pub struct Application {
 }
 
 impl Application {
-    /// Returns all arguments with their defaults.
+    /// Returns all arguments of the architecture with their defaults.
     ///
     /// # Errors
     /// None in practice: every argument is representable as JSON.
@@ -62,10 +62,10 @@ impl Application {
 
 macro_rules! applications {
     ($($name:literal: $family:ident in $file:literal = $base:expr;)*) => {
-        /// Names accepted by [`by_name`].
+        /// Names of built-in architectures that [`by_name`] accepts.
         pub const APPLICATIONS: &[&str] = &[$($name),*];
 
-        /// Applications in the order of [`APPLICATIONS`].
+        /// Table of built-in architectures in the order of [`APPLICATIONS`].
         pub const TABLE: &[Application] = &[$(Application {
             name: $name,
             family: (stringify!($family), $file),
@@ -118,7 +118,7 @@ applications! {
     "gpt2xl": Gpt2 in "gpt2" = Gpt2::of(48, 1600);
 }
 
-/// Builds an architecture by name with some of its arguments: `by_name("resnet50", &json!({"classes": 10}))`.
+/// Builds a built-in architecture by name with some of its arguments: `by_name("resnet50", &json!({"classes": 10}))`.
 ///
 /// # Errors
 /// If the name or an argument is unknown (suggests the nearest) or a value is invalid.

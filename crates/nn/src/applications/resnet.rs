@@ -38,17 +38,17 @@ with_defaults! {
 }
 
 impl ResNet50 {
-    /// Returns the variant with 101 layers.
+    /// Returns ResNet-101.
     pub fn of_101() -> ResNet50 {
         ResNet50 { depths: vec![3, 4, 23, 3], ..ResNet50::default() }
     }
 
-    /// Returns the variant with 152 layers.
+    /// Returns ResNet-152.
     pub fn of_152() -> ResNet50 {
         ResNet50 { depths: vec![3, 8, 36, 3], ..ResNet50::default() }
     }
 
-    /// Builds the architecture.
+    /// Builds the ResNet architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, or there are more than 1,000 blocks.
@@ -115,12 +115,12 @@ with_defaults! {
 }
 
 impl ResNet18 {
-    /// Returns the variant with 34 layers.
+    /// Returns ResNet-34.
     pub fn of_34() -> ResNet18 {
         ResNet18 { depths: vec![3, 4, 6, 3], ..ResNet18::default() }
     }
 
-    /// Builds the architecture.
+    /// Builds the ResNet architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, or there are more than 1,000 blocks.

@@ -28,17 +28,17 @@ with_defaults! {
 }
 
 impl ResNet50V2 {
-    /// Returns the variant with 101 layers.
+    /// Returns ResNet-101 v2.
     pub fn of_101() -> ResNet50V2 {
         ResNet50V2 { depths: vec![3, 4, 23, 3], ..ResNet50V2::default() }
     }
 
-    /// Returns the variant with 152 layers.
+    /// Returns ResNet-152 v2.
     pub fn of_152() -> ResNet50V2 {
         ResNet50V2 { depths: vec![3, 8, 36, 3], ..ResNet50V2::default() }
     }
 
-    /// Builds the architecture.
+    /// Builds the ResNet v2 architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, or there are more than 1,000 blocks.

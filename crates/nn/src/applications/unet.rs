@@ -60,7 +60,7 @@ impl UNet {
         Ok(())
     }
 
-    /// Builds the architecture.
+    /// Builds U-Net's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0 or out of range.

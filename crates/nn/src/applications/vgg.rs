@@ -31,12 +31,12 @@ with_defaults! {
 }
 
 impl Vgg {
-    /// Returns the variant with 19 layers.
+    /// Returns VGG-19.
     pub fn of_19() -> Vgg {
         Vgg { depths: vec![2, 2, 4, 4, 4], ..Vgg::default() }
     }
 
-    /// Builds the architecture.
+    /// Builds VGG's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, or there are more than 1,000 convolutions.

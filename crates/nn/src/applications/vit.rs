@@ -103,12 +103,12 @@ impl ViT {
         }
         if !["token", "gap"].contains(&self.pooling.as_str()) {
             let e = Error::new(ErrorKind::Config, format!("unknown pooling `{}` of vit", self.pooling));
-            return Err(e.hint("use one of: token, gap"));
+            return Err(e.hint("use one of these poolings: token, gap"));
         }
         Ok(())
     }
 
-    /// Builds the architecture.
+    /// Builds the vision transformer's architecture (layers without weights).
     ///
     /// # Errors
     /// If an argument is 0, there are more than 1,000 blocks, or `patch_size` does not divide `image_size`.

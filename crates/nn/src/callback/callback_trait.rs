@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::time::Duration;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
-/// Context of a callback: what it may read and change.
+/// Context of a callback in `fit`: what the callback may read and change.
 pub struct FitCx<'a> {
     /// The model.
     pub model: &'a mut Model,
@@ -32,7 +32,7 @@ pub struct FitCx<'a> {
     pub is_within_epoch: bool,
 }
 
-/// Steps of an epoch and their time, without validation; in a resumed epoch, only those after resuming.
+/// Number and time of an epoch's steps, without validation; in a resumed epoch, only those after resuming.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EpochPace {
     /// Number of batches.
@@ -108,7 +108,7 @@ impl WriteRetry {
     }
 }
 
-/// State of a callback, stored in backups.
+/// State of a training callback, stored in backups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallbackState {
     /// Numbers and strings. JSON has no NaN: write floats with [`CallbackState::float`].
@@ -141,7 +141,7 @@ impl CallbackState {
 
     pub(super) fn get(&self, name: &str) -> Result<&Value> {
         self.values.get(name).ok_or_else(|| {
-            Error::new(ErrorKind::Data, format!("a callback's state in the backup has no `{name}`"))
+            Error::new(ErrorKind::Data, format!("the state of a callback in the backup has no `{name}`"))
                 .hint("resume with the callbacks of the original run")
         })
     }

@@ -18,8 +18,8 @@ pub(super) struct RetainedCheckpoints {
 }
 
 impl RetainedCheckpoints {
-    /// Returns the path for a model with this value if it is to be kept; may discard a worse one. `k` is -1 for all.
-    /// Without values the newest are kept.
+    /// Returns the path for a checkpoint with this value if it is to be kept; may discard a worse one. `k` is -1 for
+    /// all. Without values the newest are kept.
     pub fn take(
         &mut self,
         k: i64,
@@ -84,7 +84,7 @@ impl RetainedCheckpoints {
         self.before.sort();
     }
 
-    /// Deletes files that are no longer kept.
+    /// Deletes checkpoint files that are no longer kept.
     pub fn remove_others<F: FileSystem>(&mut self, files: &F) -> Result<()> {
         while let Some(path) = self.others.first() {
             match files.remove(path) {
@@ -98,7 +98,7 @@ impl RetainedCheckpoints {
         Ok(())
     }
 
-    /// Returns the state, with names relative to `folder` if given, since it may be moved.
+    /// Returns the retention state, with names relative to `folder` if given, since it may be moved.
     pub fn state(&self, folder: Option<&Path>) -> Value {
         let text = |path: &PathBuf| {
             let within = folder.and_then(|folder| path.strip_prefix(folder).ok());

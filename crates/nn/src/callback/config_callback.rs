@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use systole_data::format::tensorboard_events::HParamValue;
 use systole_ir::{Error, Result};
 
-/// Result of an argument check: the invalid argument and the error.
+/// Result of checking a callback's arguments: the invalid argument and the error.
 pub type ArgumentCheck = std::result::Result<(), (&'static str, Error)>;
 
 /// A callback that configurations can name. Its public fields are the keys of its table, with serde's `default` and
 /// `deny_unknown_fields`; fields for training state are skipped.
 ///
 /// ```
-/// use systole_nn::callback::{Configured, EarlyStopping, ModelCheckpoint};
-/// let all: [Box<dyn Configured>; 2] =
+/// use systole_nn::callback::{ConfigCallback, EarlyStopping, ModelCheckpoint};
+/// let all: [Box<dyn ConfigCallback>; 2] =
 ///     [Box::new(EarlyStopping::new("val_loss", 3)), Box::new(ModelCheckpoint::new("m.safetensors"))];
 /// assert_eq!((all[0].monitor(), all[1].files()), (Some("val_loss"), vec![("filepath", "m.safetensors")]));
 /// assert!(all.iter().all(|callback| callback.check().is_ok()));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use systole_data::file_system::{OsFileSystem, FileSystem, append, cut};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Writes one line per epoch to a CSV file.
+/// Callback that writes one line per epoch to a CSV file.
 ///
 /// A line that cannot be written is reported, kept, and written with the next one, so that a full disk does not end
 /// training. If the file cannot be created, a new run fails before its first step; a resumed run does not.

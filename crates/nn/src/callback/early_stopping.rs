@@ -11,7 +11,7 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::{Buffer, Params};
 
 with_defaults! {
-    /// Ends training when a monitored value has stopped improving.
+    /// Callback that ends training when a monitored value has stopped improving.
     ///
     /// ```
     /// # use systole_data::Dataset;
@@ -72,7 +72,7 @@ with_defaults! {
 type WeightSnapshot = (Params<Buffer>, Params<Buffer>);
 
 impl EarlyStopping {
-    /// Monitors `monitor` (Keras's default: `val_loss`) with a patience of `patience` epochs.
+    /// Creates a callback that monitors `monitor` (Keras's default: `val_loss`) with a patience of `patience` epochs.
     pub fn new(monitor: &str, patience: usize) -> EarlyStopping {
         EarlyStopping { monitor: monitor.into(), patience, ..EarlyStopping::default() }
     }
@@ -113,8 +113,8 @@ impl ConfigCallback for EarlyStopping {
         ];
         match no_number.into_iter().find(|(_, value)| value.is_some_and(f64::is_nan)) {
             Some((name, _)) => {
-                let e = Error::new(ErrorKind::Config, format!("{name} is not a number"));
-                Err((name, e.hint("remove it, or choose a number")))
+                let e = Error::new(ErrorKind::Config, format!("the callback's argument {name} is not a number"));
+                Err((name, e.hint("remove the argument, or set it to a number")))
             }
             None => Ok(()),
         }

@@ -4,7 +4,7 @@ use super::config_callback::ConfigCallback;
 use super::{CALLBACK_NAMES, TABLE};
 use serde_json::{Map, Value};
 
-/// Creates the callback of a class with these arguments; missing ones have their defaults. The class is one of
+/// Creates the callback of a class with these arguments; missing arguments have their defaults. The class is one of
 /// [`CALLBACK_NAMES`], verbatim or in snake case.
 ///
 /// ```
@@ -26,13 +26,13 @@ pub fn from_table(
     Some((TABLE[at].read)(Value::Object(arguments)))
 }
 
-/// Returns the class for a name: EarlyStopping for `early_stopping`.
+/// Returns the callback class for a name: EarlyStopping for `early_stopping`.
 pub fn class_of(name: &str) -> Option<&'static str> {
     let plain = |name: &str| name.replace('_', "").to_lowercase();
     CALLBACK_NAMES.iter().copied().find(|known| plain(known) == plain(name))
 }
 
-/// Returns the arguments of a class with their defaults.
+/// Returns the arguments of a callback class with their defaults.
 pub fn defaults_of(class: &str) -> Option<Value> {
     let at = CALLBACK_NAMES.iter().position(|known| *known == class)?;
     (TABLE[at].defaults)().ok()

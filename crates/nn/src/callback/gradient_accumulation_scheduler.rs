@@ -9,8 +9,9 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Sets the optimizer's `gradient_accumulation_steps` by epoch: `{0: 8, 4: 4, 10: 1}` accumulates gradients of eight
-/// steps per update, of four steps from the fifth epoch on, and updates after every step from the eleventh.
+/// Callback that sets the optimizer's `gradient_accumulation_steps` by epoch: `{0: 8, 4: 4, 10: 1}` accumulates
+/// gradients of eight steps per update, of four steps from the fifth epoch on, and updates after every step from the
+/// eleventh.
 ///
 /// Each change recompiles the step. Gradients of an incomplete group are discarded, which is reported. The original
 /// number is restored at the end.

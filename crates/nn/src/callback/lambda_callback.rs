@@ -9,7 +9,7 @@ type Hook = Box<dyn FnMut(&mut FitCx<'_>) -> Result<()> + Send>;
 /// Closure that receives an error.
 type ErrorHook = Box<dyn FnMut(&mut FitCx<'_>, &Error) + Send>;
 
-/// Calls closures: a callback without its own type. Closures have no state in backups, and cannot be used in
+/// Callback made of closures, without its own type. Closures have no state in backups, and cannot be used in
 /// configurations.
 ///
 /// ```
@@ -43,7 +43,7 @@ pub struct LambdaCallback {
 }
 
 impl LambdaCallback {
-    /// Creates a callback without closures.
+    /// Creates a [`LambdaCallback`] without closures.
     pub fn new() -> LambdaCallback {
         LambdaCallback::default()
     }

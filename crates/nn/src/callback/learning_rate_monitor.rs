@@ -18,8 +18,8 @@ pub enum LoggingInterval {
     Epoch,
 }
 
-/// Adds the learning rate to the logs of each epoch: `learning_rate` in the history, in `CSVLogger`'s lines and
-/// TensorBoard's curves, independent of the order of callbacks. Optionally adds momentum and weight decay.
+/// Callback that adds the learning rate to the logs of each epoch: `learning_rate` in the history, in `CSVLogger`'s
+/// lines and TensorBoard's curves, independent of the order of callbacks. Optionally adds momentum and weight decay.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -49,7 +49,7 @@ pub struct LearningRateMonitor {
 }
 
 impl LearningRateMonitor {
-    /// Creates a monitor that logs after each epoch.
+    /// Creates a callback that logs the learning rate after each epoch.
     pub fn new() -> LearningRateMonitor {
         LearningRateMonitor::default()
     }

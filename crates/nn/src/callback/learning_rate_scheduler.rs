@@ -18,7 +18,7 @@ pub(super) fn refuse_schedule(cx: &FitCx<'_>, who: &str) -> Result<()> {
     }
 }
 
-/// Sets the learning rate before each epoch by a function of (epoch, current rate).
+/// Callback that sets the learning rate before each epoch by a function of (epoch, current rate).
 ///
 /// ```
 /// # use systole_data::Dataset;

@@ -53,7 +53,7 @@ macro_rules! callbacks {
             $(pub use super::$module::$callback;)*
         }
 
-        /// Names of callbacks for configurations.
+        /// Names of callbacks that configurations accept.
         pub const CALLBACK_NAMES: &[&str] = &[$(stringify!($callback)),*];
 
         /// Rows in the order of [`CALLBACK_NAMES`].

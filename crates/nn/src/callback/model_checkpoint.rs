@@ -65,7 +65,8 @@ impl<'de> Deserialize<'de> for SaveFreq {
     }
 }
 
-/// Saves the model after epochs. `{epoch}`, `{step}` and names of logged values are substituted in the path.
+/// Callback that saves the model after epochs. `{epoch}`, `{step}` and names of logged values are substituted in the
+/// path.
 ///
 /// With `filepath`, works as Keras's callback: saves after each epoch, or only the best, replacing a file of the same
 /// name. With `filename` or `dirpath`, works as Lightning's: keeps the `save_top_k` best, inserts value names
@@ -178,12 +179,14 @@ impl<F: FileSystem + Default> Default for ModelCheckpoint<F> {
 }
 
 impl ModelCheckpoint {
-    /// Saves to `path` after every epoch: `"runs/{epoch:02}-{val_loss:.2}.safetensors"`.
+    /// Creates a callback that saves the model to `path` after every epoch:
+    /// `"runs/{epoch:02}-{val_loss:.2}.safetensors"`.
     pub fn new(path: &str) -> ModelCheckpoint {
         ModelCheckpoint::with_files(OsFileSystem, path)
     }
 
-    /// Works as Lightning's callback: saves to `dirpath` under names from `filename`, without `.safetensors`.
+    /// Creates a callback like Lightning's: saves the model to `dirpath` under names from `filename`, without
+    /// `.safetensors`.
     pub fn in_dir(dirpath: impl AsRef<Path>, filename: &str) -> ModelCheckpoint {
         let dirpath = Some(dirpath.as_ref().display().to_string());
         ModelCheckpoint { dirpath, filename: Some(filename.into()), ..ModelCheckpoint::default() }
@@ -225,7 +228,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         }
     }
 
-    /// Saves only if `monitor` is the best so far. Default: after every epoch.
+    /// Saves the model only if `monitor` is the best so far. Default: after every epoch.
     pub fn save_best_only(mut self, monitor: &str, mode: Mode) -> Self {
         (self.monitor, self.mode, self.save_best_only) = (Some(monitor.into()), mode, true);
         self
@@ -382,9 +385,9 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         match needed.into_iter().find(|v| logs.get(v).is_none()) {
             None => Ok(()),
             Some(lacking) => {
-                Err(Error::new(ErrorKind::Config, format!("the path `{}` needs {lacking}", self.path()))
-                    .because("it was not measured in this epoch")
-                    .hint("use values that each epoch has"))
+                Err(Error::new(ErrorKind::Config, format!("the file name `{}` needs {lacking}", self.path()))
+                    .because("the value was not measured in this epoch")
+                    .hint("use only values that are measured in every epoch"))
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::model::history::Logs;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Whether lower or higher values are better.
+/// Whether lower or higher values of a monitored metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {

@@ -30,7 +30,7 @@ struct NumberFormat {
 }
 
 impl PathTemplate {
-    /// Parses `{epoch}`, `{epoch:03d}`, `{val_loss:.2}`, `{loss:.1e}`, `{epoch:>3}`.
+    /// Parses a path template with fields: `{epoch}`, `{epoch:03d}`, `{val_loss:.2}`, `{loss:.1e}`, `{epoch:>3}`.
     pub fn parse(text: &str) -> Result<PathTemplate> {
         let bad = |why: String| {
             Error::new(ErrorKind::Config, format!("the path `{text}` has an invalid field"))
@@ -74,12 +74,12 @@ impl PathTemplate {
         self
     }
 
-    /// Whether the path has no fields.
+    /// Whether the path template has no fields.
     pub fn is_fixed(&self) -> bool {
         !self.parts.iter().any(|part| matches!(part, TemplatePart::Field { .. }))
     }
 
-    /// Returns the names of required values besides epoch and step.
+    /// Returns the names of values that the path template requires besides epoch and step.
     pub fn values(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
             TemplatePart::Field { name, .. } if !["epoch", "step"].contains(&name.as_str()) => {
@@ -89,7 +89,7 @@ impl PathTemplate {
         })
     }
 
-    /// Returns an error if a value is not measured.
+    /// Returns an error if a value in the path template is not measured.
     pub fn check(&self, measured: &[String]) -> Result<()> {
         let unknown = self.values().find(|name| {
             let plain = name.strip_prefix("val_").unwrap_or(name);
@@ -100,16 +100,16 @@ impl PathTemplate {
             None => Ok(()),
             Some(name) => {
                 Err(Error::new(ErrorKind::Config, format!("the path `{}` has an invalid field", self.text))
-                    .because(format!("`{name}` is not measured"))
+                    .because(format!("the value `{name}` is not measured"))
                     .hint(format!(
-                        "use {{epoch}}, {{step}}, {}, or one of these with the prefix val_",
+                        "use {{epoch}}, {{step}}, {}, or one of these names with the prefix val_",
                         measured.join(", ")
                     )))
             }
         }
     }
 
-    /// Returns the folder, if no field is part of its name.
+    /// Returns the template's folder, if no field is part of its name.
     pub fn folder(&self) -> Option<PathBuf> {
         let fixed = match self.parts.first() {
             Some(TemplatePart::Text(text)) => text.as_str(),

@@ -10,7 +10,7 @@ use serde_json::json;
 use systole_ir::{Error, ErrorKind, Result};
 
 with_defaults! {
-    /// Lowers the learning rate when a monitored value has stopped improving.
+    /// Callback that lowers the learning rate when a monitored value has stopped improving.
     ///
     /// ```
     /// # use systole_data::Dataset;
@@ -49,7 +49,8 @@ with_defaults! {
 }
 
 impl ReduceLROnPlateau {
-    /// Monitors `monitor`; multiplies the rate by 0.1 after 10 epochs without improvement (Keras's defaults).
+    /// Creates a callback that monitors `monitor` and multiplies the rate by 0.1 after 10 epochs without improvement
+    /// (Keras's defaults).
     pub fn new(monitor: &str) -> ReduceLROnPlateau {
         ReduceLROnPlateau { monitor: monitor.into(), ..ReduceLROnPlateau::default() }
     }
@@ -75,8 +76,8 @@ impl ConfigCallback for ReduceLROnPlateau {
             false => Err((
                 "factor",
                 Error::new(ErrorKind::Config, format!("factor is {}", self.factor))
-                    .because("the learning rate is multiplied by it and must decrease")
-                    .hint("choose a value of at least 0 and below 1; the usual one is 0.1"),
+                    .because("the learning rate is multiplied by `factor` and must decrease")
+                    .hint("choose a factor of at least 0 and below 1; the usual one is 0.1"),
             )),
         }
     }

@@ -15,9 +15,9 @@ use systole_ir::{Error, ErrorKind, Result};
 type BatchIndex = (usize, usize);
 
 with_defaults! {
-    /// Ends training with an error if a batch's loss spikes: it is worse than the previous one and differs from the
-    /// mean of the last `window` by at least `rtol` times that mean. That batch and the previous one are written to
-    /// `skip_batches.json`; the next start skips the batches of that file.
+    /// Callback that ends training with an error if a batch's loss spikes: it is worse than the previous one and
+    /// differs from the mean of the last `window` by at least `rtol` times that mean. That batch and the previous one
+    /// are written to `skip_batches.json`; the next start skips the batches of that file.
     ///
     /// If the last backup was made between the two, the earlier one has already been trained on. Checks each step, so
     /// devices wait after each.
@@ -76,7 +76,7 @@ struct LossHistory {
 }
 
 impl SpikeDetection {
-    /// Skips the batches of this file, if it exists, and adds new ones to it.
+    /// Creates a callback that skips the batches listed in this file, if it exists, and adds new ones to it.
     pub fn new(exclude_batches_path: impl AsRef<Path>) -> SpikeDetection {
         SpikeDetection {
             exclude_batches_path: exclude_batches_path.as_ref().into(),
@@ -232,7 +232,7 @@ impl Callback for SpikeDetection {
             )
             .because(format!("the mean of the previous losses is {mean:.4} (SpikeDetection)"))
             .hint(format!(
-                "start again to skip this batch and the previous one ({})",
+                "start again: the run then skips this batch and the previous one ({})",
                 self.exclude_batches_path.display()
             )));
         }

@@ -5,9 +5,9 @@ use super::config_callback::ConfigCallback;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Validates with the exponential moving averages of the weights, which an optimizer with `use_ema` keeps; training
-/// continues with the weights themselves. If the best model is kept ([`Fit::best`](crate::Fit::best)), it has the
-/// averages. Source: Keras.
+/// Callback that validates with the exponential moving averages of the weights, which an optimizer with `use_ema`
+/// keeps; training continues with the weights themselves. If the best model is kept ([`Fit::best`](crate::Fit::best)),
+/// it has the averages. Source: Keras.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -31,7 +31,7 @@ pub struct SwapEMAWeights {
 }
 
 impl SwapEMAWeights {
-    /// Swaps for validation only.
+    /// Creates a callback that swaps in the averages for validation only.
     pub fn new() -> SwapEMAWeights {
         SwapEMAWeights { swap_on_epoch: false }
     }

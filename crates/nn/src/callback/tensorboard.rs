@@ -22,7 +22,7 @@ const MOST: usize = 16 << 20;
 /// Maximum number of images per weight, as in TensorFlow.
 const PICTURES: usize = 3;
 
-/// How often loss and metrics are written.
+/// How often [`TensorBoard`] writes loss and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpdateFreq {
     /// After each epoch.
@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for UpdateFreq {
     }
 }
 
-/// Writes loss, metrics, learning rate, weights and the model's layers as event files for TensorBoard.
+/// Callback that writes loss, metrics, learning rate, weights and the model's layers as event files for TensorBoard.
 ///
 /// Training goes to `log_dir/train`, validation to `log_dir/validation`, texts and hyperparameters to `log_dir` itself;
 /// tags are Keras's. Events that cannot be written are reported, kept, and written after a later epoch, so that a full
@@ -179,7 +179,8 @@ impl<F: FileSystem + Default> Default for TensorBoard<F> {
 }
 
 impl TensorBoard {
-    /// Writes below `log_dir` (Keras's default: `logs`), which is created if missing.
+    /// Creates a TensorBoard callback that writes below `log_dir` (Keras's default: `logs`), which is created if
+    /// missing.
     pub fn new(log_dir: impl AsRef<Path>) -> TensorBoard {
         TensorBoard::with_files(OsFileSystem, log_dir)
     }

@@ -5,8 +5,8 @@ use super::config_callback::ConfigCallback;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Ends training as soon as the loss is NaN or infinite. All training does so even without it; on asynchronous devices,
-/// this callback checks after each step.
+/// Callback that ends training as soon as the loss is NaN or infinite. All training does so even without it; on
+/// asynchronous devices, this callback checks after each step.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -29,12 +29,12 @@ pub struct TerminateOnNaN {
 }
 
 impl TerminateOnNaN {
-    /// Checks after each step.
+    /// Creates a callback that checks the loss after each step.
     pub fn new() -> TerminateOnNaN {
         TerminateOnNaN { raise_error: false }
     }
 
-    /// Sets whether to end with an error, so that the program fails. Default: `false`.
+    /// Sets whether training ends with an error, so that the program fails. Default: `false`.
     pub fn raise_error(mut self, yes: bool) -> Self {
         self.raise_error = yes;
         self
@@ -51,7 +51,8 @@ impl Callback for TerminateOnNaN {
             if self.raise_error {
                 let (what, because) = why.split_once(": ").unwrap_or((why, "its value is not a number"));
                 return Err(Error::new(ErrorKind::Data, what).because(because).hint(
-                    "try a smaller learning rate; without raise_error the run ends there, and its model is saved",
+                    "try a smaller learning rate; without raise_error, training ends without an error and the \
+                    model is saved",
                 ));
             }
         }

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use systole_ir::cost::cost;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Adds throughput to the logs of each epoch, without validation: `batches_per_sec`, `samples_per_sec`, `flops_per_sec`
-/// from the operations in the step's graph, and `mfu` (model FLOPs utilization), their fraction of the devices' peak.
+/// Callback that adds throughput to the logs of each epoch, without validation: `batches_per_sec`, `samples_per_sec`,
+/// `flops_per_sec` from the operations in the step's graph, and `mfu` (model FLOPs utilization), their fraction of the
+/// devices' peak.
 ///
 /// The peak is measured on the CPU engine (by the command line, at the run's precision), or given as `available_flops`;
 /// otherwise `mfu` is omitted. The first epoch includes compilation.
@@ -40,7 +41,7 @@ pub struct ThroughputMonitor {
 }
 
 impl ThroughputMonitor {
-    /// Creates a monitor without `mfu`.
+    /// Creates a throughput monitor without `mfu`.
     pub fn new() -> ThroughputMonitor {
         ThroughputMonitor::default()
     }
@@ -72,7 +73,7 @@ impl ConfigCallback for ThroughputMonitor {
                 let e = Error::new(ErrorKind::Config, format!("available_flops is {flops}"));
                 Err((
                     "available_flops",
-                    e.hint("give operations per second, such as 1e11, or omit it to measure them"),
+                    e.hint("set available_flops to FLOP per second, such as 1e11, or omit it to measure the peak rate"),
                 ))
             }
             _ => Ok(()),

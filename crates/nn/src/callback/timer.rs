@@ -19,7 +19,7 @@ pub enum TimerInterval {
     Epoch,
 }
 
-/// Ends training after a given total time; counts all starts of a run.
+/// Callback that ends training after a given total time; counts all starts of a run.
 ///
 /// ```
 /// # use systole_data::Dataset;
@@ -50,7 +50,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Ends training after this time: `00:10:00` is ten minutes.
+    /// Creates a callback that ends training after this time: `00:10:00` is ten minutes.
     pub fn new(duration: &str) -> Timer {
         Timer {
             duration: duration.into(),
@@ -66,12 +66,12 @@ impl Timer {
         self
     }
 
-    /// Returns the elapsed time, including all starts of the run.
+    /// Returns the elapsed training time, including all starts of the run.
     pub fn time_elapsed(&self) -> Duration {
         self.before + self.began.map_or(Duration::ZERO, |began| began.elapsed())
     }
 
-    /// Returns the remaining time.
+    /// Returns the remaining training time.
     pub fn time_remaining(&self) -> Duration {
         time(&self.duration).unwrap_or_default().saturating_sub(self.time_elapsed())
     }

@@ -113,7 +113,7 @@ field_setters! {
     }
 }
 
-/// Position of a run: epoch, steps and data position.
+/// Position of a training run: epoch, steps and data position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunPosition {
@@ -337,9 +337,9 @@ impl BackupWriter {
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
-                return Err(Error::new(ErrorKind::Io, format!("{} is in use", dir.display()))
-                    .because("another process trains a run there")
-                    .hint("wait for it, stop it, or choose another folder"));
+                return Err(Error::new(ErrorKind::Io, format!("the run directory {} is in use", dir.display()))
+                    .because("another process trains a run in this directory")
+                    .hint("wait for that process, stop it, or choose another folder"));
             }
             // The file system has no locks: avoiding two runs in one folder is up to the user.
             Err(fs::TryLockError::Error(_)) => {}

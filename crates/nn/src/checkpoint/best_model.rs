@@ -43,8 +43,8 @@ pub struct KeepBest {
 }
 
 impl KeepBest {
-    /// Monitors a validation value: `val_loss`, `val_accuracy`. Its name determines whether higher or lower is better,
-    /// as in [`Mode::Auto`](crate::callback::Mode::Auto).
+    /// Keeps the model with the best validation value: `val_loss`, `val_accuracy`. The name determines whether higher
+    /// or lower is better, as in [`Mode::Auto`](crate::callback::Mode::Auto).
     pub fn new(path: impl AsRef<Path>, monitor: &str) -> KeepBest {
         KeepBest { path: path.as_ref().into(), monitor: monitor.into(), goes_on: false }
     }
@@ -89,7 +89,7 @@ impl BestEpoch {
         json!({"epoch": self.epoch, "monitor": self.monitor, "value": self.value.to_string()}).to_string()
     }
 
-    /// Reads the best epoch from a model's notes.
+    /// Reads the best epoch from the notes in a model file.
     pub fn of(model: &Model) -> Option<BestEpoch> {
         BestEpoch::read(model.notes.get(NOTE)?)
     }

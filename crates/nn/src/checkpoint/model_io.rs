@@ -120,7 +120,8 @@ impl CompileConfig {
             return Err(Error::new(ErrorKind::Config, what)
                 .because("a model file stores the name of a custom training step, not its code")
                 .hint(
-                    "load it with CustomObjects::new().uncompiled() and compile it with the step; a run resumes from its backups",
+                    "load the model with CustomObjects::new().uncompiled() and compile it with the step; a run \
+                    resumes from its backups",
                 ));
         }
         Ok(CompileConfig {
@@ -209,7 +210,7 @@ impl Model {
     ) -> Result<ModelFile> {
         if !self.is_built() {
             return Err(Error::new(ErrorKind::Config, "the model has no weights to save")
-                .hint("fit, evaluate or build it first"));
+                .hint("fit, evaluate or build the model first"));
         }
         let mut tensors = Vec::new();
         for (path, value) in self.weights() {
@@ -275,7 +276,7 @@ impl Model {
             .or_else(|e| Model::load_with(path, &CustomObjects::new().uncompiled()).map_err(|_| e))
     }
 
-    /// Creates a model from the content of a file.
+    /// Creates a model from the content of a model file.
     pub fn from_file(file: ModelFile, custom: &CustomObjects) -> Result<Model> {
         let (file, packed) = file.split_packed()?;
         let architecture: Value = parse(&file, "architecture")?;
@@ -322,7 +323,7 @@ impl Model {
         self.adopt(specs, |spec, _| {
             let value = weights.remove(&spec.path).ok_or_else(|| {
                 Error::new(ErrorKind::Data, format!("weight `{}` is missing from the file", spec.path))
-                    .because("the architecture in the file requires it")
+                    .because("the architecture in the file requires the weight")
             })?;
             if value.ty().shape.dims() != spec.shape || value.ty().dtype != spec.dtype {
                 let what = format!(
@@ -355,7 +356,7 @@ impl Model {
         let (had, has) = (&training.class_names, &self.class_names);
         if had != has && !had.is_empty() && !has.is_empty() {
             return Err(of_another("class names").because(format!(
-                "they are {} in the backup, {} in this run",
+                "the class names are {} in the backup, {} in this run",
                 had.join(", "),
                 has.join(", ")
             )));
@@ -448,15 +449,15 @@ fn have_same_metrics(a: &Compile, b: &Compile) -> bool {
 
 fn of_another(what: &str) -> Error {
     Error::new(ErrorKind::Config, "the backup is of another run")
-        .because(format!("its {what} differ from those of this model"))
+        .because(format!("the backup's {what} differ from those of this model"))
         .hint("train the model that the folder was used for, or choose another folder")
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {
     let text = file.metadata.get(key).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("the file has no `{key}` entry in its metadata"))
-            .because("it was not written by Systole, or the version is too old")
-            .hint("train and save the model with this version")
+            .because("the file was not written by Systole, or by a version that is too old")
+            .hint("train and save the model with this Systole version")
     })?;
     serde_json::from_str(text).map_err(|e| {
         Error::new(ErrorKind::Data, format!("cannot read the `{key}` entry of the metadata"))

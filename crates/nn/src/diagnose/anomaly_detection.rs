@@ -137,8 +137,8 @@ impl Model {
         let what = format!("step {} would produce non-finite numbers", self.steps() + 1);
         let e = Error::new(ErrorKind::Data, what).because(format!("{because} (detect_anomaly)"));
         Err(match self.write_batch(batch, file) {
-            Ok(()) => e.hint(format!("inspect its batch: {}", file.display())),
-            Err(written) => e.hint(format!("its batch could not be written: {written}")),
+            Ok(()) => e.hint(format!("inspect the batch of this step: {}", file.display())),
+            Err(written) => e.hint(format!("the batch of this step could not be written: {written}")),
         })
     }
 

@@ -10,11 +10,11 @@ use crate::model::architecture::{Architecture, input_of};
 use crate::model::quantize_options::Quantize;
 use systole_ir::{Error, GraphBuilder, Result};
 
-/// Capabilities of layers besides computing and training, in the order of [`LayerCapabilities::all`].
+/// Names of optional layer capabilities, in the order of [`LayerCapabilities::all`].
 pub const CAPABILITIES: [&str; 7] =
     ["operators", "int8 training", "channel pruning", "masks", "decoding", "adapters", "PyTorch weights"];
 
-/// Capabilities of a layer class.
+/// Capabilities of a layer class: int8 training, pruning, decoding, LoRA and others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerCapabilities {
     /// Class name, such as `Conv2D`.

@@ -1,4 +1,4 @@
-//! Gradients of a batch, for inspection. Not part of any step.
+//! Computes the gradients of one batch for inspection, outside of training steps.
 
 use crate::layer::Cx;
 use crate::model::Model;
@@ -24,7 +24,7 @@ impl Model {
             let e =
                 Error::new(ErrorKind::Unsupported, "gradients of a custom training step are not available");
             return Err(e
-                .because("it may have several losses")
+                .because("a custom training step may have several losses")
                 .hint("log gradient norms in the step with cx.log(…)"));
         }
         // Labels of a validation batch are in the loss's format.

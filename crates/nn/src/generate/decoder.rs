@@ -56,7 +56,7 @@ pub struct Decoder {
 }
 
 impl Model {
-    /// Creates an incremental decoder.
+    /// Creates an incremental decoder of this language model.
     ///
     /// # Errors
     /// `Unsupported` if the model does not output next-token scores at each position of a token sequence, or if one of
@@ -100,7 +100,7 @@ impl Decoder {
         self.context
     }
 
-    /// Returns the number of tokens fed so far.
+    /// Returns the number of tokens fed to the decoder so far.
     pub fn position(&self) -> usize {
         self.position
     }
@@ -110,14 +110,14 @@ impl Decoder {
         self.vocabulary
     }
 
-    /// Clears the cache and starts at position 0.
+    /// Clears the decoder's KV cache and starts at position 0.
     pub fn restart(&mut self) {
         self.position = 0;
         let empty = |(path, kept): (&str, &Buffer)| (path.to_string(), Buffer::zeros(kept.ty().clone()));
         self.kept = self.kept.iter().map(empty).collect();
     }
 
-    /// Feeds tokens; returns the scores (logits) of the next token, `→ f32[vocabulary_size]`.
+    /// Feeds tokens to the decoder; returns the scores (logits) of the next token, `→ f32[vocabulary_size]`.
     ///
     /// # Errors
     /// If there are no tokens, one is outside the vocabulary, or the context would overflow. Nothing is fed then.
@@ -137,7 +137,7 @@ impl Decoder {
     fn check(&self, tokens: &[u32]) -> Result<()> {
         let refuse = |what: String| Error::new(ErrorKind::Data, what);
         if tokens.is_empty() {
-            return Err(refuse("no token was given to continue from".into()).hint("give at least one"));
+            return Err(refuse("no token was given to continue from".into()).hint("pass at least one token"));
         }
         if let Some(beyond) = tokens.iter().find(|id| **id as usize >= self.vocabulary) {
             return Err(refuse(format!(
@@ -312,11 +312,11 @@ fn sizes(model: &Model) -> Result<(usize, usize)> {
     let shown = |ty: Option<&TensorType>| ty.map_or("unknown".into(), TensorType::to_string);
     Err(Error::new(ErrorKind::Unsupported, "the model is not a language model")
         .because(format!(
-            "it maps {} to {}; a language model maps integers [S] to scores [S, tokens]",
+            "the model maps {} to {}; a language model maps integers [S] to scores [S, tokens]",
             shown(input),
             shown(output)
         ))
-        .hint("train one: systole train my.txt"))
+        .hint("train a language model: systole train my.txt"))
 }
 
 fn check_layers(architecture: &Architecture) -> Result<()> {

@@ -2,8 +2,8 @@
 
 use systole_ir::{Error, ErrorKind, Result, rng};
 
-/// Sampling options. Scores are divided by `temperature`, then restricted to the `top_k` best, then to the smallest set
-/// whose probabilities sum to `top_p`, in the same order as Hugging Face's `generate`.
+/// Token sampling options. Scores are divided by `temperature`, then restricted to the `top_k` best, then to the
+/// smallest set whose probabilities sum to `top_p`, in the same order as Hugging Face's `generate`.
 ///
 /// The same seed gives the same tokens: each random draw depends only on the seed and the position.
 ///
@@ -35,7 +35,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Validates the options.
+    /// Validates the sampling options.
     ///
     /// # Errors
     /// If `temperature` is below 0, `top_k` is 0, or `top_p` is not above 0 and at most 1.

@@ -13,12 +13,12 @@ use systole_ir::Result;
 ///
 /// ```
 /// use systole_ir::{DType::I32, TensorType};
-/// use systole_nn::{applications::Gpt2, Generation, Model, Sampling};
+/// use systole_nn::{applications::Gpt2, TextGenerator, Model, Sampling};
 /// let small = Gpt2 { vocabulary_size: 50, num_layers: 1, num_heads: 2, hidden_dim: 8, intermediate_dim: 16,
 ///                    max_sequence_length: 12, ..Default::default() };
 /// let mut model = Model::new(small.architecture()?);
 /// model.build(&[TensorType::new(I32, [12])])?;
-/// let mut text = Generation::new(model.decoder()?, &[3, 1, 4], Sampling { seed: 7, ..Sampling::default() })?;
+/// let mut text = TextGenerator::new(model.decoder()?, &[3, 1, 4], Sampling { seed: 7, ..Sampling::default() })?;
 /// let tokens = (0..20).map(|_| text.next_token()).collect::<Result<Vec<u32>, _>>()?;
 /// assert!(tokens.iter().all(|token| *token < 50));
 /// # Ok::<(), systole_ir::Error>(())
@@ -37,7 +37,7 @@ pub struct TextGenerator {
 }
 
 impl TextGenerator {
-    /// Feeds the prompt, which must have at least one token.
+    /// Creates a generator and feeds the prompt, which must have at least one token.
     ///
     /// # Errors
     /// If an argument of `sampling` is invalid, the prompt is empty, or one of its tokens is outside the vocabulary.

@@ -41,7 +41,7 @@ pub enum Activation {
     Softplus,
 }
 
-/// Names accepted by [`Activation::from_str`].
+/// Names of activation functions accepted by [`Activation::from_str`].
 pub const NAMES: [&str; 11] = [
     "linear",
     "relu",
@@ -57,7 +57,7 @@ pub const NAMES: [&str; 11] = [
 ];
 
 impl Activation {
-    /// Applies the function as graph nodes.
+    /// Applies the activation function as graph nodes.
     #[track_caller]
     pub fn apply(self, x: &Tensor) -> Tensor {
         match self {
@@ -75,12 +75,12 @@ impl Activation {
         }
     }
 
-    /// Whether its input serves as the logits of its output, for numerically stable cross-entropies.
+    /// Whether the function's input serves as the logits of its output, for numerically stable cross-entropies.
     pub fn has_logits(self) -> bool {
         matches!(self, Activation::Softmax | Activation::Sigmoid)
     }
 
-    /// Keras name.
+    /// Keras name of the activation function.
     pub fn name(self) -> &'static str {
         match self {
             Activation::Linear => "linear",

@@ -85,7 +85,7 @@ fn own_name(path: &str) -> &str {
 /// Returns the error for layers that cannot have LoRA adapters.
 pub(crate) fn no_adapters(class: &str) -> Error {
     Error::new(ErrorKind::Config, format!("{class} does not support LoRA adapters"))
-        .because("its kernel is not an input-by-output matrix, or the layer transforms it before use")
+        .because("the layer's kernel is not an input-by-output matrix, or the layer transforms it before use")
         .hint("leave this layer out of enable_lora")
 }
 

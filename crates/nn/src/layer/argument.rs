@@ -21,7 +21,7 @@ use systole_ir::{Error, Result, bug};
 pub struct Sizes<const N: usize>(pub [usize; N]);
 
 impl<const N: usize> Sizes<N> {
-    /// Returns the sizes as an array.
+    /// Returns the sizes of all spatial dimensions as an array.
     pub fn dims(self) -> [usize; N] {
         self.0
     }
@@ -282,10 +282,10 @@ pub enum Padding {
 }
 
 impl Padding {
-    /// Names accepted by [`Padding::from_str`].
+    /// Names of padding modes accepted by [`Padding::from_str`].
     pub const NAMES: [&'static str; 3] = ["valid", "same", "causal"];
 
-    /// Keras name.
+    /// Keras name of the padding mode.
     pub fn name(self) -> &'static str {
         match self {
             Padding::Valid => "valid",

@@ -1,4 +1,4 @@
-//! Layer capabilities besides computing: mask propagation, incremental decoding, channel pruning.
+//! Optional layer capabilities: mask propagation, incremental decoding, channel pruning.
 //!
 //! Return types of [`Layer`](crate::Layer) methods, and their defaults derived from a layer's lowering.
 

@@ -61,7 +61,7 @@ fn two() -> f64 {
 const EPSILON: f64 = 1e-7;
 
 impl Constraint {
-    /// Names accepted by [`Constraint::from_str`].
+    /// Names of weight constraints accepted by [`Constraint::from_str`].
     pub const NAMES: [&'static str; 4] = ["max_norm", "non_neg", "unit_norm", "min_max_norm"];
 
     /// Rejects invalid values for a weight of this rank.

@@ -1,4 +1,4 @@
-//! [`Cx`]: the context of a layer call.
+//! [`Cx`]: the context of a layer call, through which a layer requests weights, random numbers and updates.
 //!
 //! Weights, penalties, value metadata, random draws and quantization-aware training state are in `context`.
 
@@ -172,7 +172,7 @@ impl Cx {
         self.weights.updates.insert(path, value);
     }
 
-    /// Turns it into a training context whose random draws depend on `seed: u64[]` and `step: u64[]`.
+    /// Turns the context into a training context whose random draws depend on `seed: u64[]` and `step: u64[]`.
     pub fn training_with(mut self, seed: &Tensor, step: &Tensor) -> Cx {
         self.training = true;
         self.draws.key = Some(mix(&(mix(seed) + step)));
@@ -381,7 +381,7 @@ impl Cx {
             let t = self.builder.scalar(DType::F32, 0.0);
             return t.fail(
                 Error::new(ErrorKind::Graph, format!("weight {path} is missing"))
-                    .because("the layer did not request it when the model was built")
+                    .because("the layer did not request this weight when the model was built")
                     .hint("request the same weights in training and inference"),
             );
         }
@@ -431,7 +431,8 @@ impl Cx {
         Some(self.builder.emit(op, &[&state]).remove(1))
     }
 
-    /// `→ u64[2]`: generator state of [`Cx::random_bits`] for one draw. `None` outside training.
+    /// Returns the generator state for one draw of random bits, `→ u64[2]` ([`Cx::random_bits`]). `None` outside
+    /// training.
     #[track_caller]
     pub fn random_state(&mut self) -> Option<Tensor> {
         let key = self.draws.key.clone()?;
@@ -557,7 +558,7 @@ impl Cx {
         x.fail(error)
     }
 
-    /// Returns the weight specs requested while collecting, in order.
+    /// Returns the specifications of the weights that layers requested, in order.
     pub fn into_specs(self) -> Vec<WeightSpec> {
         self.weights.specs
     }

@@ -74,7 +74,7 @@ pub enum Initializer {
     },
 }
 
-/// Names accepted by [`Initializer::from_str`].
+/// Names of initializers accepted by [`Initializer::from_str`].
 pub const NAMES: [&str; 13] = [
     "glorot_uniform",
     "glorot_normal",

@@ -170,7 +170,7 @@ pub enum LayerLowering {
     },
 }
 
-/// Element-wise operation that combines several inputs.
+/// Element-wise operation of a merge layer: add, multiply, maximum and others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names of Keras's layers")]
 pub enum ElementWise {
@@ -182,7 +182,7 @@ pub enum ElementWise {
     Minimum,
 }
 
-/// Arguments of a convolution.
+/// Arguments of a convolution layer in inference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConvolutionLowering {
     /// Kind of convolution.
@@ -201,7 +201,7 @@ pub struct ConvolutionLowering {
     pub activation: Activation,
 }
 
-/// Kind of convolution and its kernel layout.
+/// Kind of convolution (standard, depthwise, transposed) and its kernel layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConvolutionKind {
     /// `kernel: f32[window…, in, out]`.
@@ -239,7 +239,7 @@ pub struct RecurrentLowering {
     pub return_sequences: bool,
 }
 
-/// Recurrent cell, with its gates in Keras's order.
+/// Cell of a recurrent layer (simple, LSTM, GRU), with its gates in Keras's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurrentCell {
     /// No gates.
@@ -277,7 +277,7 @@ impl LayerLowering {
 pub(crate) fn no_operators(class: &str) -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        format!("cannot export {class} to .tflite or ONNX: it has no operators there"),
+        format!("cannot export {class} to .tflite or ONNX: these formats have no operators for the layer"),
     )
     .hint("leave this layer out of the exported model, or use `systole export --format keras`")
 }

@@ -1,4 +1,4 @@
-//! Mask propagation: computes a layer's output mask from the masks of its inputs.
+//! [`LayerLowering`]: the inference operators of a layer, for `.tflite` and ONNX export and quantization.
 
 use crate::layer::cx::Cx;
 use systole_ir::{DType, Tensor, TensorType};

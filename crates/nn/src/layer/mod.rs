@@ -81,7 +81,7 @@ pub trait Layer: Debug + Send + Sync {
         self.lowering().ok().and_then(|own| own.masks()).ok_or_else(|| {
             let what = format!("cannot propagate masks through {}", self.class_name());
             Error::new(ErrorKind::Unsupported, what)
-                .because("its output may have other time steps than its input")
+                .because("the layer's output may have other time steps than its input")
         })
     }
 

@@ -21,7 +21,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Names accepted by [`Precision::from_str`].
+    /// Names of precision policies accepted by [`Precision::from_str`].
     pub const NAMES: [&'static str; 3] = ["float32", "mixed_bfloat16", "mixed_float16"];
 
     /// Element type that layers compute in.
@@ -33,7 +33,7 @@ impl Precision {
         }
     }
 
-    /// Keras name.
+    /// Keras name of the precision policy.
     pub fn name(self) -> &'static str {
         match self {
             Precision::Float32 => "float32",

@@ -15,7 +15,7 @@ pub(crate) const LEAST: usize = 1024;
 /// Number of int4 inputs that share a scale, as in Keras's `quantize("int4")`.
 pub(crate) const BLOCK: usize = 128;
 
-/// Bit width of quantized weights.
+/// Bit width of quantized weights: 8 or 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightBits {

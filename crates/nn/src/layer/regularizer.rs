@@ -26,7 +26,7 @@ pub struct Regularizer {
 }
 
 impl Regularizer {
-    /// Names accepted in configurations.
+    /// Names of regularizers accepted in configurations.
     pub const NAMES: [&'static str; 3] = ["l1", "l2", "l1_l2"];
 
     fn named(name: &str) -> Result<Regularizer> {

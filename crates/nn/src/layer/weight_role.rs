@@ -1,4 +1,4 @@
-//! Maps a layer's weights to names and layouts of the corresponding PyTorch module.
+//! PyTorch counterparts of a layer's weights: parameter names and layouts of the corresponding PyTorch module.
 
 /// Correspondence of a layer's weight to a PyTorch parameter.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +13,7 @@ pub struct WeightRole {
     pub is_optional: bool,
 }
 
-/// Layout of a weight in PyTorch.
+/// Layout of a weight in PyTorch, compared with Keras.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WeightLayout {
     /// Same layout as here.
@@ -46,12 +46,12 @@ pub enum WeightLayout {
 }
 
 impl WeightRole {
-    /// Creates the role of a weight that files must contain.
+    /// Creates the role of a weight that PyTorch files must contain.
     pub fn new(name: &str, torch: &str, layout: WeightLayout) -> WeightRole {
         WeightRole { name: name.into(), torch: torch.into(), layout, is_optional: false }
     }
 
-    /// Creates the role of a weight of the same layout that files may lack.
+    /// Creates the role of a weight of the same layout that PyTorch files may lack.
     pub fn optional(name: &str, torch: &str) -> WeightRole {
         WeightRole { is_optional: true, ..WeightRole::new(name, torch, WeightLayout::Same) }
     }

@@ -207,7 +207,7 @@ pub(super) fn sized(class: &str, name: &str, shape: &[usize]) -> Result<()> {
     match shape.checked_elements() {
         Some(n) if n < 1 << 40 => Ok(()),
         _ => Err(Error::new(ErrorKind::Graph, format!("{class}'s weight {name} is too large: f32{shape}"))
-            .because("it has more than 2⁴⁰ elements")
+            .because("the weight has more than 2⁴⁰ elements")
             .hint("make the layer or its input smaller")),
     }
 }
@@ -229,7 +229,7 @@ pub(super) fn check_size<const N: usize>(class: &str, argument: &str, sizes: &Si
 pub(super) fn channels_of(class: &str, x: &Tensor) -> Result<usize> {
     match x.dim(-1) {
         0 => Err(unfit(class, "at least one channel in the last dimension", x.ty())
-            .hint("check the layers before it: one of them outputs no channels")),
+            .hint("check the preceding layers: one of them outputs no channels")),
         channels => Ok(channels),
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Map;
 use std::sync::Arc;
 
 impl BuiltIn {
-    /// Returns the layer of a class with default arguments; required ones are 0.
+    /// Returns the built-in layer of a class with default arguments; required ones are 0.
     pub fn with_defaults(class: &str) -> Option<BuiltIn> {
         let at = LAYER_NAMES.iter().position(|name| *name == class)?;
         Some(DEFAULTS[at]())
@@ -49,7 +49,7 @@ impl LayerSpec {
             return Err(unknown(&format!("unknown key `{key}` of a layer"), key, &KEYS));
         }
         let Some(class) = map.get("class_name").and_then(Value::as_str) else {
-            return Err(Error::new(ErrorKind::Config, "a layer lacks class_name"));
+            return Err(Error::new(ErrorKind::Config, "a layer object lacks class_name"));
         };
         let config = map.get("config").unwrap_or(&Value::Null);
         let mut spec = match custom.find(class) {
@@ -113,7 +113,7 @@ impl LayerSpec {
         let flag = |key: &str, default: bool| match keys.get(key) {
             None => Ok(default),
             Some(Value::Bool(b)) => Ok(*b),
-            Some(other) => Err(wrong_type(key, other).because("expected true or false")),
+            Some(other) => Err(wrong_type(key, other).because("expected the value true or false")),
         };
         let name = match keys.get("name") {
             None | Some(Value::Null) => None,
@@ -129,7 +129,7 @@ impl LayerSpec {
                     .values()
                     .try_for_each(crate::layer::quantized_weight::QuantizedWeightLayout::check)?;
                 if read.rank == 0 || read.rank > 1 << 16 || !read.alpha.is_finite() {
-                    return Err(wrong_type("lora", lora).because("its rank and alpha must be above 0"));
+                    return Err(wrong_type("lora", lora).because("rank and alpha of a LoRA layer must be above 0"));
                 }
                 Some(Arc::new(read))
             }
@@ -205,18 +205,19 @@ pub struct CustomObjects {
 pub type CustomLayers = CustomObjects;
 
 impl CustomObjects {
-    /// Creates an empty registry.
+    /// Creates an empty registry of custom objects.
     pub fn new() -> CustomObjects {
         CustomObjects::default()
     }
 
-    /// Adds the constructor of a layer class. It overrides a built-in layer of that name.
+    /// Adds the constructor of a custom layer class. It overrides a built-in layer of that name.
     pub fn with(mut self, class: &str, constructor: LayerConstructor) -> CustomObjects {
         self.layers.push((class.into(), constructor));
         self
     }
 
-    /// Adds a loss: a [`CustomLoss`](crate::loss::CustomLoss) or a [`Loss::custom`]. It gets the arguments in the file.
+    /// Adds a custom loss: a [`CustomLoss`](crate::loss::CustomLoss) or a [`Loss::custom`]. It gets the arguments in
+    /// the file.
     pub fn loss(mut self, loss: impl Into<Loss>) -> CustomObjects {
         if let Loss::Custom(own) = loss.into() {
             self.losses.push(own);
@@ -224,8 +225,8 @@ impl CustomObjects {
         self
     }
 
-    /// Adds a metric: a [`CustomMetric`](crate::metric::CustomMetric) or a [`Metric::custom`]. It gets the arguments in
-    /// the file.
+    /// Adds a custom metric: a [`CustomMetric`](crate::metric::CustomMetric) or a [`Metric::custom`]. It gets the
+    /// arguments in the file.
     pub fn metric(mut self, metric: impl Into<Metric>) -> CustomObjects {
         match metric.into() {
             Metric::Custom(own) => self.metrics.push(own),

@@ -145,7 +145,7 @@ layers! {
 pub mod testing {
     pub use super::sample::LayerSample;
 
-    /// Layers with valid and invalid inputs: at least one per class.
+    /// Returns test samples of all layers, with valid and invalid inputs: at least one per class.
     pub fn samples() -> Vec<LayerSample> {
         super::all_samples()
     }

@@ -91,7 +91,7 @@ impl SlidingWindow {
             let least: Vec<String> = reach.iter().map(usize::to_string).collect();
             let covers = format!("{} of at least {} (its {})", inputs(n), least.join("×"), self.argument);
             return Err(unfit(self.class, &covers, x.ty()).hint(
-                "use padding \"same\", a smaller window, or fewer pooling layers and strides before it",
+                "use padding \"same\", a smaller window, or fewer pooling layers and strides before the layer",
             ));
         }
         Ok((0..n).map(|i| self.padding_along(i, sizes[i])).collect())
@@ -179,7 +179,7 @@ pub(super) fn check_some_place(class: &str, places: usize, x: &Tensor) -> Result
             _ => "volumes of at least one voxel [B, D, H, W, C]",
         };
         return Err(
-            unfit(class, needs, x.ty()).hint("check the layers before it: one of them outputs nothing")
+            unfit(class, needs, x.ty()).hint("check the preceding layers: one of them outputs an empty array")
         );
     }
     Ok(())

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use systole_ir::user_line;
 use systole_runtime::{Buffer, Params};
 
-/// A built-in layer, a custom layer or a nested model.
+/// Kind of layer in a model: built-in, custom or nested model.
 #[derive(Clone, Debug)]
 pub enum LayerKind {
     /// A layer listed in [`LAYER_NAMES`](super::LAYER_NAMES).
@@ -149,7 +149,7 @@ impl LayerSpec {
         self.quantizer.as_deref()
     }
 
-    /// Removes what [`Model::enable_quantization`](crate::Model::enable_quantization) added.
+    /// Removes the fake quantization that [`Model::enable_quantization`](crate::Model::enable_quantization) added.
     pub fn without_quantization(self) -> LayerSpec {
         self.with_quantizer(None)
     }
@@ -162,7 +162,7 @@ impl LayerSpec {
         }
     }
 
-    /// Kind of layer: built-in, custom or nested model.
+    /// Returns the kind of layer: built-in, custom or nested model.
     pub fn kind(&self) -> &LayerKind {
         &self.kind
     }
@@ -176,27 +176,27 @@ impl LayerSpec {
         }
     }
 
-    /// Class name: `Conv2D`.
+    /// Returns the layer's class name: `Conv2D`.
     pub fn class_name(&self) -> &'static str {
         self.layer().class_name()
     }
 
-    /// Name set by the user, if any.
+    /// Returns the layer name set by the user, if any.
     pub fn given_name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Keras's default name: the class in snake case, `max_pooling2d`.
+    /// Returns Keras's default name for the layer: the class in snake case, `max_pooling2d`.
     pub fn default_name(&self) -> String {
         snake_case(self.class_name())
     }
 
-    /// Whether the optimizer updates its weights.
+    /// Whether the optimizer updates the layer's weights.
     pub fn is_trainable(&self) -> bool {
         self.trainable
     }
 
-    /// Whether the backward pass recomputes it (rematerialization).
+    /// Whether the backward pass recomputes the layer (rematerialization).
     pub fn is_remat(&self) -> bool {
         self.remat
     }
@@ -207,7 +207,7 @@ impl LayerSpec {
         self
     }
 
-    /// Sets whether the optimizer updates its weights. Default: true.
+    /// Sets whether the optimizer updates the layer's weights. Default: true.
     pub fn trainable(mut self, yes: bool) -> LayerSpec {
         self.trainable = yes;
         self
@@ -321,7 +321,7 @@ impl LayerSpec {
         })
     }
 
-    /// Reports the first invalid argument.
+    /// Reports the first invalid argument of the layer.
     pub fn check(&self) -> Result<()> {
         if let Some(e) = self.mistakes.first() {
             return Err(e.clone());
@@ -336,7 +336,7 @@ impl LayerSpec {
         if let Some(name) = self.name.as_deref().filter(|n| n.is_empty() || n.contains('/')) {
             let what = format!("invalid layer name `{name}` for a {}", self.class_name());
             return Err(Error::new(ErrorKind::Config, what)
-                .because("it is one component of weight paths, which `/` separates"));
+                .because("the name is one component of weight paths, which `/` separates"));
         }
         match &self.kind {
             LayerKind::BuiltIn(b) => b.arguments().check(),
@@ -359,7 +359,7 @@ impl LayerSpec {
                 ErrorKind::Config,
                 format!("cannot set argument `{key}` of {}: it is not a built-in layer", self.class_name()),
             )
-            .hint("set it in the layer's constructor")),
+            .hint("set the argument in the layer's constructor")),
         };
         match changed {
             Ok(b) => self.kind = LayerKind::BuiltIn(b),

@@ -36,7 +36,7 @@ impl WrappedLayer {
         if !matches!(spec.kind(), LayerKind::BuiltIn(_)) {
             return Err(wrong(class, "a built-in layer", spec.class_name())
                 .because("model files cannot restore a wrapped custom layer or model")
-                .hint("write a custom layer that does both"));
+                .hint("write one custom layer that does the work of both"));
         }
         if !spec.is_trainable() {
             return Err(wrong(class, "a trainable inner layer", "a frozen one")

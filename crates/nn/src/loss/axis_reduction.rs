@@ -110,7 +110,7 @@ impl Loss {
             let e = Error::new(ErrorKind::Graph, what).at(format!("loss {}", self.name()));
             return pred
                 .value
-                .fail(e.because("axis 0 is the batch").hint("remove axis to use -1, the last one"));
+                .fail(e.because("axis 0 is the batch").hint("remove axis to use -1, the last dimension"));
         };
         let moved = |x: &Tensor| {
             let mut order: Vec<usize> = (0..x.rank()).collect();

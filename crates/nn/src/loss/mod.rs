@@ -40,7 +40,7 @@ impl<'a> From<&Prediction<'a>> for Prediction<'a> {
     }
 }
 
-/// A loss function.
+/// A loss function, built-in or custom.
 ///
 /// ```
 /// use systole_nn::loss::sparse_categorical_crossentropy;
@@ -260,8 +260,8 @@ pub enum Reduction {
 /// Registers losses. Each row gives the variant, the constructor (also the name in configurations) and aliases.
 macro_rules! losses {
     ($($variant:ident $function:ident $($other:literal)*;)*) => {
-        /// Names that [`Loss::from_str`] accepts, in addition to the abbreviations `mse`, `mae`, `mape`, `msle`, `kld`
-        /// and `bce`.
+        /// Names of losses that [`Loss::from_str`] accepts, in addition to the abbreviations `mse`, `mae`, `mape`,
+        /// `msle`, `kld` and `bce`.
         pub const NAMES: [&str; [$(stringify!($function)),*].len()] = [$(stringify!($function)),*];
 
         impl FromStr for Loss {
@@ -277,7 +277,7 @@ macro_rules! losses {
         }
 
         impl Loss {
-            /// Returns Keras's name, or the custom loss's.
+            /// Returns Keras's name of the loss, or the custom loss's name.
             pub fn name(&self) -> &str {
                 match self {
                     $(Loss::$variant { .. } => stringify!($function),)*
@@ -451,7 +451,8 @@ impl Loss {
 
 /// Traced computation of the loss.
 impl Loss {
-    /// Weighted mean over the batch, `y_true, y_pred: T[B, …, C] → f32[]`, as Keras's `loss(y_true, y_pred)`.
+    /// Computes the weighted mean loss over the batch, `y_true, y_pred: T[B, …, C] → f32[]`, as Keras's `loss(y_true,
+    /// y_pred)`.
     #[track_caller]
     pub fn value<'a>(
         &self,
@@ -489,7 +490,7 @@ impl Loss {
         Loss::reduce_by(how, &values, Some(&weight.map_or(mask.clone(), |w| w * mask)))
     }
 
-    /// Loss of each sample, pixel or token, `y_true, y_pred: T[B, …, C] → f32[B, …]`.
+    /// Computes the loss of each sample, pixel or token, `y_true, y_pred: T[B, …, C] → f32[B, …]`.
     ///
     /// Labels may lack the last axis (sparse cross-entropy) or have size 1 there. Incompatible labels are an error of
     /// the graph; a class index outside 0..C gives NaN.
@@ -631,7 +632,8 @@ impl Loss {
         }
     }
 
-    /// Mean loss Σ w·l / number of values: `values: f32[B, …], sample_weight: T[B] or longer → f32[]`.
+    /// Reduces per-sample losses to their weighted mean Σ w·l / number of values: `values: f32[B, …], sample_weight:
+    /// T[B] or longer → f32[]`.
     #[track_caller]
     pub fn reduce(values: &Tensor, sample_weight: Option<&Tensor>) -> Tensor {
         Loss::reduce_by(Reduction::SumOverBatchSize, values, sample_weight)

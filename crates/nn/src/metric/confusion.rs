@@ -52,7 +52,8 @@ pub(super) struct Thresholding<'a> {
 }
 
 impl Thresholding<'_> {
-    /// Returns the total sample weight in each cell, `→ f64[T]`, or `f64[T, L]` with several labels.
+    /// Returns the total sample weight in each cell of the confusion matrix, `→ f64[T]`, or `f64[T, L]` with several
+    /// labels.
     #[track_caller]
     pub fn count(&self, seen: &MetricBatch, cells: &[ConfusionCell]) -> Vec<Tensor> {
         let Some((t, p, weight)) = self.columns(seen) else {
@@ -217,7 +218,7 @@ counts! {
     FalseNegatives;
 }
 
-/// Number of samples labelled 1 with a score above the threshold.
+/// Metric: number of samples labelled 1 with a score above the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TruePositives {
@@ -225,7 +226,7 @@ pub struct TruePositives {
     pub thresholds: Vec<f64>,
 }
 
-/// Number of samples labelled 0 with a score of at most the threshold.
+/// Metric: number of samples labelled 0 with a score of at most the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrueNegatives {
@@ -233,7 +234,7 @@ pub struct TrueNegatives {
     pub thresholds: Vec<f64>,
 }
 
-/// Number of samples labelled 0 with a score above the threshold.
+/// Metric: number of samples labelled 0 with a score above the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FalsePositives {
@@ -241,7 +242,7 @@ pub struct FalsePositives {
     pub thresholds: Vec<f64>,
 }
 
-/// Number of samples labelled 1 with a score of at most the threshold.
+/// Metric: number of samples labelled 1 with a score of at most the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FalseNegatives {
@@ -375,7 +376,7 @@ pub enum AucCurve {
     PRGAIN,
 }
 
-/// How the curve is interpolated between two thresholds.
+/// How the curve of [`AUC`] is interpolated between two thresholds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Summation {

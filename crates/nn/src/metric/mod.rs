@@ -206,7 +206,7 @@ impl MetricBatch<'_> {
 
 macro_rules! rules {
     ($($class:ident, $name:literal;)*) => {
-        /// Names that [`Metric::resolve`] accepts, in addition to those of losses.
+        /// Names of metrics that [`Metric::resolve`] accepts, in addition to those of losses.
         pub const NAMES: &[&str] = &[
             "accuracy",
             "sparse_categorical_accuracy",
@@ -399,7 +399,7 @@ impl Metric {
         }
     }
 
-    /// Returns Keras's name, or the custom metric's.
+    /// Returns Keras's name of the metric, or the custom metric's name.
     pub fn name(&self) -> &str {
         match self {
             Metric::SparseCategoricalAccuracy => "sparse_categorical_accuracy",
@@ -417,8 +417,8 @@ impl Metric {
         }
     }
 
-    /// Returns the initial state of an epoch: Keras's `reset_state`. `output` is the shape of the model's output;
-    /// metrics per class keep a sum for each index of its last axis.
+    /// Returns the metric's initial state in an epoch: Keras's `reset_state`. `output` is the shape of the model's
+    /// output; metrics per class keep a sum for each index of its last axis.
     pub fn initial(&self, output: &[usize]) -> Params<Literal> {
         match self {
             Metric::Custom(own) => own.get().state(),
@@ -426,7 +426,8 @@ impl Metric {
         }
     }
 
-    /// Returns the types of the state: running sums that start at 0, except for custom metrics: [`Metric::initial`].
+    /// Returns the types of the metric's state: running sums that start at 0, except for custom metrics:
+    /// [`Metric::initial`].
     pub fn state(&self, output: &[usize]) -> Params<TensorType> {
         if let Metric::Custom(own) = self {
             return own.get().state().map(|_, start| start.ty().clone());
@@ -477,7 +478,7 @@ impl Metric {
         self.update(state, y_true, y_pred, weight.as_ref())
     }
 
-    /// Traced: returns the state after one more batch. `y_true, y_pred: T[B, …]`, weights `T[B]` or longer.
+    /// Traced: returns the metric's state after one more batch. `y_true, y_pred: T[B, …]`, weights `T[B]` or longer.
     #[track_caller]
     pub fn update<'a>(
         &self,
@@ -525,12 +526,12 @@ impl Metric {
         state.map(|_, sum| added.next().map_or(sum.clone(), |a| sum + a))
     }
 
-    /// Computes the result from the sums; the first one if there are several thresholds or classes.
+    /// Computes the metric's result from its running sums; the first one if there are several thresholds or classes.
     pub fn result(&self, state: &Params<Literal>) -> f64 {
         self.results(state).first().copied().unwrap_or(f64::NAN)
     }
 
-    /// Computes the results from the sums: one, or one per threshold or class.
+    /// Computes the metric's results from its running sums: one, or one per threshold or class.
     pub fn results(&self, state: &Params<Literal>) -> Vec<f64> {
         if let Metric::Custom(own) = self {
             return vec![own.get().result(state)];

@@ -27,7 +27,7 @@ impl MetricRule for RootMeanSquaredError {
     }
 }
 
-/// How the results of several outputs are combined.
+/// How the regression metric's results of several outputs are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Aggregation {

@@ -59,7 +59,7 @@ with_defaults! {
     }
 }
 
-/// State that the steps of a loop read and replace.
+/// State of a custom training loop: arrays that its steps read and replace.
 #[derive(Clone, Debug)]
 pub struct LoopState {
     /// Trainable weights by path.
@@ -83,13 +83,13 @@ pub struct LoopStep<B: TensorTree, A: TensorTree> {
     seed: u64,
 }
 
-/// A compiled function of the weights without an update, created by [`Accelerator::function`].
+/// A compiled function of the weights that does not update them, created by [`Accelerator::function`].
 pub struct LoopFunction<B: TensorTree, O: TensorTree> {
     function: BoxedJit<(Params, Params, B), O>,
 }
 
 impl Accelerator {
-    /// Sets the strategy.
+    /// Sets the distribution strategy.
     #[deprecated = "write Accelerator { strategy, ..default() }"]
     pub fn strategy(mut self, strategy: Strategy) -> Accelerator {
         self.strategy = strategy;
@@ -103,14 +103,14 @@ impl Accelerator {
         self
     }
 
-    /// Sets the number of steps per weight update.
+    /// Sets the number of steps per weight update (gradient accumulation).
     #[deprecated = "write Accelerator { gradient_accumulation_steps, ..default() }"]
     pub fn gradient_accumulation_steps(mut self, steps: usize) -> Accelerator {
         self.gradient_accumulation_steps = steps;
         self
     }
 
-    /// Creates the state of a loop that starts with these weights.
+    /// Creates the state of a custom training loop that starts with these weights.
     ///
     /// # Errors
     /// If a setting of the optimizer is invalid.
@@ -122,14 +122,14 @@ impl Accelerator {
         Ok(LoopState { params, frozen: Params::new(), optimizer: slots, steps: 0 })
     }
 
-    /// Creates the state of a loop that trains the weights of a built model.
+    /// Creates the state of a custom training loop that trains the weights of a built model.
     ///
     /// # Errors
     /// As [`Accelerator::prepare`], and if the model has no weights yet.
     pub fn prepare_model(&self, optimizer: &Optimizer, model: &Model) -> Result<LoopState> {
         if !model.is_built() {
             let e = Error::new(ErrorKind::Config, "the model has no weights to train");
-            return Err(e.hint("build it with the type of one sample: model.build(&[…])"));
+            return Err(e.hint("build the model with the type of one sample: model.build(&[…])"));
         }
         let is_trained = |path: &str| model.specs.iter().any(|s| s.path == path && s.trainable);
         let all = model.weights().into_iter().map(|(path, value)| (path.to_string(), value.clone()));
@@ -232,13 +232,13 @@ impl Accelerator {
         optimizer.check()?;
         match (self.gradient_accumulation_steps, optimizer.gradient_accumulation_steps) {
             (0, _) => Err(Error::new(ErrorKind::Config, "gradient_accumulation_steps is 0")
-                .hint("use 1 to update at every step")),
+                .hint("use 1 to update the weights at every step")),
             (1, _) => Ok(optimizer.clone()),
             (a, Some(b)) if a != b => {
                 let what = format!("conflicting gradient_accumulation_steps: {a} and {b}");
                 Err(Error::new(ErrorKind::Config, what)
-                    .because("the first is from the accelerator, the second from the optimizer")
-                    .hint("set gradient_accumulation_steps in only one of them"))
+                    .because("the first number is from the accelerator, the second from the optimizer")
+                    .hint("set gradient_accumulation_steps in only one of accelerator and optimizer"))
             }
             (steps, _) => Ok(optimizer.clone().gradient_accumulation_steps(steps)),
         }
@@ -262,7 +262,7 @@ fn checked(loss: Tensor) -> Tensor {
 }
 
 impl<B: TensorTree, A: TensorTree> LoopStep<B, A> {
-    /// Runs a step and updates the state in place. Returns the loss, `f32[]`; reading it waits for the step.
+    /// Runs a training step and updates the state in place. Returns the loss, `f32[]`; reading it waits for the step.
     ///
     /// # Errors
     /// If the step cannot be compiled or the device fails. If the step had started, the state is lost.
@@ -283,14 +283,14 @@ impl<B: TensorTree, A: TensorTree> LoopStep<B, A> {
         Ok((loss, more))
     }
 
-    /// Number of compiled programs: one per argument types.
+    /// Number of compiled programs of the step: one per argument types.
     pub fn compiled_programs(&self) -> usize {
         self.function.compiled_programs()
     }
 }
 
 impl<B: TensorTree, O: TensorTree> LoopFunction<B, O> {
-    /// Runs the function with the current weights and a batch.
+    /// Runs the compiled function with the current weights and a batch.
     ///
     /// # Errors
     /// If it cannot be compiled, the device fails, or there are neither weights nor a batch.
@@ -300,7 +300,7 @@ impl<B: TensorTree, O: TensorTree> LoopFunction<B, O> {
         if leaves.is_empty() && state.params.is_empty() && state.frozen.is_empty() {
             let e = Error::new(ErrorKind::Config, "the function has no inputs");
             return Err(e
-                .because("there are neither weights nor a batch")
+                .because("the function gets neither weights nor a batch")
                 .hint("pass a batch or prepared weights"));
         }
         let batch = B::unflatten_host(&skeleton, &mut leaves.into_iter());
@@ -320,7 +320,7 @@ impl LoopState {
         std::mem::replace(self, empty)
     }
 
-    /// Copies the weights back into the model they come from, to save it or predict with it.
+    /// Copies the loop's weights back into the model they come from, to save it or predict with it.
     ///
     /// # Errors
     /// If the model lacks one of the weights.

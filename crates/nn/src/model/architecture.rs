@@ -17,7 +17,7 @@ pub struct InputSpec {
     pub ty: Option<TensorType>,
 }
 
-/// Source of a layer's input.
+/// Source of a layer's input: a model input or another layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeInput {
     /// An input of the model.
@@ -26,7 +26,7 @@ pub enum NodeInput {
     Layer(usize),
 }
 
-/// A layer and its inputs. Nodes of the same name share weights.
+/// A layer in an architecture and its inputs. Nodes of the same name share weights.
 #[derive(Clone, Debug)]
 pub struct LayerNode {
     /// Unique name, first component of the weights' paths.
@@ -102,7 +102,7 @@ impl Architecture {
                         "the output of layer {} cannot be an input of the model",
                         layer.default_name()
                     );
-                    return Err(Error::new(ErrorKind::Config, what).hint("list only what input(…) returned"));
+                    return Err(Error::new(ErrorKind::Config, what).hint("list only symbols that input(…) returned"));
                 }
             }
         }
@@ -141,7 +141,7 @@ impl Architecture {
         Architecture { nodes, output, more_outputs, ..self }
     }
 
-    /// All outputs, in order.
+    /// Returns all outputs of the architecture, in order.
     pub fn outputs(&self) -> impl Iterator<Item = NodeInput> + '_ {
         std::iter::once(self.output).chain(self.more_outputs.iter().copied())
     }
@@ -162,7 +162,7 @@ impl Architecture {
         fed && self.inputs.len() == 1 && self.outputs().eq([place(self.nodes.len())])
     }
 
-    /// Adds a network whose weight paths start with `name`; `inputs` are the types of one sample of its inputs. Custom
+    /// Adds a network whose weight paths start with `name`; `inputs` are the types of one sample of each input. Custom
     /// training steps call it ([`crate::StepCx::network`]), predictions do not.
     ///
     /// # Errors
@@ -274,7 +274,7 @@ impl Architecture {
         self.outputs().map(|source| value(source, inputs, &outputs)).collect()
     }
 
-    /// Reports the first invalid layer argument, or different layers with the same name.
+    /// Reports the first invalid layer argument of the architecture, or different layers with the same name.
     pub fn check(&self) -> Result<()> {
         self.networks
             .iter()
@@ -288,7 +288,7 @@ impl Architecture {
                     format!("two different layers are named {}", node.name),
                 )
                 .because("layers of the same name share their weights, so they must be equal")
-                .hint("rename one of them"));
+                .hint("rename one of the two layers"));
             }
         }
         let names = self.output_names();
@@ -297,12 +297,12 @@ impl Architecture {
             Some((_, name)) => {
                 Err(Error::new(ErrorKind::Config, format!("two outputs of the model are named {name}"))
                     .because("losses, metrics and labels are matched by output name")
-                    .hint("append identity().name(\"…\") to one of them"))
+                    .hint("append identity().name(\"…\") to one of the two outputs"))
             }
         }
     }
 
-    /// Returns JSON for model files.
+    /// Returns the architecture as JSON for model files.
     pub fn to_json(&self) -> Value {
         let source = |s: &NodeInput| match s {
             NodeInput::Input(i) => json!({ "input": i }),
@@ -336,7 +336,7 @@ impl Architecture {
         all
     }
 
-    /// Reads the JSON of a model file. Every reference is checked, so no file can cause a panic.
+    /// Reads an architecture from the JSON of a model file. Every reference is checked, so no file can cause a panic.
     pub fn from_json(value: &Value, custom: &CustomLayers) -> Result<Architecture> {
         let inputs =
             list(value, "inputs")?.iter().map(input_from_json).collect::<Result<Vec<InputSpec>>>()?;
@@ -419,7 +419,7 @@ impl Architecture {
         };
         if inputs.len() != self.inputs.len() {
             let what = format!("the model expects {} inputs, got {}", self.inputs.len(), inputs.len());
-            return Some(fail(Error::new(ErrorKind::Graph, what).hint("apply it with on(&[&a, &b])")));
+            return Some(fail(Error::new(ErrorKind::Graph, what).hint("apply the layer with on(&[&a, &b])")));
         }
         let wrong = self.inputs.iter().zip(inputs).find(|(spec, x)| {
             let shape = x.shape().get(1..).unwrap_or_default();
@@ -429,7 +429,7 @@ impl Architecture {
         let takes = spec.ty.as_ref().map_or(String::new(), |ty| ty.shape.to_string());
         let what =
             format!("the model's input {} expects samples of shape {takes}, got {}", spec.name, x.ty());
-        Some(fail(Error::new(ErrorKind::Graph, what).hint("build it with any_input(…) to accept any shape")))
+        Some(fail(Error::new(ErrorKind::Graph, what).hint("build the model with any_input(…) to accept any shape")))
     }
 }
 
@@ -703,7 +703,7 @@ impl SymbolWalk<'_> {
                         ErrorKind::Config,
                         format!("the model depends on input {}, which is not listed", spec.name),
                     )
-                    .hint("add it to the model's inputs")
+                    .hint("add the input to the model's list of inputs")
                 })?)
             }
             SymbolNode::Layer { layer, inputs } => {

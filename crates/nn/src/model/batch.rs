@@ -4,9 +4,9 @@ use systole_data::Sample;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_runtime::{Backend, Buffer, DeviceId};
 
-/// Field names for labels, in order of preference.
+/// Field names that are recognized as labels, in order of preference.
 pub const LABEL_FIELDS: [&str; 4] = ["label", "labels", "y", "target"];
-/// Field name for sample weights.
+/// Field name that is recognized as sample weights.
 pub const WEIGHT_FIELD: &str = "sample_weight";
 
 /// Inputs, labels and sample weights as arguments of a step.
@@ -41,7 +41,7 @@ impl BatchFields {
     }
 }
 
-/// Arrays of one step.
+/// Arrays of one training or evaluation step: inputs, labels and sample weights.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// One array for each input of the model: `T[B, …]`.
@@ -75,7 +75,7 @@ impl Batch {
         }
         let label = label.ok_or_else(|| {
             Error::new(ErrorKind::Data, "the data contains no labels")
-                .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .because(format!("the fields of the data are: {}", sample.names().collect::<Vec<_>>().join(", ")))
                 .hint(format!("rename the label field to one of: {}", LABEL_FIELDS.join(", ")))
         })?;
         batch.label = Some(sample.get(label)?.clone());
@@ -97,7 +97,7 @@ impl Batch {
                     ErrorKind::Data,
                     format!("the data contains no labels for output {output}"),
                 )
-                .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .because(format!("the fields of the data are: {}", sample.names().collect::<Vec<_>>().join(", ")))
                 .hint(format!("rename the label field to `{label}`")));
             }
             let own = weight_field(output);
@@ -113,7 +113,7 @@ impl Batch {
         Ok(self)
     }
 
-    /// Extracts only the inputs, for prediction.
+    /// Extracts only a batch's inputs, for prediction.
     pub fn inputs_only(sample: &Sample, inputs: &[String]) -> Result<Batch> {
         Batch::inputs_beside(sample, inputs, &[])
     }
@@ -136,7 +136,7 @@ impl Batch {
                     ErrorKind::Data,
                     format!("the data contains no field for the model's input {name}"),
                 )
-                .because(format!("its fields are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .because(format!("the fields of the data are: {}", sample.names().collect::<Vec<_>>().join(", ")))
                 .hint("rename a field of the data, or the input")
             })?;
             arrays.push(sample.get(field)?.clone());
@@ -163,12 +163,12 @@ impl Batch {
         all().map(|weight| weight.clone().unwrap_or_else(ones)).collect()
     }
 
-    /// Number of samples.
+    /// Number of samples of the batch.
     pub fn size(&self) -> usize {
         self.inputs.first().and_then(|x| x.shape().first().copied()).unwrap_or(0)
     }
 
-    /// Types of one sample of each input.
+    /// Types of one sample of each input of the batch.
     pub fn sample_types(&self) -> Result<Vec<TensorType>> {
         let single = |why: &str| {
             Error::new(ErrorKind::Data, "a batch must have a first dimension of samples")

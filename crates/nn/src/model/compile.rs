@@ -106,7 +106,7 @@ impl Default for Compile {
 }
 
 impl Compile {
-    /// Returns the log names of `metrics` and then `weighted_metrics` for a model with one output.
+    /// Returns the names in the logs of `metrics` and then `weighted_metrics` for a model with one output.
     ///
     /// Names are unique: a weighted metric whose name is taken is `weighted_…`, others are numbered.
     ///

@@ -5,7 +5,7 @@ use systole_data::PipelineReport;
 /// Minimum fraction of a step's time spent waiting for data to count as waiting.
 const WAITED: f64 = 0.05;
 
-/// Loss and metrics by name, in order.
+/// Values of loss and metrics by name, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Logs(Vec<(String, f64)>);
 
@@ -15,7 +15,7 @@ impl Logs {
         Logs::default()
     }
 
-    /// Sets a value.
+    /// Sets a value of the logs.
     pub fn insert(&mut self, name: impl Into<String>, value: f64) {
         let name = name.into();
         match self.0.iter_mut().find(|(n, _)| *n == name) {
@@ -24,12 +24,12 @@ impl Logs {
         }
     }
 
-    /// Returns a value by name.
+    /// Returns a value of the logs by name.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
     }
 
-    /// Iterates over names and values in order.
+    /// Iterates over names and values of the logs in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(n, v)| (n.as_str(), *v))
     }
@@ -55,7 +55,7 @@ impl std::ops::Index<&str> for Logs {
     }
 }
 
-/// The best epoch of a run.
+/// The best epoch of a run and its monitored value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BestEpoch {
     /// Epoch number, from 1.
@@ -66,7 +66,7 @@ pub struct BestEpoch {
     pub value: f64,
 }
 
-/// A validation during an epoch.
+/// Results of a validation during an epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Validation {
     /// Epoch, from 0.
@@ -112,7 +112,7 @@ pub struct History {
 }
 
 impl History {
-    /// Returns a value of every epoch that logged it.
+    /// Returns the logged value of this name for every epoch that has one.
     pub fn get(&self, name: &str) -> Vec<f64> {
         self.epochs.iter().filter_map(|e| e.get(name)).collect()
     }
@@ -127,7 +127,7 @@ impl History {
         each.iter().skip(usize::from(each.len() > 1)).map(|ms| f64::from(*ms)).sum()
     }
 
-    /// Milliseconds of all steps, including waiting for data, excluding compilation.
+    /// Returns the milliseconds of all steps, including waiting for data, excluding compilation.
     pub fn total_step_ms(&self) -> f64 {
         History::all_ms(&self.step_ms)
     }
@@ -154,7 +154,7 @@ impl History {
         self.told(PipelineReport::verdict)
     }
 
-    /// Like [`verdict`](History::verdict), without the suggestion.
+    /// Like [`verdict`](History::verdict), without a suggestion.
     pub fn finding(&self) -> String {
         self.told(PipelineReport::finding)
     }
@@ -178,7 +178,7 @@ impl History {
         (waited.count(), each.count())
     }
 
-    /// Whether most steps waited for data.
+    /// Whether most training steps waited for data.
     pub fn waits_steadily(&self) -> bool {
         let (few, all) = self.steps_that_waited();
         2 * few >= all && self.data_wait() >= WAITED

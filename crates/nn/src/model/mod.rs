@@ -46,7 +46,7 @@ pub(crate) struct CompiledSteps {
     pub(crate) backend: Arc<dyn Backend>,
 }
 
-/// Row of [`Model::summary`].
+/// Row of [`Model::summary`]: a layer, its output shape and weight count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SummaryRow {
     /// Layer name and class: `conv2d (Conv2D)`.
@@ -131,17 +131,17 @@ impl Model {
         &self.architecture
     }
 
-    /// Whether the input shapes are known and the weights exist.
+    /// Whether the model's input shapes are known and its weights exist.
     pub fn is_built(&self) -> bool {
         !self.outputs.is_empty()
     }
 
-    /// Type of the first output for one sample, after building.
+    /// Type of the model's first output for one sample, after building.
     pub fn output_type(&self) -> Option<&TensorType> {
         self.outputs.first()
     }
 
-    /// Output types for one sample; empty before building.
+    /// Types of the model's outputs for one sample; empty before building.
     pub fn output_types(&self) -> &[TensorType] {
         &self.outputs
     }
@@ -151,12 +151,12 @@ impl Model {
         self.outputs.iter().map(|output| output.shape.to_vec()).collect()
     }
 
-    /// Number of optimizer steps so far.
+    /// Number of optimizer steps that the model was trained.
     pub fn steps(&self) -> u64 {
         self.step
     }
 
-    /// Number of finished epochs.
+    /// Number of epochs that the model was trained.
     pub fn epochs(&self) -> usize {
         self.epoch
     }
@@ -258,7 +258,7 @@ impl Model {
                 ErrorKind::Unsupported,
                 "pruning is not supported with a custom training step",
             )
-            .hint("remove pruning or train_step"));
+            .hint("remove either pruning or train_step"));
         }
         if config.soft_labels && config.loss.of_shares().is_none() {
             let what = format!("{} does not support soft labels (class probabilities)", config.loss.name());
@@ -274,7 +274,7 @@ impl Model {
         self.requantize()
     }
 
-    /// Devices that steps run on; empty before [`compile`](Model::compile).
+    /// Devices that the model's steps run on; empty before [`compile`](Model::compile).
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.compiled.as_ref().map_or(Vec::new(), |c| c.backend.devices())
     }
@@ -349,9 +349,10 @@ impl Model {
         let types = known.ok_or_else(|| {
             Error::new(ErrorKind::Config, "the model has no shapes yet")
                 .because(
-                    "its custom training step reads its own fields, which do not determine the input types",
+                    "the model's custom training step reads its own fields, which do not determine the input \
+                    types",
                 )
-                .hint("build it with the types of one sample: model.build(&[…])")
+                .hint("build the model with the types of one sample: model.build(&[…])")
         })?;
         self.build(&types)
     }
@@ -488,7 +489,7 @@ impl Model {
         self.whole(found.ok_or_else(|| self.no_weight(path))?)
     }
 
-    /// Replaces a weight.
+    /// Replaces a weight of the model by path.
     pub fn set_weight(&mut self, path: &str, value: Literal) -> Result<()> {
         let missing = self.no_weight(path);
         let group = if self.state.trainable.get(path).is_some() {
@@ -582,7 +583,7 @@ impl Model {
         }
     }
 
-    /// Rows of the summary.
+    /// Rows of the model's summary.
     pub fn summary_rows(&self) -> &[SummaryRow] {
         &self.rows
     }
@@ -602,9 +603,9 @@ impl Model {
         Ok(self.train_program(batch_size, loops)?.0)
     }
 
-    /// Like [`Model::train_graph`], and also returns the roles of its parameters and results. With `loops`, repeated
-    /// identical layers become loops over their stacked weights, for compilers that are slow on long programs: the same
-    /// arithmetic, with a program length that does not grow with the model's depth.
+    /// Like [`Model::train_graph`], and also returns the roles of the graph's parameters and results. With `loops`,
+    /// repeated identical layers become loops over their stacked weights, for compilers that are slow on long programs:
+    /// the same arithmetic, with a program length that does not grow with the model's depth.
     pub fn train_program(&mut self, batch_size: usize, loops: bool) -> Result<(Arc<Graph>, ValueRoles)> {
         let batch = self.example_batch(batch_size)?;
         self.ready_for(&batch)?;
@@ -612,7 +613,8 @@ impl Model {
         self.compiled()?.train.trace(&self.state, metrics, &batch, self.controls(), loops)
     }
 
-    /// Compiles the training step for this batch size without running it; its report contains the memory use.
+    /// Compiles the training step for this batch size without running it; the executable's report contains the memory
+    /// use.
     ///
     /// # Errors
     /// If the model is not compiled or has no shapes, or the step cannot be compiled because it exceeds the memory.
@@ -631,7 +633,7 @@ impl Model {
     pub fn step_types(&self, batch_size: usize) -> Result<(Vec<TensorType>, TensorType)> {
         let output = self.output_type().ok_or_else(|| {
             Error::new(ErrorKind::Config, "the model has no shapes yet")
-                .hint("build it, or load a trained one")
+                .hint("build the model, or load a trained model")
         })?;
         let own = self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref());
         let all = |types: &[TensorType], n: usize| types.iter().map(|t| with_batch(t, n)).collect();

@@ -16,7 +16,7 @@ use std::path::Path;
 use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
 
-/// Format version that this build writes and accepts.
+/// Format version of model files that this build writes and accepts.
 pub const FORMAT_VERSION: &str = "1";
 
 /// Start of the header, up to the digits of its checksum.
@@ -51,12 +51,12 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Returns an array by name.
+    /// Returns an array of the model file by name.
     pub fn get(&self, name: &str) -> Option<&Literal> {
         self.tensors.iter().find(|(n, _)| n == name).map(|(_, value)| value)
     }
 
-    /// Writes the file atomically: at every instant `path` holds the complete old file or the complete new one.
+    /// Writes the model file atomically: at every instant `path` holds the complete old file or the complete new one.
     ///
     /// # Errors
     /// If the disk is full, the folder is missing or write-protected, or a name is used twice.
@@ -91,7 +91,7 @@ impl ModelFile {
         Ok(f(&parts))
     }
 
-    /// Reads and verifies a file.
+    /// Reads and verifies a model file.
     ///
     /// # Errors
     /// If it cannot be read, or its contents differ from what was written.
@@ -110,13 +110,13 @@ impl ModelFile {
         if !about.is_file() {
             let what = format!("cannot read {}", path.display());
             return Err(Error::new(ErrorKind::Io, what)
-                .because("it is not a regular file")
+                .because("the path is not a regular file")
                 .hint("pass the path of a model file"));
         }
         ModelFile::read(&mut file, about.len()).at(|| path.display().to_string())
     }
 
-    /// Reads and verifies a file of `length` bytes.
+    /// Reads and verifies a model file of `length` bytes.
     pub fn read(source: &mut dyn Read, length: u64) -> Result<ModelFile> {
         let header = read_header(source, length)?;
         check_header_sum(&header)?;
@@ -233,7 +233,7 @@ fn damaged(what: impl Into<String>) -> Error {
 }
 
 fn cut_short(expected: u64, found: u64) -> Error {
-    damaged("the model file is truncated").because(format!("expected {expected} bytes, got {found}"))
+    damaged("the model file is truncated").because(format!("expected a file of {expected} bytes, got {found}"))
 }
 
 /// Reads the header's bytes. Its length is checked against the file's before anything is allocated.
@@ -265,7 +265,8 @@ fn check_header_sum(header: &[u8]) -> Result<()> {
     let digits = PREFIX.len()..PREFIX.len() + DIGITS;
     let Some(stored) = header.get(digits.clone()).filter(|_| header.starts_with(PREFIX.as_bytes())) else {
         return Err(damaged("this is not a Systole model file").at("byte 8").because(format!(
-            "its header does not start with {PREFIX}; safetensors files of other programs have no checksums"
+            "the file's header does not start with {PREFIX}; safetensors files of other programs have no \
+            checksums"
         )));
     };
     let mut blank = header.to_vec();
@@ -277,7 +278,7 @@ fn check_header_sum(header: &[u8]) -> Result<()> {
     let stored = String::from_utf8_lossy(stored);
     Err(damaged("the header is damaged")
         .at(format!("bytes 8..{}", 8 + header.len()))
-        .because(format!("expected CRC32C {stored}, got {found}")))
+        .because(format!("expected the checksum CRC32C {stored}, got {found}")))
 }
 
 /// Header entry of one array, as in the safetensors format.
@@ -369,7 +370,7 @@ fn check_format(metadata: &mut BTreeMap<String, String>) -> Result<()> {
     if version != FORMAT_VERSION {
         let what = format!("unsupported format version `{version}`, expected {FORMAT_VERSION}");
         return Err(
-            Error::new(ErrorKind::Unsupported, what).hint("load it with the Systole version that wrote it")
+            Error::new(ErrorKind::Unsupported, what).hint("load the file with the Systole version that wrote it")
         );
     }
     Ok(())
@@ -398,7 +399,7 @@ impl TensorLayout {
                     if *begin < at { "overlaps the tensor before it" } else { "leaves a gap before it" };
                 return Err(damaged(format!("tensor {name} {what}"))
                     .at(format!("header, tensor {name}"))
-                    .because(format!("its data should start at offset {at}, but starts at {begin}")));
+                    .because(format!("the array's data should start at offset {at}, but starts at {begin}")));
             }
             at = *end;
         }
@@ -409,7 +410,7 @@ impl TensorLayout {
         if expected < length {
             return Err(damaged("there is data after the last tensor")
                 .at(format!("byte {expected}"))
-                .because(format!("expected {expected} bytes, got {length}")));
+                .because(format!("expected {expected} bytes of array data, got {length}")));
         }
         Ok(TensorLayout { types, order })
     }
@@ -420,7 +421,7 @@ fn tensor_type(entry: &TensorEntry) -> Result<TensorType> {
     let Some((dtype, _)) = DTYPES.iter().find(|(_, name)| *name == entry.dtype) else {
         let what = format!("element type `{}` is not supported", entry.dtype);
         let known: Vec<&str> = DTYPES.iter().map(|(_, name)| *name).collect();
-        return Err(Error::new(ErrorKind::Data, what).hint(format!("use one of: {}", known.join(", "))));
+        return Err(Error::new(ErrorKind::Data, what).hint(format!("use one of these element types: {}", known.join(", "))));
     };
     let dims: Option<Vec<usize>> = entry.shape.iter().map(|&d| usize::try_from(d).ok()).collect();
     let shape = dims.map(Shape::from);
@@ -432,7 +433,7 @@ fn tensor_type(entry: &TensorEntry) -> Result<TensorType> {
             let needs = bytes.map_or("too many bytes to count".into(), |n| format!("{n} bytes"));
             let has = span.map_or("a negative number of bytes".into(), |n| format!("{n} bytes"));
             Err(damaged("the size of a tensor does not match its shape").because(format!(
-                "{}{:?} needs {needs}, but offsets {begin}..{end} hold {has}",
+                "an array of type {}{:?} needs {needs}, but offsets {begin}..{end} hold {has}",
                 entry.dtype, entry.shape
             )))
         }
@@ -445,7 +446,7 @@ fn read_tensor(source: &mut dyn Read, ty: TensorType, sum: Option<String>) -> Re
     read_exactly(source, value.bytes_mut())?;
     let found = hex(crc(value.bytes()));
     if found != sum {
-        return Err(damaged("the tensor is damaged").because(format!("expected CRC32C {sum}, got {found}")));
+        return Err(damaged("the tensor is damaged").because(format!("expected the checksum CRC32C {sum}, got {found}")));
     }
     if value.dtype() == DType::Bool && value.bytes().iter().any(|&b| b > 1) {
         return Err(damaged("expected a bool of 0 or 1"));

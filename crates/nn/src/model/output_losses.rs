@@ -63,7 +63,7 @@ impl OutputLosses {
         let all: Vec<OutputLoss> = names.iter().enumerate().map(goal).collect();
         if all.iter().all(|goal| goal.loss.is_none()) {
             return Err(Error::new(ErrorKind::Config, "no output of the model has a loss")
-                .hint(format!("set a loss for one of: {}", names.join(", "))));
+                .hint(format!("set a loss for one of these outputs: {}", names.join(", "))));
         }
         let is_asked = |goal: &OutputLoss| goal.loss.is_some() || !goal.metrics.is_empty();
         Ok(OutputLosses { all: Arc::new(all.into_iter().filter(is_asked).collect()), by_name })
@@ -94,14 +94,14 @@ impl OutputLosses {
         numbered(prefixed)
     }
 
-    /// Losses that are logged separately: index and name.
+    /// Returns the output losses that are logged separately: index and name.
     pub fn losses(&self) -> impl Iterator<Item = (usize, String)> {
         let apart = self.has_several_losses();
         let with_loss = self.all.iter().enumerate().filter(move |(_, goal)| apart && goal.loss.is_some());
         with_loss.map(|(i, goal)| (i, format!("{}_loss", goal.name)))
     }
 
-    /// Whether several losses are logged separately.
+    /// Whether the losses of several outputs are logged separately.
     pub fn has_several_losses(&self) -> bool {
         self.all.iter().filter(|goal| goal.loss.is_some()).count() > 1
     }

@@ -49,7 +49,7 @@ impl Default for Quantize {
 }
 
 impl Quantize {
-    /// Returns the first invalid argument, what is wrong, and a hint.
+    /// Returns the first invalid argument, the problem, and a hint.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         match self.ranges {
             QuantizeRanges::MovingAverage { ema_decay: Some(ema_decay) }
@@ -65,7 +65,7 @@ impl Quantize {
         }
     }
 
-    /// Rejects invalid arguments.
+    /// Rejects invalid arguments of quantization-aware training.
     pub fn check(&self) -> Result<()> {
         self.wrong().map_or(Ok(()), |(key, what, hint)| {
             Err(Error::new(ErrorKind::Config, what).at(format!("{key} of quantize")).hint(hint))

@@ -100,22 +100,22 @@ impl Pruning {
         Pruning::of(schedule, Some(end_step))
     }
 
-    /// Sets the first step with pruning.
+    /// Sets the first training step with pruning.
     pub fn begin_step(self, begin_step: u64) -> Pruning {
         Pruning { begin_step, ..self }
     }
 
-    /// Sets the last step at which masks are updated.
+    /// Sets the last training step at which pruning masks are updated.
     pub fn end_step(self, end_step: u64) -> Pruning {
         Pruning { end_step: Some(end_step), ..self }
     }
 
-    /// Sets the number of steps between mask updates.
+    /// Sets the number of steps between updates of the pruning masks.
     pub fn frequency(self, frequency: u64) -> Pruning {
         Pruning { frequency, ..self }
     }
 
-    /// Sets whether weights are ranked over all layers together.
+    /// Sets whether pruning ranks the weights of all layers together.
     pub fn global(self, global: bool) -> Pruning {
         Pruning { global, ..self }
     }
@@ -125,7 +125,7 @@ impl Pruning {
         Pruning { sparsity_m_by_n: Some([m, n]), ..self }
     }
 
-    /// Sets whether whole channels are pruned.
+    /// Sets whether pruning removes whole channels.
     pub fn channels(self, channels: bool) -> Pruning {
         Pruning { channels, ..self }
     }
@@ -135,14 +135,14 @@ impl Pruning {
         Pruning { layers: layers.iter().map(|l| l.to_string()).collect(), ..self }
     }
 
-    /// Rejects invalid arguments.
+    /// Rejects invalid pruning arguments.
     pub fn check(&self) -> Result<()> {
         self.wrong().map_or(Ok(()), |(key, what, hint)| {
             Err(Error::new(ErrorKind::Config, what).at(format!("{key} of pruning")).hint(hint))
         })
     }
 
-    /// Returns the first invalid argument, what is wrong, and a hint.
+    /// Returns the first invalid pruning argument, the problem, and a hint.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         let parts = match &self.schedule {
             PruningSchedule::ConstantSparsity { target_sparsity } => {
@@ -207,7 +207,7 @@ impl Pruning {
         step >= self.begin_step && !is_over && (step - self.begin_step).is_multiple_of(self.frequency)
     }
 
-    /// Sparsity from this step on.
+    /// Returns the sparsity from this step on.
     pub fn sparsity_at(&self, step: u64) -> f64 {
         match self.schedule {
             PruningSchedule::ConstantSparsity { target_sparsity } => target_sparsity,

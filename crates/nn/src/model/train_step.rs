@@ -155,17 +155,17 @@ impl StepCx {
         self.sample_weight.as_ref()
     }
 
-    /// Number of samples.
+    /// Number of samples of the batch.
     pub fn batch_size(&self) -> usize {
         self.fields.first().map_or(0, |x| x.dim(0))
     }
 
-    /// Context for calling layers.
+    /// Returns the layer context, for calling layers.
     pub fn cx(&mut self) -> &mut Cx {
         &mut self.cx
     }
 
-    /// Whether this is a training step.
+    /// Whether this is a training step rather than validation.
     pub fn training(&self) -> bool {
         self.updates.is_some()
     }
@@ -267,8 +267,9 @@ impl StepCx {
         self.trainable.names().filter(of).map(str::to_string).collect()
     }
 
-    /// Updates weights to minimize `loss` (`f32[]`), and returns it: those of this network, or for `""` of the model's
-    /// own layers. The rest of the step sees the updated weights. In validation only computes the loss.
+    /// Updates weights to minimize `loss` (`f32[]`), and returns the loss. The weights are those of this network, or
+    /// for `""` of the model's own layers. The rest of the step sees the updated weights. In validation only computes
+    /// the loss.
     #[track_caller]
     pub fn minimize(&mut self, network: &str, loss: impl FnOnce(&mut StepCx) -> Tensor) -> Tensor {
         let value = scalar(loss(self));
@@ -439,7 +440,7 @@ impl StepCx {
             loss = loss.fail(e);
         }
         for name in step.logged().iter().filter(|name| own.logged.get(name).is_none()) {
-            let e = Error::new(ErrorKind::Graph, format!("the step {} did not log `{name}`", step.name()));
+            let e = Error::new(ErrorKind::Graph, format!("the training step {} did not log `{name}`", step.name()));
             loss = loss.fail(e.hint("log every name in TrainStep::logged: cx.log(…)"));
         }
         let slots = own.updates.map_or_else(Params::new, |u| u.slots);

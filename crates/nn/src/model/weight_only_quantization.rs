@@ -45,7 +45,7 @@ impl ModelFile {
             };
             let w = value.as_slice::<f32>()?;
             if w.iter().any(|v| !v.is_finite()) {
-                return Err(Error::new(ErrorKind::Numeric, "it contains NaN or infinite values")
+                return Err(Error::new(ErrorKind::Numeric, "the weight contains NaN or infinite values")
                     .at(format!("weight {path}"))
                     .hint("load an earlier checkpoint"));
             }
@@ -62,7 +62,7 @@ impl ModelFile {
         self.tensors = kept;
         if told.is_empty() {
             return Err(Error::new(ErrorKind::Config, "no weight is large enough to be quantized")
-                .because(format!("only kernels and embeddings of {LEAST} elements or more are")));
+                .because(format!("only kernels and embeddings of at least {LEAST} elements are quantized")));
         }
         let json = serde_json::to_string(&packings).map_err(|e| {
             Error::new(ErrorKind::Bug, "cannot serialize the layout of quantized weights")
@@ -92,7 +92,7 @@ impl ModelFile {
         let mut all = BTreeMap::new();
         for (path, numbers) in numbers {
             let place = || format!("weight {path}");
-            let lacks = || Error::new(ErrorKind::Data, "the file contains no scales for it");
+            let lacks = || Error::new(ErrorKind::Data, "the file contains no scales for the quantized weight");
             let scales = scales.remove(&path).ok_or_else(lacks).at(place)?;
             let Some(packing) = packings.remove(&path) else { continue };
             packing.check_arrays(&numbers, &scales).at(place)?;

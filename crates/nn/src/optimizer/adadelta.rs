@@ -6,7 +6,8 @@ use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// Adadelta: a ← ρ·a + (1 − ρ)·g², Δ = −√(d + ε)/√(a + ε)·g, d ← ρ·d + (1 − ρ)·Δ², p ← p + lr·Δ (Zeiler, 2012).
+/// Adadelta optimizer: a ← ρ·a + (1 − ρ)·g², Δ = −√(d + ε)/√(a + ε)·g, d ← ρ·d + (1 − ρ)·Δ², p ← p + lr·Δ (Zeiler,
+/// 2012).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adadelta {

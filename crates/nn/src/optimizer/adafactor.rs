@@ -7,9 +7,9 @@ use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
-/// Adafactor. For matrices, mean squares r of rows and c of columns approximate the second moment: v = (r / mean r)·c.
-/// u = g / √v is clipped to a root mean square of `clip_threshold`, p ← p − max(ε₂, rms p)·min(lr, 1/√t)·u (Shazeer and
-/// Stern, 2018; Keras).
+/// Adafactor optimizer. For matrices, mean squares r of rows and c of columns approximate the second moment: v = (r /
+/// mean r)·c. u = g / √v is clipped to a root mean square of `clip_threshold`, p ← p − max(ε₂, rms p)·min(lr, 1/√t)·u
+/// (Shazeer and Stern, 2018; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adafactor {

@@ -7,7 +7,7 @@ use crate::setters::setters;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// Adagrad: a ← a + g², p ← p − lr·g / √(a + ε) (Duchi et al., 2011).
+/// Adagrad optimizer: a ← a + g², p ← p − lr·g / √(a + ε) (Duchi et al., 2011).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adagrad {

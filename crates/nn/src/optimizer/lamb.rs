@@ -6,8 +6,8 @@ use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// LAMB: u = m̂ / (√v̂ + ε) from Adam's bias-corrected moments, p ← p − lr·(‖p‖/‖u‖)·u. The trust ratio is 1 if a norm
-/// is 0. Weight decay is applied before and is not part of u (You et al., 2020; Keras).
+/// LAMB optimizer: u = m̂ / (√v̂ + ε) from Adam's bias-corrected moments, p ← p − lr·(‖p‖/‖u‖)·u. The trust ratio is 1
+/// if a norm is 0. Weight decay is applied before and is not part of u (You et al., 2020; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lamb {

@@ -6,7 +6,7 @@ use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
-/// Lion: p ← p − lr·sign(β₁·m + (1 − β₁)·g), then m ← β₂·m + (1 − β₂)·g (Chen et al., 2023).
+/// Lion optimizer: p ← p − lr·sign(β₁·m + (1 − β₁)·g), then m ← β₂·m + (1 − β₂)·g (Chen et al., 2023).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lion {

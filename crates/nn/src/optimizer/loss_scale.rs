@@ -30,27 +30,27 @@ const SKIPPED: &str = "loss_scale/skipped";
 
 /// State and traced update. The state is part of the optimizer's: add [`LossScale::init`] to [`Optimizer::init`].
 impl LossScale {
-    /// Returns the types of the state: `loss_scale/scale: f32[]`, `good_steps: i64[]` since the scale last changed, and
-    /// `skipped: i64[]` steps, which Adam's bias correction and gradient accumulation do not count.
+    /// Returns the types of the loss scaling state: `loss_scale/scale: f32[]`, `good_steps: i64[]` since the scale last
+    /// changed, and `skipped: i64[]` steps, which Adam's bias correction and gradient accumulation do not count.
     pub fn state(&self) -> Params<TensorType> {
         let types = [(SCALE, DType::F32), (GOOD_STEPS, DType::I64), (SKIPPED, DType::I64)];
         types.into_iter().map(|(name, dtype)| (name.to_string(), TensorType::scalar(dtype))).collect()
     }
 
-    /// Returns the initial state.
+    /// Returns the initial state of loss scaling.
     pub fn init(&self) -> Params<Buffer> {
         self.state()
             .map(|name, ty| Buffer::scalar(ty.dtype, if name == SCALE { self.initial_scale } else { 0.0 }))
     }
 
-    /// Traced: the scaled loss to differentiate, `f32[] → f32[]`.
+    /// Traced: returns the scaled loss to differentiate, `f32[] → f32[]`.
     #[track_caller]
     pub fn scale(&self, loss: &Tensor, state: &Params) -> Tensor {
         loss * own(state, SCALE, loss).convert(loss.dtype())
     }
 
-    /// Traced: `optimizer.update` with gradients of the scaled loss. If any gradient is not finite, parameters and
-    /// slots stay unchanged and the step does not count.
+    /// Traced: calls `optimizer.update` with gradients of the scaled loss. If any gradient is not finite, parameters
+    /// and slots stay unchanged and the step does not count.
     #[track_caller]
     pub fn update(
         &self,
@@ -95,7 +95,7 @@ fn own(state: &Params, name: &str, like: &Tensor) -> Tensor {
     state.get(name).cloned().unwrap_or_else(|| {
         like.fail(
             Error::new(ErrorKind::Graph, format!("the optimizer's state lacks {name}"))
-                .hint("add LossScale::init to it"),
+                .hint("add LossScale::init to the optimizer's state"),
         )
     })
 }

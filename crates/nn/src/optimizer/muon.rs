@@ -7,8 +7,8 @@ use crate::optimizer::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
-/// Muon. Matrices: m ← μ·m + g, five Newton–Schulz iterations X ← a·X + (b·XXᵀ + c·(XXᵀ)²)·X on g + μ·m, p ← p −
-/// lr·√max(R, C)·`rms_rate`·X. Vectors, embeddings and `exclude_layers` use AdamW (Jordan et al., 2024; Liu et al.,
+/// Muon optimizer. Matrices: m ← μ·m + g, five Newton–Schulz iterations X ← a·X + (b·XXᵀ + c·(XXᵀ)²)·X on g + μ·m, p ←
+/// p − lr·√max(R, C)·`rms_rate`·X. Vectors, embeddings and `exclude_layers` use AdamW (Jordan et al., 2024; Liu et al.,
 /// 2025; Keras).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -118,8 +118,8 @@ impl PartialEq for SettingErrors {
     }
 }
 
-/// Inputs of an update besides parameters, gradients and state. They are inputs of the graph, so changing them never
-/// recompiles.
+/// Inputs of an optimizer update besides parameters, gradients and state. They are inputs of the graph, so changing
+/// them never recompiles.
 #[derive(Clone, Debug)]
 pub struct UpdateInputs {
     /// `f32[]`: [`Optimizer::learning_rate`] at this step; `f32[N]` if more values change from step to step:
@@ -286,7 +286,8 @@ impl Optimizer {
         self
     }
 
-    /// Replaces one argument, written as in configurations: the rule's own or one that all optimizers have.
+    /// Replaces one optimizer argument, written as in configurations: the update rule's own or one that all optimizers
+    /// have.
     ///
     /// ```
     /// use serde_json::json;
@@ -332,12 +333,12 @@ fn read<T: DeserializeOwned>(name: &str, key: &str, value: &Value) -> Result<T> 
 }
 
 impl Optimizer {
-    /// Returns the rule's name in configurations, such as `adam`.
+    /// Returns the update rule's name in configurations, such as `adam`.
     pub fn name(&self) -> &'static str {
         self.kind.rule().name()
     }
 
-    /// Returns an error for settings that are invalid or that the rule does not have.
+    /// Returns an error for optimizer settings that are invalid or that the update rule does not have.
     pub fn check(&self) -> Result<()> {
         if let Some(mistake) = self.mistakes.0.first() {
             return Err(mistake.clone());

@@ -94,7 +94,7 @@ impl Optimizer {
             if !(*part >= 0.0 && part.is_finite()) {
                 let what = format!("lr_mult of `{pattern}` is {part}");
                 return Err(Error::new(ErrorKind::Config, what)
-                    .hint("give a factor of the learning rate, such as 0.1"));
+                    .hint("set lr_mult to a factor of the learning rate, such as 0.1"));
             }
         }
         for (pattern, own) in &self.optimizer_map {
@@ -109,7 +109,8 @@ impl Optimizer {
             if common {
                 let what = "an optimizer in optimizer_map has settings that apply to all parameters";
                 return Err(at(Error::new(ErrorKind::Config, what), pattern).hint(
-                    "set gradient_accumulation_steps, use_ema, swa, lookahead_steps, momentum_schedule and lr_mult on the outer one",
+                    "set gradient_accumulation_steps, use_ema, swa, lookahead_steps, momentum_schedule and \
+                    lr_mult on the outer optimizer",
                 ));
             }
             if self.momentum_schedule.is_some() && !own.kind.rule().takes_momentum() {
@@ -132,7 +133,7 @@ fn check_table<T>(name: &str, table: &BTreeMap<String, T>, params: &Params<Buffe
     for param in params.names() {
         if let [(one, _), (two, _), ..] = found(table, param).as_slice() {
             let what = format!("{name} has two entries for {param}: `{one}` and `{two}`");
-            return Err(Error::new(ErrorKind::Config, what).hint("make one of them narrower"));
+            return Err(Error::new(ErrorKind::Config, what).hint("make one of the patterns narrower"));
         }
     }
     let nobodys = |pattern: &&String| !params.names().any(|p| p == *pattern || matches(pattern, p));

@@ -99,12 +99,12 @@ impl OptimizerKind {
         &*self.0
     }
 
-    /// Returns Keras's class name: `RMSprop`.
+    /// Returns Keras's class name of the optimizer: `RMSprop`.
     pub fn class_name(&self) -> &'static str {
         self.0.class_name()
     }
 
-    /// Returns the rule's own arguments by name, as stored in model files.
+    /// Returns the update rule's own arguments by name, as stored in model files.
     pub fn config(&self) -> Map<String, Value> {
         match self.0.config() {
             Value::Object(map) => map,

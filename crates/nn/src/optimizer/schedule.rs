@@ -197,7 +197,8 @@ impl From<f64> for Schedule {
 }
 
 impl Schedule {
-    /// Reads a schedule as configurations write it: a rate, or an object with `type` and the schedule's arguments.
+    /// Reads a learning-rate schedule as configurations write it: a rate, or an object with `type` and the schedule's
+    /// arguments.
     ///
     /// ```
     /// use serde_json::json;
@@ -218,7 +219,8 @@ impl Schedule {
         })
     }
 
-    /// Multiplies the rate by `factor` every `every` steps (Keras: `ExponentialDecay` with `staircase`).
+    /// Creates a schedule that multiplies the rate by `factor` every `every` steps (Keras: `ExponentialDecay` with
+    /// `staircase`).
     pub fn step_decay(initial: f64, every: u64, factor: f64) -> Schedule {
         Schedule::ExponentialDecay {
             initial_learning_rate: initial,
@@ -228,7 +230,7 @@ impl Schedule {
         }
     }
 
-    /// Decays along half a cosine from `initial` to 0 over `steps`.
+    /// Creates a schedule that decays along half a cosine from `initial` to 0 over `steps`.
     pub fn cosine_decay(initial: f64, steps: u64) -> Schedule {
         Schedule::CosineDecay {
             initial_learning_rate: initial,
@@ -265,12 +267,13 @@ impl Schedule {
         Schedule::OneCycleMomentum { moms, total_steps: 0, begin: 0, pct_start: quarter() }
     }
 
-    /// Constant `rate` for three quarters of the run, then half a cosine to 0: fastai's `fit_flat_cos`.
+    /// Creates a schedule with constant `rate` for three quarters of the run, then half a cosine to 0: fastai's
+    /// `fit_flat_cos`.
     pub fn flat_cosine(rate: f64) -> Schedule {
         Schedule::FlatCosine { learning_rate: rate, total_steps: 0, begin: 0, pct_start: three_quarters() }
     }
 
-    /// Sets the total number of steps, if the schedule has one.
+    /// Sets the schedule's total number of steps, if it has one.
     pub fn over(mut self, steps: u64) -> Schedule {
         if let Some((total_steps, _)) = self.of_all_steps() {
             *total_steps = steps;
@@ -293,7 +296,7 @@ impl Schedule {
         self.of_all_steps().map(|(total, _)| *total)
     }
 
-    /// Whether the schedule spans the whole run, whatever its number of steps.
+    /// Whether the schedule spans the whole run, whatever the run's number of steps.
     pub fn is_of_the_run(&self) -> bool {
         match self {
             Schedule::OneCycle { total_steps, .. }
@@ -320,7 +323,7 @@ impl Schedule {
         Schedule::LinearWarmup { initial_learning_rate: 0.0, warmup_steps: steps, then: Box::new(self) }
     }
 
-    /// Returns the learning rate of a step.
+    /// Returns the schedule's learning rate at a step.
     pub fn at(&self, step: u64) -> f64 {
         let units = |steps: u64, whole: bool| {
             let quotient = step as f64 / steps as f64;
@@ -408,7 +411,7 @@ impl Schedule {
         }
     }
 
-    /// Returns an error if the schedule is undefined at some step.
+    /// Returns an error if the learning-rate schedule is undefined at some step.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: &str, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         match self {

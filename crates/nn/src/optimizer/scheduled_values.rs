@@ -4,7 +4,7 @@ use super::optimizer_config::Optimizer;
 use crate::optimizer::schedule::Schedule;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType, bug};
 
-/// A scheduled value: its name, and its value at a step.
+/// A value that depends on the training step: its name, and its value at a step.
 pub type ScheduledValue<'a> = (String, Box<dyn Fn(u64) -> f64 + 'a>);
 
 /// Scheduled values of one step, as tensors of the graph.
@@ -151,7 +151,7 @@ impl Optimizer {
         }
     }
 
-    /// Whether a schedule spans the whole run, whatever its number of steps.
+    /// Whether a schedule of the optimizer spans the whole run, whatever the run's number of steps.
     pub fn is_of_the_run(&self) -> bool {
         let of_run = |s: &Schedule| s.is_of_the_run();
         of_run(&self.learning_rate)

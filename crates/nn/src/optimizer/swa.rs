@@ -37,7 +37,7 @@ pub struct Swa {
     epoch_steps: u64,
 }
 
-/// Shape of the transition between two learning rates.
+/// Shape of the transition between two learning rates of stochastic weight averaging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Annealing {

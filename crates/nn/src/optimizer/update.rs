@@ -33,7 +33,7 @@ impl Optimizer {
         names
     }
 
-    /// Returns the types of the state: `momentum/<param>`, …, mostly with the parameter's type.
+    /// Returns the types of the optimizer's state: `momentum/<param>`, …, mostly with the parameter's type.
     pub fn slots(&self, params: &Params<TensorType>) -> Params<TensorType> {
         let mut types = Params::new();
         for slot in self.slot_names() {
@@ -54,7 +54,7 @@ impl Optimizer {
         rule.slots().contains(&slot).then(|| rule.slot_type(slot, param, ty)).flatten()
     }
 
-    /// Creates the state before the first step: zeros, unless the rule defines another initial value.
+    /// Creates the optimizer's state before the first step: zeros, unless the rule defines another initial value.
     ///
     /// # Errors
     /// If a setting is invalid, or a parameter that initializes the state cannot be read from its device.
@@ -81,7 +81,7 @@ impl Optimizer {
         Ok(state)
     }
 
-    /// Traced: returns new parameters and new state. All trees use the parameters' names.
+    /// Traced: returns new parameters and new optimizer state. All trees use the parameters' names.
     #[track_caller]
     pub fn update(
         &self,

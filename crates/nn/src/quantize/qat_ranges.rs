@@ -9,7 +9,7 @@ use crate::model::quantize_options::Quantize;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Trained value range of a tensor of a layer.
+/// Value range of a tensor of a layer, learned by quantization-aware training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainedRange {
     /// Layer name.
@@ -56,7 +56,7 @@ impl Model {
     pub fn enable_quantization(&mut self, options: &Quantize) -> Result<()> {
         if !self.is_built() {
             return Err(Error::new(ErrorKind::Config, "the model has no weights yet")
-                .hint("build it first with model.build(&[…]), or set quantize in compile"));
+                .hint("build the model first with model.build(&[…]), or set quantize in compile"));
         }
         let architecture = self.architecture().without_quantizers().quantized(options)?;
         if architecture.to_json() == self.architecture().to_json() {
@@ -208,5 +208,5 @@ fn untrained(layer: &str) -> Error {
     Error::new(ErrorKind::Config, "quantization ranges were never found")
         .at(format!("layer {layer}"))
         .because("the model has not been trained since quantization was enabled")
-        .hint("train it for a few steps, or call strip_quantization() and calibrate")
+        .hint("train the model for a few steps, or call strip_quantization() and calibrate")
 }

@@ -37,7 +37,7 @@ pub struct BatchSizeResult {
 }
 
 impl BatchSizeFinder {
-    /// Searches the largest batch that fits. `needs` returns the bytes that a step with a number of samples needs;
+    /// Searches for the largest batch that fits. `needs` returns the bytes that a step with a number of samples needs;
     /// `unit` devices share a batch.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Model {
         if unit > 1 && backend.shares_cores() {
             let e = Error::new(
                 ErrorKind::Unsupported,
-                "logical devices share one memory, but each holds all weights",
+                "logical devices share one memory, but each device holds all weights",
             );
             return Err(e.at("find_batch_size").hint("compile the model for one device"));
         }

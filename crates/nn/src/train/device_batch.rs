@@ -34,8 +34,8 @@ pub struct DeviceBatchTraining<'m> {
 }
 
 impl DeviceBatchTraining<'_> {
-    /// Runs one full step: forward, loss, backward, update, metrics. An asynchronous device may still be computing
-    /// afterwards: [`ready_event`](DeviceBatchTraining::ready_event) tells when it is done.
+    /// Runs one full training step: forward, loss, backward, update, metrics. An asynchronous device may still be
+    /// computing afterwards; [`ready_event`](DeviceBatchTraining::ready_event) reports when it is done.
     pub fn run(&mut self) -> Result<()> {
         self.model.step_on(self.batch.clone())
     }
@@ -51,12 +51,12 @@ impl DeviceBatchTraining<'_> {
         Ok(logs.get("loss").unwrap_or(f64::NAN))
     }
 
-    /// Returns the compiler's report.
+    /// Returns the compiler's report on the training step.
     pub fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 
-    /// Returns the milliseconds from the first trace to a compiled program.
+    /// Returns the milliseconds from the first trace to the compiled training step.
     pub fn compile_ms(&self) -> f64 {
         self.compile_ms
     }
@@ -77,12 +77,12 @@ impl DeviceBatchPrediction<'_> {
         Ok(self.model.compiled()?.predict.run(&self.model.state, self.batch.0.clone())?.swap_remove(0))
     }
 
-    /// Returns the compiler's report.
+    /// Returns the compiler's report on the prediction program.
     pub fn report(&self) -> &ExecutableReport {
         self.program.report()
     }
 
-    /// Returns the milliseconds from the first trace to a compiled program.
+    /// Returns the milliseconds from the first trace to the compiled prediction program.
     pub fn compile_ms(&self) -> f64 {
         self.compile_ms
     }

@@ -74,14 +74,14 @@ const MOMS: [f64; 3] = [0.95, 0.85, 0.95];
 const BODY_PART: f64 = 0.1;
 
 impl FineTune {
-    /// Returns an error for invalid arguments.
+    /// Returns an error for invalid fine-tuning arguments.
     pub fn check(&self) -> Result<()> {
         self.wrong().map_or(Ok(()), |(key, what, hint)| {
             Err(Error::new(ErrorKind::Config, what).at(format!("{key} of fine_tune")).hint(hint))
         })
     }
 
-    /// Returns the first invalid argument, the problem and a hint.
+    /// Returns the first invalid fine-tuning argument, the problem and a hint.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         let positive = |x: f64| x > 0.0 && x.is_finite();
         let wrong = |key: &'static str, value: String, hint| Some((key, format!("{key} is {value}"), hint));
@@ -161,7 +161,7 @@ impl FineTune {
 }
 
 impl Model {
-    /// Trains the head, then all layers. `Fit::epochs` is replaced by the epochs of [`FineTune`].
+    /// Fine-tunes the model: trains the head, then all layers. `Fit::epochs` is replaced by the epochs of [`FineTune`].
     ///
     /// # Errors
     /// See [`Model::fit`]; also if an argument is invalid.
@@ -178,8 +178,8 @@ impl Model {
         self.fit(data, options)
     }
 
-    /// Freezes and compiles the model for the first phase; the returned callback switches to the second. Pass it to a
-    /// run over `freeze_epochs + epochs` from `initial_epoch`.
+    /// Freezes and compiles the model for the first fine-tuning phase; the returned callback switches to the second.
+    /// Pass it to a run over `freeze_epochs + epochs` from `initial_epoch`.
     ///
     /// # Errors
     /// If an argument is invalid, the model is not compiled or built, or its optimizer already has per-layer learning

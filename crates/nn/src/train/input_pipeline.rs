@@ -85,7 +85,7 @@ impl InputPipeline {
         InputPipeline { iter, origin }
     }
 
-    /// Waits for the next batch; `None` at the end of the data.
+    /// Waits for the next batch of the input pipeline; `None` at the end of the data.
     pub fn next(&mut self) -> Option<Result<ReadyBatch>> {
         match &mut self.origin {
             BatchSource::Here(recipe) => recipe.next(&mut lock(&self.iter)),
@@ -102,7 +102,7 @@ impl InputPipeline {
         }
     }
 
-    /// Returns statistics of the pipeline's stages so far.
+    /// Returns statistics of the input pipeline's stages so far.
     pub fn report(&self) -> PipelineReport {
         lock(&self.iter).report()
     }

@@ -35,7 +35,7 @@ use systole_runtime::{Buffer, Params};
 ///         step.call(&mut state, batch?.get("x")?.clone().into())?;
 ///         backup.after_step(&[&state], &batches.position())?;
 ///     }
-///     place = systole_data::Position::new(epoch + 1, 0);
+///     place = systole_data::PipelinePosition::new(epoch + 1, 0);
 /// }
 /// backup.finish(&[&state], &place)?;
 /// assert_eq!(state.steps, 8);
@@ -56,8 +56,8 @@ impl LoopBackup {
         Ok(LoopBackup { backups: BackupWriter::open(options)? })
     }
 
-    /// Restores the states from the newest intact backup and returns the data position of the next step; `None` if
-    /// there is no backup.
+    /// Restores the loop's states from the newest intact backup and returns the data position of the next step; `None`
+    /// if there is no backup.
     ///
     /// # Errors
     /// If no backup is intact, or the states in it have other arrays.
@@ -97,7 +97,7 @@ impl LoopBackup {
         self.backups.save(step, false, || snapshot(states, data, false))
     }
 
-    /// Writes a final backup and waits for it.
+    /// Writes a final backup of the loop and waits for it.
     ///
     /// # Errors
     /// If it cannot be written.

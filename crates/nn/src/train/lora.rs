@@ -40,7 +40,7 @@ impl Default for LoraOptions {
 const FORMAT: &str = "lora";
 
 impl LoraOptions {
-    /// Returns the first invalid argument, the problem and a hint.
+    /// Returns the first invalid LoRA argument, the problem and a hint.
     pub fn wrong(&self) -> Option<(&'static str, String, &'static str)> {
         let alpha = self.alpha.filter(|a| !(a.is_finite() && *a > 0.0));
         if self.rank == 0 || self.rank > 1 << 16 {
@@ -137,7 +137,7 @@ impl Model {
         self.weights().into_iter().filter_map(one).collect()
     }
 
-    /// Returns the paths of weights kept as integers in memory, next to adapters.
+    /// Returns the paths of weights kept as integers (quantized) in memory, next to LoRA adapters.
     pub fn packed_weights(&self) -> Vec<String> {
         let of = |node: &LayerNode| {
             let own = node.layer.adapters().map(|own| own.packed.keys().cloned().collect::<Vec<_>>());
@@ -205,9 +205,9 @@ impl Model {
         };
         let adapted: Vec<String> = all.iter().filter(meant).map(|path| path.to_string()).collect();
         if adapted.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "no layer gets adapters")
-                .because("all selected layers train fully")
-                .hint("choose other layers, or remove some from train"));
+            return Err(Error::new(ErrorKind::Config, "no layer gets LoRA adapters")
+                .because("all selected layers are trained fully, without adapters")
+                .hint("choose other layers for adapters, or remove some layers from train"));
         }
         Ok(adapted)
     }
@@ -232,7 +232,7 @@ impl Model {
         self.recompile()
     }
 
-    /// Whether any layer of the model has adapters.
+    /// Whether any layer of the model has LoRA adapters.
     pub fn has_adapters(&self) -> bool {
         self.architecture.nodes.iter().any(|node| node.layer.adapters().is_some())
     }
@@ -280,7 +280,8 @@ impl Model {
         Ok(merged)
     }
 
-    /// Merges the adapters into the kernels and makes the whole model trainable again. The optimizer's state is reset.
+    /// Merges the LoRA adapters into the kernels and makes the whole model trainable again. The optimizer's state is
+    /// reset.
     ///
     /// # Errors
     /// See [`Model::weight`].
@@ -289,13 +290,13 @@ impl Model {
         self.restructure(plain, values)
     }
 
-    /// Writes only the adapters: `dense/lora_kernel_a`, …, with rank and alpha in the metadata.
+    /// Writes only the LoRA adapters: `dense/lora_kernel_a`, …, with rank and alpha in the metadata.
     ///
     /// # Errors
     /// If the model has no adapters, or the file cannot be written.
     pub fn save_adapters(&self, path: impl AsRef<Path>) -> Result<()> {
         if !self.has_adapters() {
-            return Err(Error::new(ErrorKind::Config, "the model has no adapters to save")
+            return Err(Error::new(ErrorKind::Config, "the model has no LoRA adapters to save")
                 .hint("call enable_lora first"));
         }
         let own = self.specs.iter().filter(|spec| is_adapter(&spec.path));
@@ -307,7 +308,7 @@ impl Model {
         if self.leads() { file.save(path.as_ref()) } else { Ok(()) }
     }
 
-    /// Loads the adapters of a file from [`Model::save_adapters`] into a model with the same adapters.
+    /// Loads the LoRA adapters of a file from [`Model::save_adapters`] into a model with the same adapters.
     ///
     /// # Errors
     /// If the file is damaged, or its adapters differ from the model's; names the first.
@@ -318,7 +319,7 @@ impl Model {
             let what =
                 format!("{} has {} adapters, expected {own}", path.as_ref().display(), file.tensors.len());
             return Err(
-                Error::new(ErrorKind::Data, what).hint("call enable_lora with the options of that run first")
+                Error::new(ErrorKind::Data, what).hint("call enable_lora first, with the options of the run that saved the adapters")
             );
         }
         file.tensors.into_iter().try_for_each(|(path, value)| self.set_weight(&path, value))

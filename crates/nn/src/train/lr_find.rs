@@ -46,7 +46,7 @@ pub struct LrFindResult {
 }
 
 impl Model {
-    /// Trains for a number of updates with exponentially rising learning rate on labelled batches of `data`, then
+    /// Runs a learning-rate range test: trains with exponentially rising rate on labelled batches of `data`, then
     /// restores weights, optimizer and step.
     ///
     /// With gradient accumulation an update uses several batches, and its loss is their mean. In mixed float16 losses
@@ -124,7 +124,7 @@ impl LrFind {
         self.start_lr * (self.end_lr / self.start_lr).powf(i as f64 / (self.num_it - 1) as f64)
     }
 
-    /// Validates the options.
+    /// Validates the options of the learning-rate finder.
     ///
     /// # Errors
     /// If the rates do not rise, or there are too few updates for a curve.
@@ -177,12 +177,12 @@ impl InfiniteBatches<'_> {
     }
 }
 
-/// Methods that [`LrFindResult::suggestion`] accepts.
+/// Methods of suggesting a learning rate that [`LrFindResult::suggestion`] accepts.
 pub const SUGGESTIONS: [&str; 4] = ["valley", "slide", "minimum", "steep"];
 
 /// Suggested rates from the curve.
 impl LrFindResult {
-    /// Returns the rate suggested by one of the methods [`SUGGESTIONS`]; `None` if the curve is too short.
+    /// Returns the learning rate suggested by one of the methods [`SUGGESTIONS`]; `None` if the curve is too short.
     ///
     /// - `valley`: middle of the longest decreasing stretch (fastai's default).
     /// - `slide`: before the last steep section, from the right.
@@ -199,7 +199,7 @@ impl LrFindResult {
         }
     }
 
-    /// Returns the part of the curve used for suggestions: without the first tenth and the last five updates, and
+    /// Returns the part of the loss curve used for suggestions: without the first tenth and the last five updates, and
     /// without everything from a non-finite loss on.
     pub fn curve(&self) -> (&[f64], &[f64]) {
         let from = (self.num_it / 10).min(self.losses.len());

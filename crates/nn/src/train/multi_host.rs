@@ -103,8 +103,8 @@ impl Model {
         Some(BatchShare { parts, of })
     }
 
-    /// Checks that all hosts have equal values. `things` are names with this host's values. Every host must call it
-    /// with the same names. Does nothing with a single host.
+    /// Checks that all hosts have equal values. `things` are names with this host's values. Every host must call this
+    /// function with the same names. Does nothing with a single host.
     ///
     /// # Errors
     /// If a host has a different value; names it and the lines that differ.
@@ -131,7 +131,7 @@ impl Model {
             let (first, second) = (&texts[0], &texts[device]);
             return Err(Error::new(ErrorKind::Config, format!("hosts 0 and {other} differ in {what}"))
                 .because(format!("host 0: {}; host {other}: {}", only(first, second), only(second, first)))
-                .hint("start the same command on every host, with an --out folder that all of them share"));
+                .hint("start the same command on every host, with an --out folder that all hosts share"));
         }
         Ok(())
     }

@@ -130,7 +130,7 @@ impl Model {
                 let what =
                     format!("weight {path} has shape {shape:?}, but {:?} in the saved model", theirs.shape);
                 Error::new(ErrorKind::Config, what)
-                    .because("only weights of the head, which are newly initialized, may have other shapes")
+                    .because("only the weights of the newly initialized head may have other shapes")
                     .hint(
                         "give the layer the saved model's arguments, or set freeze_until to an earlier layer",
                     )
@@ -139,7 +139,7 @@ impl Model {
                 let what = format!("the saved model lacks weight {path} of shape {shape:?}");
                 Error::new(ErrorKind::Config, what)
                     .because(format!(
-                        "its layers are {}; this model's layers are {}",
+                        "the saved model's layers are {}; this model's layers are {}",
                         layers(from),
                         layers(self)
                     ))

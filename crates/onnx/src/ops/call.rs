@@ -1,4 +1,4 @@
-//! Arguments of an import rule: a node's attributes, operands in the preferred layout, and their constant values.
+//! Arguments of an ONNX import rule: a node's attributes, operands in the preferred layout, and their constant values.
 
 use super::values::{RuleOutput, ValueTable, place_in_last, to_last};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
@@ -41,7 +41,7 @@ pub(super) fn unsupported(what: impl Into<String>) -> Error {
 }
 
 impl NodeCall<'_, '_> {
-    /// Whether an operand is present.
+    /// Whether an operand of the ONNX node is present.
     pub fn has(&self, i: usize) -> bool {
         self.node.inputs.get(i).is_some_and(|n| !n.is_empty())
     }
@@ -51,19 +51,19 @@ impl NodeCall<'_, '_> {
         name.cloned().ok_or_else(|| broken(format!("operand {i} is missing")))
     }
 
-    /// Returns an operand in the file's layout.
+    /// Returns an operand of the ONNX node in the file's layout.
     pub fn plain(&mut self, i: usize) -> Result<Tensor> {
         let name = self.name(i)?;
         self.values.plain(&name)
     }
 
-    /// Returns an operand with channels last.
+    /// Returns an operand of the ONNX node with channels last.
     pub fn last(&mut self, i: usize) -> Result<Tensor> {
         let name = self.name(i)?;
         self.values.last(&name)
     }
 
-    /// Returns an operand in the layout in which it exists, and whether that is channels last.
+    /// Returns an operand of the ONNX node in the layout in which it exists, and whether that is channels last.
     pub fn oriented(&mut self, i: usize) -> Result<(Tensor, bool)> {
         let name = self.name(i)?;
         let is_last = self.values.is_last(&name)?;
@@ -71,13 +71,13 @@ impl NodeCall<'_, '_> {
         Ok((t, is_last))
     }
 
-    /// Whether an operand exists only with channels last.
+    /// Whether an operand of the ONNX node exists only with channels last.
     pub fn is_last(&mut self, i: usize) -> Result<bool> {
         let name = self.name(i)?;
         self.values.is_last(&name)
     }
 
-    /// Returns an optional operand in the file's layout.
+    /// Returns an optional operand of the ONNX node in the file's layout.
     pub fn optional(&mut self, i: usize) -> Result<Option<Tensor>> {
         self.has(i).then(|| self.plain(i)).transpose()
     }
@@ -107,7 +107,7 @@ impl NodeCall<'_, '_> {
         Ok((all, is_last))
     }
 
-    /// Returns the elements of an operand, which must not depend on the inputs.
+    /// Returns the elements of an operand, which must not depend on the model's inputs.
     pub fn known(&mut self, i: usize) -> Result<Literal> {
         let name = self.name(i)?;
         self.values.known(&name)?.ok_or_else(|| {
@@ -141,38 +141,38 @@ impl NodeCall<'_, '_> {
         read(given).map(Some).ok_or_else(wrong)
     }
 
-    /// Returns an integer attribute.
+    /// Returns an integer attribute of the ONNX node.
     pub fn int(&self, name: &str, default: i64) -> Result<i64> {
         let read = |a: &OnnxAttribute| if let OnnxAttribute::Int(v) = a { Some(*v) } else { None };
         Ok(self.option(name, "an integer", read)?.unwrap_or(default))
     }
 
-    /// Returns a bool attribute.
+    /// Returns a bool attribute of the ONNX node.
     pub fn is(&self, name: &str, default: bool) -> Result<bool> {
         Ok(self.int(name, default.into())? != 0)
     }
 
-    /// Returns a count attribute, at least 1.
+    /// Returns an attribute of the ONNX node that is a count of at least 1.
     pub fn count(&self, name: &str, default: i64) -> Result<usize> {
         let n = self.int(name, default)?;
         let count = usize::try_from(n).ok().filter(|n| (1..=MOST_ELEMENTS).contains(n));
         count.ok_or_else(|| broken(format!("attribute `{name}` must be at least 1, got {n}")))
     }
 
-    /// Returns a float attribute.
+    /// Returns a float attribute of the ONNX node.
     pub fn float(&self, name: &str, default: f64) -> Result<f64> {
         let read =
             |a: &OnnxAttribute| if let OnnxAttribute::Float(v) = a { Some(f64::from(*v)) } else { None };
         Ok(self.option(name, "a float", read)?.unwrap_or(default))
     }
 
-    /// Returns a string attribute.
+    /// Returns a string attribute of the ONNX node.
     pub fn word(&self, name: &str, default: &'static str) -> Result<String> {
         let read = |a: &OnnxAttribute| if let OnnxAttribute::Text(v) = a { Some(v.clone()) } else { None };
         Ok(self.option(name, "a string", read)?.unwrap_or_else(|| default.into()))
     }
 
-    /// Returns the only integer of an operand.
+    /// Returns the only integer of a constant operand of the ONNX node.
     pub fn number(&mut self, i: usize) -> Result<i64> {
         match self.numbers(i)?[..] {
             [one] => Ok(one),
@@ -180,7 +180,7 @@ impl NodeCall<'_, '_> {
         }
     }
 
-    /// Returns an attribute that is a list of integers.
+    /// Returns an attribute of the ONNX node that is a list of integers.
     pub fn ints(&self, name: &str) -> Result<Option<Vec<i64>>> {
         let read = |a: &OnnxAttribute| if let OnnxAttribute::Ints(v) = a { Some(v.clone()) } else { None };
         self.option(name, "a list of integers", read)
@@ -203,7 +203,7 @@ impl NodeCall<'_, '_> {
         }
     }
 
-    /// Rejects a node whose additional outputs are used.
+    /// Rejects an ONNX node whose additional outputs are used.
     pub fn one_output(&self) -> Result<()> {
         match self.node.outputs.iter().skip(1).find(|o| !o.is_empty()) {
             Some(other) => Err(unsupported(format!("the node's second output ({other}) is not supported"))),

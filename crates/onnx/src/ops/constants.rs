@@ -1,4 +1,4 @@
-//! Imports operators without tensor operands, or with shapes: Constant, ConstantOfShape, Range, Shape, EyeLike.
+//! Imports ONNX operators without tensor operands, or with shapes: Constant, ConstantOfShape, Range, Shape, EyeLike.
 
 use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
 use super::op_row::operators;

@@ -1,4 +1,5 @@
-//! Imports and exports operators that move elements or return sizes: Reshape, Transpose, Slice, Pad, Concat and others.
+//! Imports and exports ONNX operators that move elements or return sizes: Reshape, Transpose, Slice, Pad, Concat and
+//! others.
 
 use super::call::{NodeCall, RuleResult, axes, axis, checked, in_order, made, moved, plain, unsupported};
 use super::elementwise::all_plain;

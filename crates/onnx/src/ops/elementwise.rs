@@ -1,4 +1,4 @@
-//! Imports and exports element-wise operators.
+//! Imports and exports element-wise ONNX operators.
 
 use super::call::{NodeCall, RuleResult, made, unsupported};
 use super::graph_builder::{OnnxBuilder, operand_of};

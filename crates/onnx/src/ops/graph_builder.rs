@@ -1,5 +1,6 @@
-//! Builder of an exported ONNX graph. Each TFLite tensor exists as real values, as integers or both, with channels last
-//! (TFLite) or first (ONNX convolutions): in the layout in which it is produced, and transposed on demand.
+//! Builds an exported ONNX graph from a TFLite graph, in both layouts (channels first or last) and number forms. Each
+//! TFLite tensor exists as real values, as integers or both, with channels last (TFLite) or first (ONNX convolutions):
+//! in the layout in which it is produced, and transposed on demand.
 
 use crate::model::{OnnxGraph, OnnxNode};
 use std::collections::HashSet;
@@ -92,7 +93,7 @@ impl<'a> OnnxBuilder<'a> {
         self.from.tensor(t)
     }
 
-    /// Ensures that a graph input exists as real values or integers.
+    /// Ensures that an input of the exported ONNX graph exists as real values or integers.
     pub fn given(&mut self, t: usize) -> Result<()> {
         let name = self.names[t].clone();
         let is_quantized = is_quantized(self.tensor(t)?);
@@ -107,12 +108,12 @@ impl<'a> OnnxBuilder<'a> {
         name
     }
 
-    /// Adds a constant list of integers.
+    /// Adds a constant list of integers to the exported ONNX graph.
     pub fn list(&mut self, name: &str, values: &[i64]) -> Result<String> {
         Ok(self.constant(name, Literal::from_slice([values.len()], values)?))
     }
 
-    /// Adds an f32 scalar constant.
+    /// Adds an f32 scalar constant to the exported ONNX graph.
     pub fn number(&mut self, name: &str, value: f32) -> Result<String> {
         Ok(self.constant(name, Literal::from_slice([], &[value])?))
     }
@@ -122,20 +123,20 @@ impl<'a> OnnxBuilder<'a> {
         self.graph.nodes.push(node);
     }
 
-    /// Adds a node with a new output name, and returns the name.
+    /// Adds a node with a new output name to the exported ONNX graph, and returns the name.
     pub fn made<'n>(&mut self, name: &str, op: &str, inputs: impl IntoIterator<Item = &'n str>) -> String {
         let output = self.unique(name);
         self.push(OnnxNode::new(op, inputs, output.clone()));
         output
     }
 
-    /// Whether a tensor exists only with channels first.
+    /// Whether a tensor of the exported graph exists only with channels first.
     pub fn is_first(&self, t: usize) -> bool {
         let (real, codes) = (&self.real[t], &self.codes[t]);
         real.plain.is_none() && codes.plain.is_none() && (real.first.is_some() || codes.first.is_some())
     }
 
-    /// Returns the layout for the operands of an element-wise operator.
+    /// Returns the layout (channels first or last) for the operands of an element-wise operator.
     pub fn order_of(&self, operands: &[usize], output: usize) -> Result<ChannelOrder> {
         let mut first = false;
         for &t in operands.iter().chain([&output]) {
@@ -155,7 +156,7 @@ impl<'a> OnnxBuilder<'a> {
         Ok((self.real(x, order)?, order))
     }
 
-    /// Returns a tensor's real values.
+    /// Returns the ONNX name of a tensor's real values.
     pub fn real(&mut self, t: usize, order: ChannelOrder) -> Result<String> {
         let tensor = self.tensor(t)?;
         let order =
@@ -193,7 +194,7 @@ impl<'a> OnnxBuilder<'a> {
         Ok(name)
     }
 
-    /// Returns a tensor's integers.
+    /// Returns the ONNX name of a tensor's quantized integers.
     pub fn codes(&mut self, t: usize, order: ChannelOrder) -> Result<String> {
         if let Some(name) = self.codes[t].get(order) {
             return Ok(name);
@@ -236,7 +237,7 @@ impl<'a> OnnxBuilder<'a> {
         })
     }
 
-    /// Finishes an operator: adds the last node, then the fused activation.
+    /// Finishes an exported operator: adds the last node, then the fused activation.
     pub fn finish(
         &mut self,
         t: usize,
@@ -293,7 +294,7 @@ impl<'a> OnnxBuilder<'a> {
         Ok((scale, self.constant(&format!("{own}/zero_point"), zeros)))
     }
 
-    /// Dequantizes with per-axis scales along `axis`.
+    /// Adds a DequantizeLinear node with per-axis scales along `axis`.
     pub fn dequantize(&mut self, t: usize, codes: &str, axis: usize, output: String) -> Result<()> {
         let is_wide = self.tensor(t)?.ty.dtype == DType::I32;
         let several = self.tensor(t)?.quantization.as_ref().is_some_and(|q| q.scale.len() > 1);
@@ -313,7 +314,7 @@ impl<'a> OnnxBuilder<'a> {
         Ok(())
     }
 
-    /// Adds weights with permuted dimensions.
+    /// Adds a weight constant with permuted dimensions to the exported ONNX graph.
     pub fn weights(&mut self, t: usize, permutation: &[usize]) -> Result<String> {
         let tensor = self.tensor(t)?;
         let data = tensor.data.as_ref().ok_or_else(|| {
@@ -334,7 +335,7 @@ impl<'a> OnnxBuilder<'a> {
         Ok(output)
     }
 
-    /// Returns an operator's constant integer operand.
+    /// Returns a TFLite operator's constant integer operand.
     pub fn integers(&self, o: &TfliteOperator, operand: usize) -> Result<Vec<i64>> {
         let t = operand_of(o, operand)?;
         let tensor = self.tensor(t)?;
@@ -349,7 +350,7 @@ impl<'a> OnnxBuilder<'a> {
 /// Returns a required operand.
 pub(super) fn operand_of(o: &TfliteOperator, i: usize) -> Result<usize> {
     let found = o.inputs.get(i).copied().flatten();
-    found.ok_or_else(|| Error::new(ErrorKind::Data, format!("{} lacks operand {i}", o.op)))
+    found.ok_or_else(|| Error::new(ErrorKind::Data, format!("the operator {} lacks operand {i}", o.op)))
 }
 
 /// Whether a tensor is quantized.

@@ -1,4 +1,4 @@
-//! Imports and exports operators that index: Gather, GatherND, ScatterND, OneHot and others.
+//! Imports and exports indexing ONNX operators: Gather, GatherND, ScatterND, OneHot and others.
 
 use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};

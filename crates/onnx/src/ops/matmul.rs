@@ -1,4 +1,4 @@
-//! Imports and exports matrix products: MatMul, Gemm, Einsum.
+//! Imports and exports ONNX matrix products: MatMul, Gemm, Einsum.
 
 use super::call::{NodeCall, RuleResult, checked, plain, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
@@ -81,7 +81,7 @@ fn einsum(c: &mut NodeCall) -> RuleResult {
     let equation: String = c.word("equation", "")?.chars().filter(|l| !l.is_whitespace()).collect();
     let unread = || {
         unsupported(format!("unsupported equation `{equation}`"))
-            .hint("use one or two operands and plain letters")
+            .hint("use an einsum equation with one or two operands and plain letters")
     };
     let (operands, result) = equation.split_once("->").ok_or_else(unread)?;
     let operands: Vec<Vec<char>> = operands.split(',').map(|o| o.chars().collect()).collect();

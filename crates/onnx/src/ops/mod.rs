@@ -45,7 +45,7 @@ fn rows() -> impl Iterator<Item = &'static OnnxOpRow> {
     FAMILIES.into_iter().flatten()
 }
 
-/// A supported ONNX operator.
+/// A supported ONNX operator: name, opset versions, import and export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OnnxOperator {
     /// Name: `Conv`.
@@ -58,12 +58,12 @@ pub struct OnnxOperator {
     pub is_written: bool,
 }
 
-/// Returns the names of the operators that can be imported.
+/// Returns the names of the ONNX operators that can be imported.
 pub fn operators() -> impl Iterator<Item = &'static str> {
     coverage().into_iter().map(|o| o.name)
 }
 
-/// Returns the operators that can be imported, sorted by name.
+/// Returns the ONNX operators that can be imported, sorted by name.
 pub fn coverage() -> Vec<OnnxOperator> {
     let of = |row: &OnnxOpRow| {
         let is_written = !row.exports.is_empty() || matches!(row.name, "LSTM" | "GRU");
@@ -84,7 +84,7 @@ pub(crate) fn row(op: &str, domain: &str) -> Result<&'static OnnxOpRow, Error> {
     let names: Vec<&str> = operators().collect();
     Err(call::unsupported(format!("unsupported operator {op}{whose}"))
         .because(format!("supported operators: {}", names.join(", ")))
-        .hint("export the model without it, or run it with onnxruntime"))
+        .hint("export the model without this operator, or run it with onnxruntime"))
 }
 
 /// Returns the export rule of a TFLite operator and the ONNX name; `None` if it has no counterpart.

@@ -1,4 +1,4 @@
-//! Imports and exports normalizations: batch, layer, RMS, instance, group and Lp.
+//! Imports and exports ONNX normalizations: batch, layer, RMS, instance, group and Lp.
 
 use super::call::{NodeCall, RuleResult, axis, in_order, made, plain, unsupported};
 use super::conv_pool::sums_in;

@@ -59,24 +59,24 @@ pub(crate) struct BatchCheck<'a> {
 }
 
 impl<'a> BatchCheck<'a> {
-    /// Returns an operand.
+    /// Returns an operand of the TFLite operator.
     pub fn input(&self, i: usize) -> Option<&'a TfliteTensor> {
         self.lite.tensors.get(self.operator.inputs.get(i).copied().flatten()?)
     }
 
-    /// Returns the operands that are not constants.
+    /// Returns the operands of the TFLite operator that are not constants.
     pub fn computed(&self) -> impl Iterator<Item = usize> + '_ {
         let is_computed = |t: &usize| self.lite.tensors.get(*t).is_some_and(|t| t.data.is_none());
         self.operator.inputs.iter().flatten().copied().filter(is_computed)
     }
 
-    /// Returns the integers of a constant operand; empty if it is not constant.
+    /// Returns the integers of a constant operand of the TFLite operator; empty if it is not constant.
     pub fn integers(&self, i: usize) -> Vec<i64> {
         let data = self.input(i).and_then(|t| t.data.as_ref());
         data.map_or(Vec::new(), |d| (0..d.ty().elements()).map(|i| d.get(i).as_i64()).collect())
     }
 
-    /// Returns the rank of the first operand.
+    /// Returns the rank of the TFLite operator's first operand.
     pub fn rank(&self) -> usize {
         self.input(0).map_or(0, |t| t.dims().len())
     }

@@ -1,4 +1,4 @@
-//! Imports and exports QuantizeLinear and DequantizeLinear: real = scale · (q − zero point).
+//! Imports and exports ONNX QuantizeLinear and DequantizeLinear: real = scale · (q − zero point).
 
 use super::call::{NodeCall, RuleResult, axis, in_order, made, unsupported};
 use super::graph_builder::OnnxBuilder;

@@ -1,4 +1,4 @@
-//! Imports and exports LSTM and GRU as loops over time steps, in one or both directions.
+//! Imports and exports ONNX LSTM and GRU as loops over time steps, in one or both directions.
 
 use super::call::{NodeCall, RuleResult, unsupported};
 use super::elementwise::all_plain;
@@ -161,7 +161,7 @@ fn plain_form(c: &NodeCall, kind: &CellSpec) -> Result<()> {
             "{} with custom activations, peepholes, clipping, sequence lengths or layout is not supported",
             a(kind)
         ))
-        .hint(format!("export it like PyTorch's nn.{}", kind.name)));
+        .hint(format!("export the recurrent layer like PyTorch's nn.{}", kind.name)));
     }
     Ok(())
 }
@@ -259,7 +259,7 @@ pub struct OnnxRecurrent {
     pub weights: [Literal; 3],
 }
 
-/// Type of a recurrent ONNX operator.
+/// Kind of a recurrent ONNX operator: LSTM or GRU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnnxRecurrentKind {
     /// Gates in the order input, output, forget, cell.

@@ -1,4 +1,4 @@
-//! Imports and exports reductions (sum, mean, max), softmax, argmax and cumulative sums.
+//! Imports and exports ONNX reductions (sum, mean, max), softmax, argmax and cumulative sums.
 
 use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
@@ -178,7 +178,7 @@ fn write_softmax(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource)
     if o.number(OptionField::Beta) != 1.0 {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            format!("softmax with beta {}", o.number(OptionField::Beta)),
+            format!("cannot export a softmax with beta {}", o.number(OptionField::Beta)),
         ));
     }
     let order = e.order_of(&[x], y)?;

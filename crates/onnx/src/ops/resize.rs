@@ -1,4 +1,4 @@
-//! Imports and exports Resize: nearest and linear, one dimension at a time.
+//! Imports and exports ONNX Resize: nearest and linear, one dimension at a time.
 
 use super::call::{MOST_ELEMENTS, NodeCall, RuleResult, checked, in_order, made, unsupported};
 use super::constants::dims_of;
@@ -171,9 +171,9 @@ fn write_resize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) 
     if reached != [oh, ow] {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            format!("cannot resize {h} × {w} pixels to {oh} × {ow}"),
+            format!("cannot resize images of {h} × {w} pixels to {oh} × {ow}"),
         )
-        .hint("resize by integer factors"));
+        .hint("resize images by integer factors only"));
     }
     let own = e.names[y].clone();
     let scales = e.constant(&format!("{own}/scales"), systole_base::Literal::from_slice([4], &scales)?);

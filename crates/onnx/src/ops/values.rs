@@ -1,5 +1,5 @@
-//! Values of a graph during import, in the file's layout (`[N, C, …]`) or with channels last (`[N, …, C]`). Both are
-//! kept as produced and converted on demand, so that PyTorch's layout costs few transposes.
+//! Values of an ONNX graph during import, in the file's layout (`[N, C, …]`) or with channels last (`[N, …, C]`). Both
+//! are kept as produced and converted on demand, so that PyTorch's layout costs few transposes.
 
 use crate::model::broken;
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +16,7 @@ pub(crate) enum RuleOutput {
 }
 
 impl RuleOutput {
-    /// Returns the type in the file's layout.
+    /// Returns the type of an ONNX value in the file's layout.
     pub fn ty(&self) -> TensorType {
         match self {
             RuleOutput::Last(t) if t.rank() >= 3 => {
@@ -69,7 +69,7 @@ impl<'m> ValueTable<'m> {
         ValueTable { g, tables: MOST_IN_TABLES, constants, slots: HashMap::new() }
     }
 
-    /// Adds a value from a node or the caller.
+    /// Adds an ONNX value that a node or the caller has produced.
     pub fn put(&mut self, name: &str, made: RuleOutput) -> Result<()> {
         let slot = match made {
             RuleOutput::Last(t) if t.rank() >= 3 => ValueSlot { plain: None, last: Some(t) },
@@ -91,7 +91,7 @@ impl<'m> ValueTable<'m> {
         self.slots.get_mut(name).ok_or_else(|| broken(format!("value {name} is used before its definition")))
     }
 
-    /// Returns a value in the file's layout.
+    /// Returns an ONNX value in the file's layout.
     pub fn plain(&mut self, name: &str) -> Result<Tensor> {
         let slot = self.slot(name)?;
         if let (None, Some(last)) = (&slot.plain, &slot.last) {
@@ -100,7 +100,7 @@ impl<'m> ValueTable<'m> {
         slot.plain.clone().ok_or_else(|| broken(format!("value {name} is undefined")))
     }
 
-    /// Returns a value with the second dimension at the end, if its rank is above two.
+    /// Returns an ONNX value with channels last (second dimension at the end), if its rank is above two.
     pub fn last(&mut self, name: &str) -> Result<Tensor> {
         let slot = self.slot(name)?;
         if let (Some(plain), None) = (&slot.plain, &slot.last) {
@@ -112,18 +112,18 @@ impl<'m> ValueTable<'m> {
         slot.last.clone().ok_or_else(|| broken(format!("value {name} is undefined")))
     }
 
-    /// Whether a value exists only with channels last.
+    /// Whether an ONNX value exists only with channels last.
     pub fn is_last(&mut self, name: &str) -> Result<bool> {
         Ok(self.slot(name)?.plain.is_none())
     }
 
-    /// Returns the rank of a value.
+    /// Returns the rank of an ONNX value.
     pub fn rank(&mut self, name: &str) -> Result<usize> {
         let slot = self.slot(name)?;
         Ok(slot.plain.as_ref().or(slot.last.as_ref()).map_or(0, Tensor::rank))
     }
 
-    /// Returns the elements of a value if they do not depend on the inputs.
+    /// Returns the elements of an ONNX value if they do not depend on the model's inputs.
     pub fn known(&mut self, name: &str) -> Result<Option<Literal>> {
         match self.constants.get(name) {
             Some(value) => Ok(Some(value.clone())),

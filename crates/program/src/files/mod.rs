@@ -12,7 +12,7 @@ use systole_base::{Error, ErrorKind, Result};
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_data::format::npy::{self, RawNpyArray};
 
-/// File format of named arrays.
+/// File format of named arrays: npz, npy or safetensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayFileFormat {
     /// NumPy archive.
@@ -22,7 +22,7 @@ pub enum ArrayFileFormat {
 }
 
 impl ArrayFileFormat {
-    /// Returns the format for a file name.
+    /// Returns the array file format for a file name.
     ///
     /// # Errors
     /// If it ends in neither .npz nor .safetensors.
@@ -38,7 +38,7 @@ impl ArrayFileFormat {
         }
     }
 
-    /// Checks that the format supports an element type.
+    /// Checks that the array file format supports an element type.
     ///
     /// # Errors
     /// If it does not; names a format that does.
@@ -69,7 +69,7 @@ pub fn read(path: &Path) -> Result<Vec<(String, StoredArray)>> {
     from_bytes(&path.display().to_string(), &bytes)
 }
 
-/// Like [`read`], from bytes; `name` is for messages.
+/// Like [`read`], from bytes in memory; `name` is for messages.
 ///
 /// # Errors
 /// See [`read`].
@@ -100,7 +100,7 @@ fn of_numpy(x: RawNpyArray) -> Result<StoredArray> {
     let elements: Vec<&'static str> = KNOWN.iter().filter(is_it).map(|k| k.0).collect();
     if elements.is_empty() || size.is_some_and(|n| KNOWN.iter().any(|k| k.0 == elements[0] && k.1 != n)) {
         let what = format!("unsupported NumPy element type {}", x.descr);
-        return Err(Error::new(ErrorKind::Data, what).hint("convert the array before saving"));
+        return Err(Error::new(ErrorKind::Data, what).hint("convert the array to another element type before saving"));
     }
     Ok(StoredArray { elements, dims: x.dims, bytes: x.bytes })
 }
@@ -110,7 +110,7 @@ fn narrow(element: &str) -> bool {
     element.ends_with('4') && !element.ends_with("64") || element.ends_with('2') && element.len() < 4
 }
 
-/// Returns an array for [`write()`].
+/// Creates a stored array from its bytes, for [`write()`].
 ///
 /// # Errors
 /// If the element type is unknown.

@@ -14,7 +14,7 @@ pub struct StoredArray {
 }
 
 impl StoredArray {
-    /// Returns the type: `f32[2, 3]`, with the first possible element type.
+    /// Returns the array's type as text: `f32[2, 3]`, with the first possible element type.
     pub fn ty(&self) -> String {
         format!("{}{}", self.elements.first().unwrap_or(&"?"), Shape::new(&self.dims))
     }

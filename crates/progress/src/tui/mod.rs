@@ -42,7 +42,7 @@ fn shown() -> MutexGuard<'static, Option<DashboardShared>> {
     SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A running dashboard; dropping it restores the terminal.
+/// A running terminal dashboard; dropping it restores the terminal.
 ///
 /// ```no_run
 /// use std::sync::{Arc, atomic::AtomicBool};

@@ -1,4 +1,4 @@
-//! Lowers activation functions: fused if possible, otherwise as operators.
+//! Lowers activation functions to TFLite: fused if possible, otherwise as operators.
 
 use super::call::QuantLayerCall;
 use crate::builder::TfliteBuilder;

@@ -1,4 +1,4 @@
-//! Lowers attention and transformer blocks of one sequence to matrix products and softmax.
+//! Lowers attention and transformer blocks of one sequence to TFLite matrix products and softmax.
 
 use super::activations::activate;
 use super::call::QuantLayerCall;

@@ -1,4 +1,4 @@
-//! Arguments of layer lowering: the layer's weights and the graph being built.
+//! Arguments for lowering a layer to TFLite: the layer's weights and the graph being built.
 
 use crate::builder::TfliteBuilder;
 use systole_ir::{Error, ErrorKind, Literal, Result};
@@ -37,7 +37,7 @@ impl QuantLayerCall<'_> {
         }
     }
 
-    /// Returns one of the layer's weights.
+    /// Returns one of the layer's weights by name.
     pub fn weight(&self, name: &str) -> Result<Literal> {
         let value = self.layers.weight(&format!("{}/{name}", self.name()))?;
         if value.to_f32s().iter().any(|v| !v.is_finite()) {
@@ -47,7 +47,7 @@ impl QuantLayerCall<'_> {
         Ok(value)
     }
 
-    /// Returns the bias, or zeros if the layer has none.
+    /// Returns the layer's bias, or zeros if the layer has none.
     pub fn bias(&self, used: bool, channels: usize) -> Result<Vec<f32>> {
         if used { Ok(self.weight("bias")?.to_f32s()) } else { Ok(vec![0.0; channels]) }
     }

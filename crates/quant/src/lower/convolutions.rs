@@ -1,4 +1,4 @@
-//! Lowers convolutions: converts Keras kernels `[h, w, in, out]` to `[out, h, w, in]`.
+//! Lowers convolutions to TFLite: converts Keras kernels `[h, w, in, out]` to `[out, h, w, in]`.
 
 use super::activations::activate;
 use super::call::QuantLayerCall;

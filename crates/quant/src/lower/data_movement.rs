@@ -1,4 +1,4 @@
-//! Lowers layers that move elements (Flatten, Reshape, Permute, padding, cropping, upsampling).
+//! Lowers layers that move elements to TFLite (Flatten, Reshape, Permute, padding, cropping, upsampling).
 
 use super::call::QuantLayerCall;
 use systole_ir::Result;

@@ -1,4 +1,4 @@
-//! Lowers Dense layers: transposes `kernel [in, out]` to `[out, in]`.
+//! Lowers Dense layers to TFLite's FULLY_CONNECTED, whose kernel is `[out, in]`.
 
 use super::activations::activate;
 use super::call::QuantLayerCall;

@@ -1,4 +1,4 @@
-//! Lowers embeddings, position embeddings, class tokens, and layers that repeat vectors.
+//! Lowers embeddings, position embeddings, class tokens, and layers that repeat vectors to TFLite.
 
 use super::call::QuantLayerCall;
 use super::matmul::product;

@@ -1,4 +1,4 @@
-//! Matrix products and sums shared by dense, attention and recurrent layers.
+//! TFLite matrix products and sums shared by the lowering of dense, attention and recurrent layers.
 
 use crate::builder::TfliteBuilder;
 use systole_ir::Result;

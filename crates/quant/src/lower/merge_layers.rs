@@ -1,4 +1,4 @@
-//! Lowers merge layers (Add, Multiply, Concatenate …).
+//! Lowers merge layers (Add, Multiply, Concatenate …) to TFLite.
 
 use super::call::QuantLayerCall;
 use systole_ir::Result;

@@ -21,8 +21,8 @@ use systole_nn::{LayerLowering, Model as Layers, NodeInput};
 use systole_onnx::{OnnxModel as Onnx, OnnxRecurrent};
 use systole_tflite::{TfliteModel, TfliteTensor};
 
-/// Lowers a built model to a float graph `f32[1, …] → f32[1, …]`. Batch normalization and activations are folded into
-/// preceding operators; training-only layers (dropout, noise) are dropped.
+/// Lowers a built model to a float TFLite graph `f32[1, …] → f32[1, …]`. Batch normalization and activations are folded
+/// into preceding operators; training-only layers (dropout, noise) are dropped.
 ///
 /// # Errors
 /// If the model is not built, or a layer has no TFLite operators; names the layer.
@@ -55,12 +55,12 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<O
     let architecture = layers.architecture();
     if !layers.is_built() {
         return Err(Error::new(ErrorKind::Config, "the model has no shapes yet")
-            .hint("build it, or load a trained one"));
+            .hint("build the model, or load a trained model"));
     }
     let mut b = TfliteBuilder::new();
     let mut inputs = Vec::new();
     for spec in &architecture.inputs {
-        let ty = spec.ty.as_ref().ok_or_else(|| Error::new(ErrorKind::Config, "an input has no shape"))?;
+        let ty = spec.ty.as_ref().ok_or_else(|| Error::new(ErrorKind::Config, "an input of the model has no shape"))?;
         let dims: Vec<usize> = std::iter::once(1).chain(ty.shape.iter().copied()).collect();
         let dtype = if ty.dtype.is_float() || ty.dtype == DType::U8 { DType::F32 } else { DType::I32 };
         inputs.push(b.tensor(TfliteTensor::new(&*spec.name, dims, dtype)));

@@ -1,5 +1,5 @@
-//! Lowers normalization layers: batch normalization as an affine map, layer normalization with moments computed at run
-//! time.
+//! Lowers normalization layers to TFLite: batch normalization as an affine map, layer normalization with run-time
+//! moments.
 
 use super::call::QuantLayerCall;
 use crate::builder::TfliteBuilder;

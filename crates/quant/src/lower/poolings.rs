@@ -1,4 +1,4 @@
-//! Lowers pooling layers, windowed and global.
+//! Lowers pooling layers to TFLite, windowed and global.
 
 use super::call::QuantLayerCall;
 use super::convolutions::{of_picture, padding, row};

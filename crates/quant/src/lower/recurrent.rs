@@ -1,4 +1,4 @@
-//! Lowers recurrent layers (SimpleRNN, LSTM, GRU, Bidirectional) by unrolling their steps.
+//! Lowers recurrent layers (SimpleRNN, LSTM, GRU, Bidirectional) to TFLite by unrolling their steps.
 
 use super::activations::activate;
 use super::call::QuantLayerCall;

@@ -1,4 +1,4 @@
-//! Arguments of a kernel: an operator and its operands, with checked access.
+//! Arguments of a TFLite kernel: an operator and its operands, with checked access.
 
 use crate::model::{TfliteModel, TfliteOperator, TfliteTensor, axis_of, broken};
 use crate::op::OptionField;
@@ -39,7 +39,7 @@ impl<'a> KernelOperand<'a> {
         })
     }
 
-    /// Returns small integers: axes, shapes, paddings.
+    /// Returns the elements of an operand of small integers: axes, shapes, paddings.
     pub fn indices(&self) -> Result<Vec<i64>> {
         match self.dtype() {
             DType::I64 => Ok(self.elements::<i64>()?.to_vec()),
@@ -74,12 +74,12 @@ impl<'a> OperatorCall<'a> {
             .hint("run this file with the LiteRT runtime")
     }
 
-    /// Returns the output with these elements and the shape in the file.
+    /// Returns the operator's output with these elements and the shape in the file.
     pub fn made<T: Element>(&self, elements: &[T]) -> Result<Vec<Literal>> {
         Ok(vec![Literal::from_slice(&self.output()?.ty.shape, elements)?])
     }
 
-    /// Returns the number of output elements; checks that its shape is `dims`.
+    /// Returns the number of elements of the operator's output; checks that its shape is `dims`.
     pub fn check_output(&self, dims: &[usize]) -> Result<usize> {
         let output = self.output()?;
         if output.dims() != dims {
@@ -91,17 +91,17 @@ impl<'a> OperatorCall<'a> {
         Ok(output.ty.elements())
     }
 
-    /// Returns the scale and zero point of the output.
+    /// Returns the scale and zero point of the operator's output.
     pub fn output_scale(&self) -> Result<(f32, i32)> {
         self.output()?.scale()
     }
 
-    /// Normalizes an axis; negative ones count from the end.
+    /// Normalizes an axis of a TFLite operator; negative ones count from the end.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize> {
         axis_of(axis, rank).ok_or_else(|| broken(format!("axis {axis} is out of range for rank {rank}")))
     }
 
-    /// Returns the bias of an operator with weights.
+    /// Returns the bias of a TFLite operator with weights.
     pub fn bias<T: Element>(&self, n: usize, channels: usize) -> Result<Option<&'a [T]>> {
         let Some(bias) = self.optional(n)? else { return Ok(None) };
         let found = bias.elements::<T>()?;
@@ -111,7 +111,7 @@ impl<'a> OperatorCall<'a> {
         Ok(Some(found))
     }
 
-    /// Returns an option that must be at least 1.
+    /// Returns a TFLite operator option that must be at least 1.
     pub fn at_least_1(&self, field: OptionField) -> Result<usize> {
         let count = self.operator.count(field);
         count.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Kernels that only move elements (RESHAPE, PAD, CONCATENATION, TRANSPOSE …), for any element type.
+//! TFLite kernels that only move elements (RESHAPE, PAD, CONCATENATION, TRANSPOSE …), for any element type.
 
 use super::binary::sources;
 use super::call::{KernelOperand, OperatorCall};
@@ -88,7 +88,7 @@ fn concatenation(call: &OperatorCall) -> Result<Vec<Literal>> {
             == call.output()?.quantization.as_ref().map(|q| (&q.scale, &q.zero_point));
         if first.dtype() == DType::I8 && !same {
             return Err(broken(format!("the scale of {} differs from the output's", p.tensor.name))
-                .hint("insert a QUANTIZE before it"));
+                .hint("insert a QUANTIZE operator before the operator"));
         }
         dims[axis] += p.dims()[axis];
     }

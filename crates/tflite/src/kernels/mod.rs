@@ -51,27 +51,27 @@ pub(crate) fn row(code: i32) -> Option<&'static TfliteOpRow> {
 }
 
 impl TfliteOp {
-    /// Returns the operator type of a schema code.
+    /// Returns the TFLite operator type of a schema code.
     pub fn of_code(code: i32) -> Option<TfliteOp> {
         row(code).map(|row| row.op)
     }
 
-    /// Returns all supported operator types, sorted by schema code.
+    /// Returns all supported TFLite operator types, sorted by schema code.
     pub fn all() -> impl Iterator<Item = TfliteOp> {
         TABLE.iter().map(|row| row.op)
     }
 
-    /// Returns its versions for f32 and int8, unless options or operands require higher ones.
+    /// Returns the operator's versions for f32 and int8, unless options or operands require higher ones.
     pub fn versions(self) -> (i32, i32) {
         row(self.code()).map_or((1, 1), |row| row.versions)
     }
 
-    /// Returns its requirements on int8 scales.
+    /// Returns the operator's requirements on int8 scales.
     pub fn scales(self) -> ScaleRule {
         row(self.code()).map_or(ScaleRule::None, |row| row.scales)
     }
 
-    /// Whether it is a unary element-wise function.
+    /// Whether the TFLite operator is a unary element-wise function.
     pub fn is_unary(self) -> bool {
         unary::OPERATORS.iter().any(|row| row.op == self)
     }

@@ -86,12 +86,12 @@ impl<'a> OperandTypes<'a> {
         self.model.tensors.get(*self.operator.outputs.first()?)
     }
 
-    /// Whether f32 inputs have int8 weights (dynamic-range quantization).
+    /// Whether the operator has f32 inputs and int8 weights (dynamic-range quantization).
     pub fn is_hybrid(&self) -> bool {
         !self.is_int8 && is_int8(self.input(1))
     }
 
-    /// Returns the rank of the first operand.
+    /// Returns the rank of the operator's first operand.
     pub fn rank(&self) -> usize {
         self.input(0).map_or(0, |t| t.ty.rank())
     }

@@ -1,4 +1,4 @@
-//! Image resize kernels (nearest, bilinear): `x: T[B, H, W, C] → T[B, H', W', C]`.
+//! TFLite image resize kernels (nearest, bilinear): `x: T[B, H, W, C] → T[B, H', W', C]`.
 
 use super::call::{KernelOperand, OperatorCall};
 use super::data_movement::picked;

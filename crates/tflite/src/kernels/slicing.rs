@@ -1,4 +1,4 @@
-//! Kernels that select parts of tensors: SLICE, STRIDED_SLICE, SPLIT, GATHER, SPACE_TO_DEPTH and others.
+//! TFLite kernels that select parts of tensors: SLICE, STRIDED_SLICE, SPLIT, GATHER, SPACE_TO_DEPTH and others.
 
 use super::call::OperatorCall;
 use super::data_movement::{picked, taken};

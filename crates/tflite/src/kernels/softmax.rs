@@ -1,4 +1,4 @@
-//! Kernels over the last dimension: SOFTMAX, L2_NORMALIZATION.
+//! TFLite kernels over the last dimension: SOFTMAX, L2_NORMALIZATION.
 
 use super::call::OperatorCall;
 use super::op_row::operators;
@@ -70,7 +70,7 @@ pub struct IntegerSoftmax {
 }
 
 impl IntegerSoftmax {
-    /// Creates the kernel for rows with this scale, multiplied by `beta`.
+    /// Creates the softmax kernel for rows with this scale, multiplied by `beta`.
     pub fn new(scale: f32, beta: f64) -> IntegerSoftmax {
         let real = (beta * f64::from(scale) * f64::from(1 << 26)).min(((1i64 << 31) - 1) as f64);
         let (m, shift) = quantize_multiplier(real);
@@ -85,7 +85,7 @@ impl IntegerSoftmax {
         IntegerSoftmax { exps, parts, falls }
     }
 
-    /// Computes a row of at least one value; `y` has the same length.
+    /// Computes the softmax of a row of at least one value; `y` has the same length.
     pub fn row(&self, x: &[i8], y: &mut [i8]) {
         let greatest = x.iter().copied().max().map_or(0, i32::from);
         let below = |q: i8| (greatest - i32::from(q)) as usize & 255;

@@ -1,4 +1,4 @@
-//! Unary element-wise kernels: int8 with a 256-entry lookup table, or with a multiplier and a clamp.
+//! TFLite unary element-wise kernels: int8 with a 256-entry lookup table, or with a multiplier and a clamp.
 
 use super::call::OperatorCall;
 use super::op_row::operators;

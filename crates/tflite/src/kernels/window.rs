@@ -5,7 +5,7 @@ use crate::model::broken;
 use crate::op::OptionField;
 use systole_base::Result;
 
-/// Window geometry along one dimension.
+/// Sliding-window geometry along one dimension: stride, dilation and padding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowStride {
     /// Input size in pixels.
@@ -23,7 +23,7 @@ pub struct WindowStride {
 }
 
 impl WindowStride {
-    /// Computes the geometry like the runtime does; SAME padding if `same`, otherwise VALID.
+    /// Computes the window geometry like the TFLite runtime does; SAME padding if `same`, otherwise VALID.
     ///
     /// # Errors
     /// If no window fits. Sizes and distances must be at least 1.

@@ -17,7 +17,7 @@ pub(crate) fn wrong(why: &str) -> Error {
 
 pub(crate) fn unoffered(what: &str) -> Error {
     Error::new(ErrorKind::Data, format!("the HDF5 file has {what}, which is not supported"))
-        .hint("save it with the defaults of h5py or Keras, without libver=\"latest\"")
+        .hint("save the file with the defaults of h5py or Keras, without libver=\"latest\"")
 }
 
 impl<'a> Hdf5Bytes<'a> {

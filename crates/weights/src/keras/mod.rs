@@ -56,9 +56,9 @@ impl KerasFile {
         tree.arrays.retain(|(path, _)| !path.split('/').any(|part| part == "seed_generator"));
         if weights.iter().all(|l| l.arrays.is_empty()) {
             return Err(Error::new(ErrorKind::Data, "the HDF5 file contains no Keras weights")
-                .because("it has neither a group `layers` nor an attribute layer_names")
+                .because("the file has neither a group `layers` nor an attribute layer_names")
                 .hint(
-                    "save them with model.save_weights(\"model.weights.h5\") or model.save(\"model.keras\")",
+                    "save the weights with model.save_weights(\"model.weights.h5\") or model.save(\"model.keras\")",
                 ));
         }
         Ok(KerasFile { config, weights, arrays: tree.arrays })

@@ -1,4 +1,4 @@
-//! Maps weight names of Hugging Face's BERT: encoder, pooled output and classifier.
+//! Pairs weight names of Hugging Face's BERT with Systole's: encoder, pooled output and classifier.
 
 use super::transformer_encoder::{EncoderBlockNames, dense, odd, same, shape_of};
 use crate::weight_mapping::WeightRule;

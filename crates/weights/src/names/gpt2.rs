@@ -1,4 +1,4 @@
-//! Maps weights of Hugging Face's GPT-2: names, kernels `[in, out]`, and query, key and value in one array.
+//! Pairs weights of Hugging Face's GPT-2 with Systole's: names, kernels `[in, out]`, fused query, key and value.
 
 use super::layer::ModelLayers;
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};

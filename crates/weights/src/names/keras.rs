@@ -1,4 +1,4 @@
-//! Maps weights by the layers of a Keras file, whose weight order matches, or by Systole weight paths.
+//! Pairs weights with a Keras file's by its layers, whose weight order matches, or by Systole weight paths.
 
 use crate::weight_mapping::{WeightPart, WeightRule, is_weight};
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! Maps a layer's weights to the corresponding PyTorch module: names, layouts, gate order.
+//! Pairs a layer's weights with those of the corresponding PyTorch module: names, layouts, gate order.
 
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use std::collections::HashMap;
@@ -115,7 +115,7 @@ impl LayerInfo<'_> {
     fn unknown(&self) -> Error {
         let what = format!("layer {}: {} has no known counterpart in PyTorch", self.name, self.class);
         Error::new(ErrorKind::Config, what)
-            .because("its weights have other shapes in PyTorch, or there is no such module")
+            .because("the layer's weights have other shapes in PyTorch, or there is no such module")
             .hint("use --format keras, which supports every layer")
     }
 

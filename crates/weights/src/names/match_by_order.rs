@@ -1,4 +1,4 @@
-//! Matches weights by layer order if their names are uninformative; checks type and shape of each.
+//! Matches tensors to layers by file order if the names do not identify the layers; checks type and shape of each.
 
 use super::layer::ModelLayers;
 use crate::weight_mapping::{WeightRule, is_weight};
@@ -19,14 +19,14 @@ pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<W
         let Some(next) = left.first().copied() else {
             let what = format!("the file has no tensor for layer {} ({})", layer.name, layer.class);
             return Err(Error::new(ErrorKind::Data, what)
-                .because("all its tensors belong to earlier layers")
+                .because("all tensors of the file belong to earlier layers")
                 .hint("pass the matching model with --model"));
         };
         let (prefix, level) = split(next, first).ok_or_else(|| {
             let what = format!("tensor {next} does not match layer {} ({})", layer.name, layer.class);
             Error::new(ErrorKind::Data, what)
                 .because(format!(
-                    "tensors are matched in file order; the layer's first one would be a {first}"
+                    "tensors are matched in file order; the layer's first tensor would be a {first}"
                 ))
                 .hint("define the model's layers in the order of the file")
         })?;

@@ -1,4 +1,5 @@
-//! Maps weights of torchvision's and Hugging Face's ResNets: names, and an architecture with the same strides.
+//! Pairs weights of torchvision's and Hugging Face's ResNets with Systole's: names, and an architecture with the same
+//! strides.
 //!
 //! Keras's ResNet50 strides in a block's first convolution and adds biases; these ("v1.5") stride in the 3×3
 //! convolution and have none. So they need their own architecture, with Keras's layer names.
@@ -123,7 +124,7 @@ fn lacks(name: &str) -> Error {
 }
 
 fn odd(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "the tensor names are a ResNet's, but it is incomplete")
+    Error::new(ErrorKind::Data, "the tensor names are a ResNet's, but the ResNet is incomplete")
         .because(why)
         .hint("pass the matching model with --model")
 }

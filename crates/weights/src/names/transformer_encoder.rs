@@ -1,4 +1,5 @@
-//! Maps weights of Hugging Face's encoder blocks (BERT, ViT): `Linear` layers for query, key, value and output.
+//! Pairs weights of Hugging Face's encoder blocks (BERT, ViT) with Systole's: `Linear` layers for query, key, value and
+//! output.
 
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use systole_ir::{Error, ErrorKind, Literal};

@@ -1,4 +1,4 @@
-//! Maps weight names of Hugging Face's ViT: encoder, and classifier on the class token.
+//! Pairs weight names of Hugging Face's ViT with Systole's: encoder, and classifier on the class token.
 
 use super::transformer_encoder::{EncoderBlockNames, dense, odd, same, shape_of};
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};

@@ -188,7 +188,7 @@ fn works(name: &str) -> Result<Vec<(String, Workload)>> {
         preset if WORKLOADS.contains(&preset) => one(Workload::Train(preset.into())),
         own if OF_FILES.contains(&own) => {
             Err(Error::new(ErrorKind::Config, format!("cannot benchmark the preset {own} without files"))
-                .because("its sample shapes depend on the columns and fields of your files")
+                .because("the preset's sample shapes depend on the columns and fields of your files")
                 .hint(
                     "measure training with `systole train FILES`, or reading with `systole data bench FILES`",
                 ))

@@ -1,4 +1,4 @@
-//! This computer as a machine of the plan: measures its peaks, and times the training step if it is short.
+//! Plans a run on this computer: measures its peak rates, and times the training step if it is short.
 
 use crate::run::run_summary;
 use std::time::{Duration, Instant};

@@ -56,7 +56,7 @@ fn run(args: &PlanArgs, screen: &Screen) -> CommandResult {
 pub(crate) fn tables(path: Option<&Path>) -> Result<ChipTables> {
     let Some(path) = path else { return ChipTables::built_in() };
     let text = std::fs::read_to_string(path)
-        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the tables"))?;
+        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the table file"))?;
     ChipTables::with(&text, &path.display().to_string())
 }
 

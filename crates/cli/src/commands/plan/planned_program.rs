@@ -288,7 +288,7 @@ fn product(sizes: &str, dtype: &str) -> Result<Arc<Graph>> {
         sizes.split('x').map(|n| n.trim().parse().ok().filter(|n| (1..=1 << 24).contains(n))).collect();
     let Some([m, k, n]) = numbers.as_deref().and_then(|v| <[usize; 3]>::try_from(v).ok()) else {
         let e = wrong(format!("expected MxKxN, got `{sizes}`")).at("--matmul");
-        return Err(e.hint("write it as 4096x4096x4096: rows, contracted dimension, columns"));
+        return Err(e.hint("write a GEMM as 4096x4096x4096: rows, contracted dimension, columns"));
     };
     let ty = DType::parse(dtype).ok_or_else(|| {
         wrong(format!("unknown element type `{dtype}`")).at("--dtype").hint("bf16, f16, f32, i8")

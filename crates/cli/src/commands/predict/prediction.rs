@@ -89,7 +89,7 @@ pub(super) enum PredictionFormat {
 }
 
 impl PredictionFormat {
-    /// Returns the format of a file extension.
+    /// Determines the output format of predictions (CSV or JSON) from a file extension.
     pub fn of(path: &Path) -> Result<PredictionFormat> {
         match path.extension().and_then(|e| e.to_str()) {
             Some("csv") => Ok(PredictionFormat::Csv),

@@ -32,7 +32,7 @@ pub(super) enum InputKind {
 }
 
 impl InputKind {
-    /// Determines the input from the type of the model's input.
+    /// Determines the kind of prediction input (images, records, text) from the type of the model's input.
     pub fn of(model: &Model, path: &str) -> Result<InputKind> {
         let inputs = &model.architecture().inputs;
         let ty = match inputs.as_slice() {
@@ -51,7 +51,8 @@ impl InputKind {
                 format!("{path} does not accept images, records or text"),
             )
             .because(format!(
-                "its input shape per sample is {:?}; expected [H, W, 1] or [H, W, 3] for images, [N] for records",
+                "the model's input shape per sample is {:?}; expected [H, W, 1] or [H, W, 3] for images, [N] for \
+                records",
                 other.map(|(t, _)| t.to_string())
             ))
             .hint("use the Rust library: Model::load and predict")),
@@ -85,7 +86,7 @@ pub(super) struct SampleSource {
 }
 
 impl SampleSource {
-    /// Returns a sample's file, its index there, and whether the file has several samples.
+    /// Returns a prediction sample's file, its index there, and whether the file has several samples.
     pub fn place(&self, index: usize) -> (String, usize, bool) {
         match &self.files {
             Some(files) => (files.get(index).cloned().unwrap_or_default(), 0, false),
@@ -101,7 +102,7 @@ pub(super) struct UnreadableFile {
 }
 
 impl ReadOptions<'_> {
-    /// Opens a path: a file, a pattern of record files, or a folder.
+    /// Opens prediction samples at a path: a file, a pattern of record files, or a folder.
     pub fn open(&self, path: &str) -> Result<Vec<Result<SampleSource, UnreadableFile>>> {
         if !is_dir(path) {
             let one = self.file(path, self.keep_going);
@@ -136,7 +137,7 @@ impl ReadOptions<'_> {
         };
         Error::new(ErrorKind::Data, format!("the folder contains no {what}"))
             .at(path)
-            .hint("name the folder that contains them, or the files themselves")
+            .hint("name a folder that contains such files, or the files themselves")
     }
 
     /// Opens the images of a folder and its subfolders, as in training; `None` if there are none.
@@ -212,7 +213,8 @@ impl ReadOptions<'_> {
         Err(Error::new(ErrorKind::Data, format!("the record has {found} values, expected {wanted}"))
             .at(path)
             .hint(
-                "provide exactly the columns that the model was trained on; list them with `systole data inspect`",
+                "provide exactly the columns that the model was trained on; list a file's columns with `systole \
+                data inspect`",
             ))
     }
 
@@ -229,7 +231,7 @@ impl ReadOptions<'_> {
             let unit = if tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
             return Err(Error::new(ErrorKind::Data, "the text is too short")
                 .at(path)
-                .because(format!("it has {} {unit}, but the model needs {length}", ids.len()))
+                .because(format!("the text has {} {unit}, but the model needs {length}", ids.len()))
                 .hint("provide a longer prompt; `systole generate` accepts any length"));
         };
         let tokens: Vec<i32> = ids.iter().skip(start).map(|id| *id as i32).collect();
@@ -336,8 +338,8 @@ fn from_idx(path: &str) -> Result<Literal> {
         (DType::U8, &[n, h, w]) => x.reshape([n, h, w, 1]),
         (DType::U8, &[_, _, _, 1..=4]) => Ok(x),
         _ => Err(Error::new(ErrorKind::Data, format!("{path} contains no images"))
-            .because(format!("it contains {}, expected ui8[N, H, W]", x.ty()))
-            .hint("name the file with the images, not the one with the labels")),
+            .because(format!("the file contains {}, expected ui8[N, H, W]", x.ty()))
+            .hint("name the IDX file with the images, not the one with the labels")),
     }
 }
 
@@ -357,9 +359,9 @@ pub(super) fn stacked(samples: &[&Literal]) -> Result<Literal> {
     let mut bytes = Vec::with_capacity(first.ty().bytes() * samples.len());
     for x in samples {
         if x.ty() != first.ty() {
-            return Err(Error::new(ErrorKind::Data, format!("a sample has the type {}", x.ty()))
-                .because(format!("other samples have the type {}", first.ty()))
-                .hint("provide samples of one shape"));
+            return Err(Error::new(ErrorKind::Data, format!("one sample has the type {}", x.ty()))
+                .because(format!("the other samples have the type {}", first.ty()))
+                .hint("provide samples that all have the same shape"));
         }
         bytes.extend_from_slice(x.bytes());
     }

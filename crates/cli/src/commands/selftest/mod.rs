@@ -1,7 +1,7 @@
 //! `systole selftest`: checks that a device computes what the interpreter and the CPU compute, and writes a report file
 //! to share.
 //!
-//! A child process does the work (`here.rs`) and reports results as JSON lines: an accelerator's library may abort or
+//! A child process does the work (`run_checks.rs`) and reports results as JSON lines: an accelerator's library may abort or
 //! hang the process, and the report then names the check that was running.
 
 mod args;

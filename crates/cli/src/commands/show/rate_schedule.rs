@@ -27,7 +27,7 @@ pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
     let model = target.model()?;
     let (steps, each) = steps_of(&target, args, &model)?;
     let Some(compile) = model.compile_config() else {
-        let e = Error::new(ErrorKind::Config, format!("{} is not compiled", args.target));
+        let e = Error::new(ErrorKind::Config, format!("the model {} is not compiled", args.target));
         return Err(e.because("the model has no optimizer").hint("name a preset or a TOML file").into());
     };
     let mut optimizer = compile.optimizer.clone();
@@ -126,7 +126,7 @@ fn steps_of(target: &CommandTarget, args: &ScheduleArgs<'_>, model: &Model) -> R
         None => config.load_data(|dir| dir)?.train_len.div_ceil(config.fit.batch_size),
     } as u64;
     match each * epochs {
-        0 => Err(Error::new(ErrorKind::Config, format!("{} has {} steps", args.target, grouped(0)))
+        0 => Err(Error::new(ErrorKind::Config, format!("the run of {} has {} steps", args.target, grouped(0)))
             .hint("pass --steps N")),
         steps => Ok((steps, each)),
     }

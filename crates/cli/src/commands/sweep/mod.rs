@@ -126,16 +126,16 @@ fn claim(out: &Path, definition: &Value) -> Result<()> {
             }
             let e = Error::new(ErrorKind::Config, format!("{} contains another sweep", out.display()));
             Err(e
-                .because("its trials, method or configuration differ")
-                .hint("name another folder with --out"))
+                .because("that sweep has other trials, another method or another configuration")
+                .hint("name another output folder with --out"))
         }
         Err(_) if record_file(out).is_file() => {
             let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", out.display()));
-            Err(e.hint("name another folder with --out"))
+            Err(e.hint("name another output folder with --out"))
         }
         Err(_) => {
             std::fs::create_dir_all(out).map_err(|e| {
-                Error::io("cannot create the folder", out, e).hint("name another folder with --out")
+                Error::io("cannot create the folder", out, e).hint("name another output folder with --out")
             })?;
             write_atomically(&OsFileSystem, &path, &[definition.to_string().as_bytes(), b"\n"])
         }

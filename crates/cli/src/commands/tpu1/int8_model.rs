@@ -42,7 +42,7 @@ pub(super) fn check(name: &str, graph: &Graph, chip: &Tpu1Chip) -> Result<String
     let same = run.output.iter().zip(&expected).filter(|(a, b)| a == b).count();
     if same != expected.len() || run.output.len() != expected.len() {
         let what = format!("only {same} of {} values match the interpreter", expected.len());
-        return Err(Error::new(ErrorKind::Bug, what).at(name).hint("report this bug with the file"));
+        return Err(Error::new(ErrorKind::Bug, what).at(name).hint("report this bug, and attach the file"));
     }
     Ok(format!(
         "checked: all {same} output values of a random sample match the interpreter, {} accumulator overflows",

@@ -1,4 +1,4 @@
-//! `systole tpu1`: simulates a model on the first TPU, reports the cycles, and compares with modern chips.
+//! `systole tpu1`: simulates a model on Google's first TPU (TPU v1), reports cycles, and compares with modern chips.
 
 mod args;
 mod int8_model;
@@ -35,14 +35,14 @@ impl RunCommand for Tpu1Args {
             if self.check {
                 let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
                 let graph = graph.ok_or_else(|| {
-                    CommandError::usage(none().at("--check").hint("name a model of your own"))
+                    CommandError::usage(none().at("--check").hint("name a model file of your own instead of this preset"))
                 })?;
                 let words = int8_model::check(name, &graph, &chip)?;
                 screen.line(format!("\n{words}"));
                 told.insert("check".into(), json!(words));
             }
         } else if let Some(path) = &common.trace {
-            let e = Error::new(ErrorKind::Config, "--trace needs a model");
+            let e = Error::new(ErrorKind::Config, "--trace needs a model to simulate");
             return Err(CommandError::usage(
                 e.at(format!("--trace {}", path.display())).hint("name a model, such as tpu1/mlp0"),
             ));

@@ -1,4 +1,4 @@
-//! Estimates the program's matrix products on modern chips, with the tables of `systole plan`.
+//! Estimates the time of a TPU v1 program's matrix products on modern chips, with the tables of `systole plan`.
 
 use crate::commands::plan;
 use crate::render::screen::table;

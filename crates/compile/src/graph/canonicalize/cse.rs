@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use systole_ir::{Graph, Op, ValueId};
 
-/// Entry point of the pass.
+/// Runs common-subexpression elimination (CSE).
 pub fn run(graph: &Graph) -> Graph {
     let mut seen: HashMap<(Op, SmallVec<[ValueId; 4]>), u32> = HashMap::new();
     let mut made = 0u32;

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use systole_ir::{Graph, Node, Op, ValueId};
 
-/// Entry point of the pass.
+/// Runs dead-code elimination.
 pub fn run(graph: &Graph) -> Graph {
     let mut live = vec![false; graph.nodes.len()];
     graph.results.iter().chain(&graph.params).for_each(|v| live[v.index()] = true);

@@ -17,7 +17,7 @@ struct UnsignedRange {
     is_one: bool,
 }
 
-/// Entry point of the pass.
+/// Narrows 64-bit integers to 32 bits where range analysis allows it.
 pub fn run(graph: &Graph) -> Graph {
     let mut known: Vec<Option<UnsignedRange>> = Vec::with_capacity(graph.nodes.len());
     rebuild(graph, |g, _, node, inputs| {

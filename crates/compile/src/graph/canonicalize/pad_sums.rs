@@ -1,4 +1,4 @@
-//! Rewrites sums of zero-padded arrays as a concatenation or a scatter.
+//! Rewrites a sum of zero-padded pieces as a concatenation, and `x` + scatter onto zeros as a scatter onto `x`.
 //!
 //! The gradient of slicing is a sum of zero-padded pieces. If the pieces tile the array without overlap, the sum is
 //! their concatenation (which keeps a −0 that adding zeros would turn into +0). The gradient of an embedding lookup is
@@ -20,7 +20,7 @@ struct PaddedPiece {
     to: usize,
 }
 
-/// Entry point of the pass.
+/// Rewrites sums of zero-padded pieces as concatenations or scatters.
 pub fn run(graph: &Graph) -> Graph {
     let uses = graph.use_counts();
     rebuild(graph, |g, _, node, inputs| {

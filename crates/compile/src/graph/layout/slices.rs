@@ -26,7 +26,7 @@ pub fn is_read_in_place(s: &Slice, x: &TensorType) -> bool {
 /// Start and limit of a slice in each dimension.
 type SliceBounds = (Dims, Dims);
 
-/// Entry point of the pass.
+/// Moves slices from the results of element-wise ops to their operands.
 pub fn run(graph: &Graph) -> Graph {
     let cut = nodes_to_cut(graph);
     if cut.iter().all(|ranges| !ranges) {

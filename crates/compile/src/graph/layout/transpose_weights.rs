@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use systole_ir::op::{DotGeneral, Transpose};
 use systole_ir::{DType, Dims, Graph, Node, Op, TensorType, ValueId};
 
-/// Maximum number of columns: the f32 lanes of a 512-bit vector.
+/// Maximum number of columns of weights that the pass transposes: the f32 lanes of a 512-bit vector.
 pub const FEW: usize = 16;
 /// Minimum number of features, and of rows (batch), for which the transposes pay.
 const FEATURES: usize = 2048;
 const ROWS: usize = 128;
 
-/// Entry point of the pass.
+/// Transposes weights with few columns before use.
 pub fn run(graph: &Graph) -> Graph {
     let weights: Vec<ValueId> = graph.nodes.iter().filter_map(|n| weight(graph, n)).collect();
     let mut transposed: HashMap<ValueId, ValueId> = HashMap::new();

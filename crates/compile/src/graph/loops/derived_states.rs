@@ -15,7 +15,7 @@ use systole_ir::{Graph, Node, Op, TensorType, ValueId};
 /// Maximum number of ops that compute an entry from others.
 const MOST_OPS: usize = 3;
 
-/// Entry point of the pass.
+/// Removes loop states that are cheap functions of other states.
 pub fn run(graph: &Graph) -> Graph {
     let found = find(graph);
     if found.is_empty() {

@@ -15,7 +15,7 @@ use systole_ir::op::{
 };
 use systole_ir::{DType, Dims, Graph, Node, Op, TensorType, ValueId};
 
-/// Entry point of the pass. `optimize` runs all exact passes.
+/// Hoists sums over all iterations out of counted loops. `optimize` runs all exact passes.
 pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::While(w) = &node.op else { return None };

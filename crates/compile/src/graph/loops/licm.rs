@@ -12,7 +12,7 @@ use std::sync::Arc;
 use systole_ir::op::{Parameter, While};
 use systole_ir::{Graph, Node, Op, TensorType, ValueId};
 
-/// Entry point of the pass.
+/// Runs loop-invariant code motion (LICM).
 pub fn run(graph: &Graph) -> Graph {
     with(graph, |w, kept| moved(&w.body, |p| p < w.captures || kept.contains(&p)))
 }

@@ -18,7 +18,7 @@ const MIN_BYTES: usize = 64 << 10;
 /// Maximum number of nodes that are recomputed for one value.
 const MAX_NODES: usize = 4;
 
-/// Entry point of the pass.
+/// Rematerializes cheap values for late readers.
 pub fn run(graph: &Graph) -> Graph {
     let recipes = Recompute::new(graph).recipes();
     // Copies of nodes, by old node and by the first late reader of the value that they are copied for.

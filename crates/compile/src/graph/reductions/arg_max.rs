@@ -11,7 +11,7 @@ use systole_ir::op::{
 };
 use systole_ir::{DType, Graph, Literal, Node, Op, Scalar, TensorType, ValueId};
 
-/// Entry point of the pass.
+/// Splits argmax and argmin reductions into two plain reductions.
 pub fn run(graph: &Graph) -> Graph {
     let uses = graph.nodes.iter().flat_map(|n| &n.inputs).chain(&graph.results);
     let read: std::collections::HashSet<ValueId> = uses.copied().collect();

@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use systole_ir::op::{Binary, BroadcastInDim, Monoid, Reduce};
 use systole_ir::{DType, Dims, Graph, Node, Op, ValueId};
 
-/// Entry point of the pass.
+/// Computes batch variances from per-sample variances.
 pub fn run(graph: &Graph) -> Graph {
     let found: HashMap<usize, usize> = (0..graph.nodes.len())
         .filter_map(|i| squares_around_mean(graph, i).map(|first| (i, first)))

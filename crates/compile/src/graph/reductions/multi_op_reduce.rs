@@ -13,7 +13,7 @@ const FEW: usize = 16;
 /// Minimum number of elements of an operand; with fewer, the general kernel is as fast.
 const SMALL: usize = 1 << 12;
 
-/// Entry point of the pass.
+/// Rewrites reductions with multi-op bodies as trees of element-wise ops.
 pub fn run(graph: &Graph) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::Reduce(reduce) = &node.op else { return None };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use systole_ir::op::{LoweringClass, Parameter, Sort};
 use systole_ir::{Graph, Node, Op, TensorType, ValueId};
 
-/// Entry point of the pass.
+/// Precomputes the keys of sorts whose comparator is `f(a) < f(b)`.
 pub fn run(graph: &Graph) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::Sort(sort) = &node.op else { return None };

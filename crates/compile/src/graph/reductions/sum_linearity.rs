@@ -21,7 +21,7 @@ struct LinearTerm {
     value: ValueId,
 }
 
-/// Entry point of the pass.
+/// Rewrites sums of linear combinations as linear combinations of sums.
 pub fn run(graph: &Graph) -> Graph {
     let known: HashSet<(ValueId, &Dims)> = graph.nodes.iter().filter_map(|n| sum_of(graph, n)).collect();
     let mut sums: HashMap<(ValueId, Dims), ValueId> = HashMap::new();

@@ -98,12 +98,12 @@ struct WindowSumConvolution {
     bias: Option<ValueId>,
 }
 
-/// The exact pass.
+/// Moves average pooling before the convolution, where the result is exact.
 pub fn run(graph: &Graph) -> Graph {
     rewrite(graph, false)
 }
 
-/// The pass that also rewrites bf16 and f16.
+/// Moves average pooling before the convolution, also for bf16 and f16 (changes rounding).
 pub fn run_narrow(graph: &Graph) -> Graph {
     rewrite(graph, true)
 }

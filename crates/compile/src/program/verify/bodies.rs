@@ -6,7 +6,7 @@ use crate::program::storage::ResultPlan;
 use crate::program::type_check::{CheckResult, alike, holds, same};
 use systole_ir::{DType, TensorType};
 
-/// Checks the parameters and results of the bodies of a step, not their steps.
+/// Checks that the bodies of a step have matching parameters and results; does not check their steps.
 pub fn check(step: &Step) -> CheckResult {
     let (ins, outs) = (&step.input_types[..], &step.output_types[..]);
     match &step.kernel {

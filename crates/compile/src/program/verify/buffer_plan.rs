@@ -14,7 +14,7 @@ struct LiveRange {
     last: usize,
 }
 
-/// Checks live ranges, views, the arena, and the memory of results and donated parameters.
+/// Checks the buffer plan: live ranges, views, the arena, and the memory of results and donated parameters.
 pub fn check(s: &ProgramSchedule, donated: &[usize]) -> Result<()> {
     let own = lives(s);
     for (x, (storage, life)) in s.slots.iter().zip(&own).enumerate() {

@@ -5,7 +5,7 @@ use crate::program::kernel::{Kernel, ProgramSchedule};
 use crate::program::storage::{Location, SlotId};
 use systole_ir::Result;
 
-/// Checks writers, readers, sizes and results.
+/// Checks the slots of a program: writers, readers, sizes and results.
 pub fn check(s: &ProgramSchedule) -> Result<()> {
     let mut made: Vec<bool> = s.slots.iter().map(|x| is_given(x.place)).collect();
     for (slot, storage) in s.slots.iter().enumerate() {

@@ -28,7 +28,7 @@ use systole_compile::Kernel as Plan;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType};
 
-/// Kernel families of this folder.
+/// Kernel families for convolutions.
 pub const FAMILIES: &[&Family] = &[&FAMILY, &BATCH_STATISTICS];
 
 /// Kernels for convolutions and their gradients.

@@ -17,7 +17,7 @@ use crate::select::{AMX, EVERY, Family, KernelCandidate};
 use crate::simd::level::Level;
 use systole_compile::Kernel;
 
-/// Kernel families of this folder.
+/// Kernel families for convolutions with fused max pooling.
 pub const FAMILIES: &[&Family] = &[&FORWARD, &GRADIENT];
 
 /// Kernels for convolution + bias + relu + max pooling, optionally followed by a product with few columns.

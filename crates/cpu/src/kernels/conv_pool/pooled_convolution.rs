@@ -10,7 +10,7 @@ use systole_compile::{MaxPoolArgmax, Step};
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
-/// Reason to reject a pooled convolution followed by a product that [`InnerProducts`] does not support.
+/// Reason to reject a pooled convolution followed by a matrix product that [`InnerProducts`] does not support.
 pub const NO_PRODUCT: &str = "no kernel can sum the product that follows image by image";
 
 /// A convolution with fused max pooling, as its candidate kernels see it.
@@ -32,7 +32,7 @@ pub struct PooledConvolution<'a> {
 }
 
 impl<'a> PooledConvolution<'a> {
-    /// Returns the pooled convolution of a step.
+    /// Describes a program step as a pooled convolution.
     pub fn of(p: &Problem<'a>) -> SelectResult<PooledConvolution<'a>> {
         let Plan::Pool(pool) = &p.step.kernel else { return Err("the step has no pooling".into()) };
         let c = pool.conv.as_ref().ok_or("the pooling has no fused convolution")?;
@@ -47,8 +47,8 @@ impl<'a> PooledConvolution<'a> {
         self.inputs.len() > 2
     }
 
-    /// Returns the product that follows: each image's maxima times each row of a matrix. `at_a_time`: maxima that are
-    /// multiplied per call (0: all).
+    /// Returns the matrix product that follows the pooling: each image's maxima times each row of a matrix.
+    /// `at_a_time`: maxima that are multiplied per call (0: all).
     pub fn product(&self, at_a_time: usize, level: Level) -> SelectResult<Option<InnerProducts>> {
         let [right, bias @ ..] = self.of_product else { return Ok(None) };
         let y = self.y;

@@ -21,7 +21,7 @@ pub struct WinogradTiles {
 }
 
 impl WinogradTiles {
-    /// Binds the convolution and the product, or returns why this kernel does not support them.
+    /// Binds a Winograd convolution with pooling and its product, or returns why this kernel does not support them.
     pub fn new(problem: &Problem<'_>) -> SelectResult<WinogradTiles> {
         let p = PooledConvolution::of(problem)?;
         if !p.target.winograd {

@@ -19,7 +19,7 @@ pub struct GemmProblem {
 }
 
 impl GemmProblem {
-    /// Returns the GEMM of a step.
+    /// Describes a program step as a GEMM problem.
     pub fn of(p: &Problem<'_>) -> SelectResult<GemmProblem> {
         let Plan::Op { op: Op::DotGeneral(d), bias } = &p.step.kernel else {
             return Err("not a product".into());
@@ -31,7 +31,7 @@ impl GemmProblem {
         Ok(GemmProblem { left, right, types: [a.dtype, d.element_type], epilogue, target: p.target })
     }
 
-    /// Returns M, N and K.
+    /// Returns M, N and K of the GEMM.
     pub fn size(&self) -> [usize; 3] {
         [&self.left.free, &self.right.free, &self.left.inner].map(|dims| count(dims))
     }

@@ -26,7 +26,7 @@ use systole_ir::{DType, Op};
 /// Levels with vectors of more than 128 bits.
 const WIDE: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
 
-/// Kernel families of this folder.
+/// Kernel families for GEMMs.
 pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY, &skinny::quantized_weights::FAMILY];
 
 /// GEMM kernels, with candidates by priority.

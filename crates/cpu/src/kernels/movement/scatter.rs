@@ -1,4 +1,4 @@
-//! Scatter to one operand: `y = x`, then blocks of the updates are combined with `y` at run-time indices.
+//! Scatter with a single operand: copies `x` to `y`, then combines each block of updates into `y` at run-time indices.
 //!
 //! The body is one associative op, or returns the update (overwrites). Each element gets its updates in the order of
 //! the index vectors, so results do not depend on the number of threads. If any two blocks are equal or disjoint (whole

@@ -161,7 +161,7 @@ pub struct UnpoolKernel {
 }
 
 impl UnpoolKernel {
-    /// Creates the kernel. `None` for elements other than f32, bf16 or f16.
+    /// Creates the kernel of the max pooling gradient. `None` for elements other than f32, bf16 or f16.
     pub fn new(at: &Unpool, step: &Step, level: Level) -> Option<UnpoolKernel> {
         let full = &step.output_types[0];
         let tile = match full.dtype {

@@ -648,7 +648,7 @@ impl SelectAndScatterProblem {
     }
 }
 
-/// Binds the kernel for windows that do not overlap.
+/// Binds the `select_and_scatter` kernel for windows that do not overlap.
 pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     if selection.at.rows.iter().chain([&selection.at.columns]).any(|a| a.stride < a.window) {
@@ -661,7 +661,7 @@ pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> CandidateResult {
     Ok(Box::new(DisjointKernel { at, elements, size: dtype.size(), blocks, tile }))
 }
 
-/// Binds the kernel for any windows.
+/// Binds the `select_and_scatter` kernel for any windows.
 pub fn select_and_scatter(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     let tile = selection.tile::<false>(p.target.level.vectors())?;

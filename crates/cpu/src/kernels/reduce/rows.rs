@@ -81,7 +81,7 @@ impl RowsStage {
 }
 
 impl StageKernel {
-    /// Estimated time of the stage on one core, in nanoseconds.
+    /// Returns the estimated time of the row program on one core, in nanoseconds.
     pub fn nanoseconds(&self) -> f64 {
         match self {
             StageKernel::Map(m) => m.elements() as f64 * 0.15 * m.weight(),

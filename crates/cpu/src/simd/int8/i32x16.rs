@@ -81,7 +81,7 @@ fn lanes<L: I32x16>(x: L) -> PortableI32x16 {
 /// Largest double below 0.5: adding it before truncation rounds half away from zero.
 pub const BELOW_HALF: f64 = 0.5 - f64::EPSILON / 4.0;
 
-/// Portable implementation.
+/// Portable implementation of a vector of sixteen int32.
 pub type PortableI32x16 = [i32; 16];
 
 /// Applies an expression to each lane: a loop without a closure, which stays in one function.
@@ -182,7 +182,7 @@ unsafe fn some_bytes(p: *const i8, n: usize) -> [i8; 16] {
     bytes
 }
 
-/// AVX2 implementation: two vectors.
+/// AVX2 implementation of a vector of sixteen int32: two registers.
 #[cfg(target_arch = "x86_64")]
 pub type Avx2I32x16 = [__m256i; 2];
 

@@ -17,13 +17,13 @@ pub mod requantize_f32;
 pub mod requantize_ref;
 pub mod windows;
 
-/// Columns per panel.
+/// Columns per panel of packed int8 weights.
 pub const COLUMNS: usize = 32;
-/// Maximum rows per call.
+/// Maximum rows per call of an int8 kernel.
 pub const ROWS: usize = 32;
-/// Bytes per K step.
+/// Bytes per K step of an int8 kernel.
 pub const STEP: usize = 64;
-/// Words per K step.
+/// 32-bit words per K step of an int8 kernel.
 pub const WORDS: usize = STEP / 4;
 
 /// Operand layout of a dot-product instruction.

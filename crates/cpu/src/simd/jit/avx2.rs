@@ -10,7 +10,7 @@ use crate::simd::jit::steps::{JitStep, LoopOperand, StepArg, StepValue, StoredTy
 const NOTHING: u32 = 0x8080_8080;
 
 impl Emitter<'_> {
-    /// Emits step `i` in one copy, for one vector of the iteration.
+    /// Emits AVX2 code of step `i` in one copy of the loop body, for one vector of the iteration.
     pub fn avx2(&mut self, i: usize, copy: usize, vector: usize) {
         let reg = |v: StepValue| self.home(v, copy);
         let to = reg(StepValue(i));

@@ -7,7 +7,7 @@ use crate::simd::jit::opcodes;
 use crate::simd::jit::steps::{JitStep, StepArg, StepValue, StoredType};
 
 impl Emitter<'_> {
-    /// Emits step `i` in one copy, for one vector of the iteration.
+    /// Emits AVX-512 code of step `i` in one copy of the loop body, for one vector of the iteration.
     pub fn avx512(&mut self, i: usize, copy: usize, vector: usize) {
         let reg = |v: StepValue| self.home(v, copy);
         let to = reg(StepValue(i));

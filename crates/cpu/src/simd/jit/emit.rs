@@ -264,7 +264,7 @@ pub(crate) struct Emitter<'a> {
     pub tail: Option<u8>,
 }
 
-/// Machine code of a loop.
+/// Machine code of a JIT-compiled loop.
 pub struct MachineCode {
     pub bytes: Vec<u8>,
     /// Whether it supports any number of elements, not only multiples of the vector width.

@@ -84,12 +84,12 @@ pub struct Assembler {
 type LaneConstant = [u32; 8];
 
 impl Assembler {
-    /// Creates an assembler whose instructions broadcast constants from memory (AVX-512).
+    /// Creates an assembler that broadcasts constants from memory (AVX-512).
     pub fn filling() -> Assembler {
         Assembler { code: Vec::new(), constants: Vec::new(), copies: 1, references: Vec::new() }
     }
 
-    /// Creates an assembler whose instructions read all eight lanes of a constant (AVX2).
+    /// Creates an assembler that reads all eight lanes of a constant from memory (AVX2).
     pub fn reading() -> Assembler {
         Assembler { copies: 8, ..Assembler::filling() }
     }
@@ -272,7 +272,7 @@ impl Assembler {
         self.code.resize(self.code.len().next_multiple_of(32), 0x90);
     }
 
-    /// Returns the offset of the next instruction.
+    /// Returns the code offset of the next instruction.
     pub fn here(&self) -> usize {
         self.code.len()
     }
@@ -299,12 +299,12 @@ impl Assembler {
         self.code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
     }
 
-    /// Emits `vzeroupper; ret`.
+    /// Emits the end of the function: `vzeroupper; ret`.
     pub fn leave(&mut self) {
         self.code.extend([0xc5, 0xf8, 0x77, 0xc3]);
     }
 
-    /// Returns the code, followed by its constant pool.
+    /// Returns the machine code, followed by its constant pool.
     pub fn finish(mut self) -> Vec<u8> {
         let bytes = 4 * self.copies;
         self.code.resize(self.code.len().next_multiple_of(bytes), 0xcc);

@@ -161,7 +161,7 @@ impl StepBuilder {
         self.two(opcodes::DIVPS, top, bottom)
     }
 
-    /// Ordered for few live values, so that more copies fit the registers.
+    /// Emits tanh x, ordered for few live values, so that more copies of the loop fit the registers.
     pub fn tanh(&mut self, x: StepValue) -> StepValue {
         let size = self.abs(x);
         let twice = self.mul(size, 2.0);

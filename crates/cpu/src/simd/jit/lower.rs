@@ -10,7 +10,7 @@ use systole_compile::{Map, MapInstr, MapLoad};
 use systole_ir::op::{Binary, CompareType, Direction, Monoid, Unary};
 use systole_ir::{DType, Op, Scalar};
 
-/// How a loop reads an array of its program.
+/// How a JIT-compiled loop reads an array of its element-wise program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoadAccess {
     /// Consecutive elements.
@@ -21,7 +21,7 @@ pub enum LoadAccess {
     Constant,
 }
 
-/// What the loop does with the program's results: store or reduce.
+/// What a JIT-compiled loop does with its results: store or reduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResultSink {
     /// Stores each result as an array.
@@ -45,7 +45,8 @@ impl From<StepValue> for LaneValue {
     }
 }
 
-/// Lowers a program. Arrays are numbered: loads first, then stores. `rounds`: see [`StepBuilder::rounds`].
+/// Lowers an element-wise program to JIT steps. Arrays are numbered: loads first, then stores. `rounds`: see
+/// [`StepBuilder::rounds`].
 pub fn lower(
     map: &Map,
     access: &[LoadAccess],

@@ -30,7 +30,7 @@ use crate::simd::level::Level;
 use systole_compile::Map;
 use systole_ir::knobs;
 
-/// A program compiled to machine code.
+/// An element-wise program compiled to machine code.
 pub struct JitLoop {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     code: executable_memory::ExecutableMemory,
@@ -39,7 +39,7 @@ pub struct JitLoop {
     nanoseconds: f64,
 }
 
-/// Whether the environment variable `SYSTOLE_JIT` allows compilation.
+/// Whether the environment variable `SYSTOLE_JIT` allows JIT compilation.
 pub fn is_wanted() -> bool {
     knobs::JIT.get() != "off"
 }
@@ -61,7 +61,7 @@ impl JitLoop {
         Some(JitLoop { code, rest, nanoseconds: emit::cycles(&steps) / 2.5 })
     }
 
-    /// Runs the program on `n` elements. `arrays`: pointers to its loads, then to its results.
+    /// Runs the compiled program on `n` elements. `arrays`: pointers to its loads, then to its results.
     ///
     /// # Safety
     /// The machine has the level that the loop was compiled for. Each load has `n` elements at its address, or one if
@@ -89,7 +89,7 @@ impl Loop {
         None
     }
 
-    /// Never called: there is no such loop.
+    /// Stub for platforms without JIT: never called, because no loop is compiled there.
     ///
     /// # Safety
     /// None needed.

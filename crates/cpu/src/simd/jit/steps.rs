@@ -7,7 +7,7 @@ use crate::simd::jit::opcodes::Opcode;
 /// Accumulators of a reduction along the loop, which is then also the number of elements per iteration.
 pub const ACCUMULATORS: usize = 64;
 
-/// Instruction set of a loop.
+/// Instruction set of a JIT-compiled loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LoopIsa {
     Avx512,
@@ -68,7 +68,7 @@ impl StoredType {
     }
 }
 
-/// A vector in an array.
+/// One vector of an array that a JIT step reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoopOperand {
     /// Index of the array.
@@ -78,7 +78,7 @@ pub struct LoopOperand {
     pub around: bool,
 }
 
-/// One step: loads, arithmetic, comparisons, stores.
+/// One step of the JIT's intermediate representation: load, arithmetic, comparison or store.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum JitStep {
     Load(LoopOperand),
@@ -206,7 +206,7 @@ impl JitStep {
         matches!(self, JitStep::Compare { .. } | JitStep::Masks { .. } | JitStep::MaskNot(_))
     }
 
-    /// Whether it has no result.
+    /// Whether the step is a store, which has no result.
     pub fn is_store(&self) -> bool {
         matches!(self, JitStep::Store(..))
     }
@@ -224,7 +224,7 @@ pub mod relation {
     pub const GREATER: u8 = 0x1e;
     pub const EQUAL_OR_NAN: u8 = 0x08;
     pub const NOT_LESS: u8 = 0x15;
-    /// Relations of integers.
+    /// Relation of integers in JIT comparisons: equal.
     pub const INT_EQUAL: u8 = 0;
     pub const INT_LESS: u8 = 1;
     pub const INT_GREATER: u8 = 6;
@@ -238,7 +238,7 @@ pub mod rounding {
     pub const TO_ZERO: u8 = 11;
 }
 
-/// Builder of a list of steps. Methods append a step and return its value.
+/// Builder of a list of JIT steps. Methods append a step and return its value.
 pub struct StepBuilder {
     pub list: Vec<JitStep>,
     pub set: LoopIsa,
@@ -253,7 +253,7 @@ impl StepBuilder {
         StepValue(self.list.len() - 1)
     }
 
-    /// Returns the operand as a value.
+    /// Returns the operand as a step value.
     pub fn value(&mut self, a: StepArg) -> StepValue {
         match a {
             StepArg::Value(v) => v,

@@ -3,7 +3,7 @@
 use crate::simd::jit::steps::{ACCUMULATORS, JitStep, StepBuilder};
 use smallvec::SmallVec;
 
-/// Machine code of a loop. Arguments: pointers to the arrays, and the number of elements.
+/// Function type of a JIT-compiled loop. Arguments: pointers to the arrays, and the number of elements.
 pub type LoopFn = unsafe extern "sysv64" fn(*const *mut u8, usize);
 
 /// Bytes of an AVX2 vector.
@@ -46,7 +46,7 @@ impl LoopTail {
         LoopTail { lanes: steps.set.lanes(), parts }
     }
 
-    /// Runs the loop on `n` elements.
+    /// Runs the JIT loop on `n` elements, including a tail smaller than a vector.
     ///
     /// # Safety
     /// As for [`JitLoop::run`](super::JitLoop::run); `code` is the loop that this was made for.

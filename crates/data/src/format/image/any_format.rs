@@ -92,7 +92,7 @@ fn not_read(name: &str, bytes: &[u8]) -> Error {
     };
     Error::new(ErrorKind::Data, format!("expected a JPEG, PNG or BMP image, found {is}"))
         .at(name)
-        .because(format!("the first bytes are {:02x?}", &bytes[..bytes.len().min(8)]))
+        .because(format!("the first bytes of the file are {:02x?}", &bytes[..bytes.len().min(8)]))
         .hint(format!("{feature}open it in another program and save it as JPEG or PNG"))
 }
 

@@ -68,8 +68,8 @@ pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
         .map_err(|why| Error::new(ErrorKind::Data, "cannot read the image").at(name).because(why))
 }
 
-/// Decodes with both decoders: the baseline decoder, which returns `None` for unsupported files, and the general one.
-/// For comparison tests; [`from_bytes`] uses the first result available.
+/// Decodes a JPEG with both decoders: the baseline decoder, which returns `None` for unsupported files, and the general
+/// one. For comparison tests; [`from_bytes`] uses the first result available.
 #[doc(hidden)]
 pub fn both_decoders(bytes: &[u8]) -> (Option<Literal>, Result<Literal, String>) {
     (baseline(bytes), caught(|| general(bytes)))

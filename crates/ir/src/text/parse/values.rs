@@ -263,7 +263,8 @@ impl<'a> TokenCursor<'a> {
         Ok(word)
     }
 
-    /// Parses nested lists `[[…], […]]`, with `element` for the innermost items. All lists of one depth must have the same length.
+    /// Parses nested lists `[[…], […]]` in StableHLO text, with `element` for the innermost items. All lists of one
+    /// depth must have the same length.
     pub fn nested<W>(
         &mut self,
         depth: usize,

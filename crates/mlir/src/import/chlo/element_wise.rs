@@ -1,4 +1,4 @@
-//! Table rows of CHLO's element-wise functions, real and complex.
+//! Table of CHLO's element-wise functions, real and complex, with the import function of each.
 
 use super::{gamma, math, zeta};
 use crate::import::call::{ElementwiseFn, ImportRule, OpImport, op};

@@ -85,7 +85,7 @@ impl FeatureNetwork {
         if taken.as_ref().is_some_and(|ty| ty.shape.dims() != [h, w, c]) {
             let what = format!("the feature network does not accept images of size {h} × {w} × {c}");
             return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("train it on images of that size: --set data.image_size=[{h},{w}]")));
+                .hint(format!("train the classifier on images of that size: --set data.image_size=[{h},{w}]")));
         }
         for start in (0..count).step_by(AT_ONCE) {
             let n = AT_ONCE.min(count - start);

@@ -35,7 +35,7 @@ impl FeatureStatistics {
     pub fn new(n: usize) -> Result<FeatureStatistics> {
         if !(1..=MOST).contains(&n) {
             return Err(Error::new(ErrorKind::Config, format!("unsupported number of features: {n}"))
-                .because("the distance needs the square root of their covariance")
+                .because("the Fréchet distance needs the square root of the features' covariance")
                 .hint(format!("use 1 to {MOST} features: end the network with a global average pooling")));
         }
         Ok(FeatureStatistics { n, count: 0, mean: vec![0.0; n], products: vec![0.0; n * n] })
@@ -54,7 +54,7 @@ impl FeatureStatistics {
         }
     }
 
-    /// Number of images so far.
+    /// Number of images added so far.
     pub fn count(&self) -> u64 {
         self.count
     }

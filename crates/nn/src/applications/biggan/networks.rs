@@ -239,8 +239,8 @@ impl BigGan {
         add().name(named("add")).on(&[&h, &short])
     }
 
-    /// Builds the trained model. Its own layers are the EMA generator, which generates images; `G` and `D` are the
-    /// trainable networks.
+    /// Builds the trained BigGAN model. Its own layers are the EMA generator, which generates images; `G` and `D` are
+    /// the trainable networks.
     ///
     /// # Errors
     /// If an option is invalid.
@@ -258,12 +258,12 @@ impl BigGan {
         )
     }
 
-    /// Types of one sample of the generator's inputs: noise and class.
+    /// Types of one sample of the BigGAN generator's inputs: noise and class.
     pub fn input_types(&self) -> [TensorType; 2] {
         [TensorType::new(DType::F32, [self.noise()]), TensorType::new(DType::I32, [])]
     }
 
-    /// Types of one sample of the data: image and class.
+    /// Types of one sample of BigGAN's training data: image and class.
     pub fn data_types(&self) -> [TensorType; 2] {
         let side = self.resolution;
         [TensorType::new(DType::F32, [side, side, 3]), TensorType::new(DType::I32, [])]

@@ -7,7 +7,7 @@ use crate::setters::with_defaults;
 use serde::{Deserialize, Deserializer, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// Parametrization of weights.
+/// Parametrization of BigGAN's weights: plain or spectrally normalized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightParametrization {
     /// Spectral normalization: each kernel is divided by its largest singular value.
@@ -28,7 +28,7 @@ pub enum NormStyle {
     None,
 }
 
-/// Weight initialization.
+/// Weight initialization of BigGAN: orthogonal, normal or Glorot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Init {
     /// Orthogonal.
@@ -159,7 +159,7 @@ with_defaults! {
 const RESOLUTIONS: [usize; 4] = [32, 64, 128, 256];
 
 impl BigGan {
-    /// Rejects invalid options.
+    /// Rejects invalid BigGAN options.
     ///
     /// # Errors
     /// Names the first invalid option.
@@ -285,7 +285,7 @@ impl BigGan {
         ]
     }
 
-    /// Returns Adam optimizers for both networks.
+    /// Returns the Adam optimizers of BigGAN's generator and discriminator.
     pub fn optimizer(&self) -> Optimizer {
         let of = |rate: f64, b1: f64, b2: f64| adam(rate).betas(b1, b2).epsilon(self.adam_eps);
         of(self.G_lr, self.G_B1, self.G_B2).map_optimizer("D", of(self.D_lr, self.D_B1, self.D_B2))

@@ -110,7 +110,7 @@ impl SampleGrid {
         SampleGrid { options: options.clone(), folder: folder.into(), seed }
     }
 
-    /// Path of the final grid.
+    /// Path of the final grid of generated images.
     pub fn last(folder: &Path) -> PathBuf {
         folder.join("samples.png")
     }

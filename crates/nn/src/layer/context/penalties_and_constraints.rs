@@ -1,4 +1,4 @@
-//! Regularization penalties and weight constraints of a trace.
+//! Regularization penalties and weight constraints recorded during a layer trace.
 
 use crate::layer::constraint::Constraint;
 use systole_ir::Tensor;

@@ -1,4 +1,4 @@
-//! Quantization-aware training state of a trace.
+//! Quantization-aware training state during a layer trace.
 
 use crate::layer::fixed_point::ScaledSum;
 use crate::layer::quantizer::ScopedQuantizer;

@@ -1,4 +1,4 @@
-//! Random number state of a training step trace.
+//! Random number state while a layer's training graph is traced.
 
 use systole_ir::{Literal, Tensor};
 

@@ -1,4 +1,4 @@
-//! Metadata of values in a trace: logits, masks, additional outputs.
+//! Metadata of the values that a layer trace computes: logits, masks, additional outputs.
 
 use systole_ir::op::OptimizationBarrier;
 use systole_ir::{Tensor, ValueId};

@@ -1,4 +1,4 @@
-//! Weights of a trace: bound values, recorded specs, updates, adapters.
+//! Weights of a layer trace: bound values, recorded specs, updates, adapters.
 
 use crate::layer::adapter::Adapters;
 use crate::layer::initializer::Initializer;

@@ -29,7 +29,7 @@ fn check_sequence(class: &str, x: &Tensor) -> Result<()> {
         return Ok(());
     }
     Err(unfit(class, "sequences of at least one step [B, S, D]", x.ty())
-        .hint("put reshape([steps, features]) before it"))
+        .hint("put reshape([steps, features]) before the layer"))
 }
 
 impl Layer for ClassToken {

@@ -46,7 +46,7 @@ impl Layer for Dot {
         let built = self.check().and_then(|()| match inputs {
             [a, b] => self.product(cx, a, b),
             _ => Err(Error::new(ErrorKind::Graph, format!("Dot takes two inputs, got {}", inputs.len()))
-                .hint("call it in a functional model: dot(1).on(&[&a, &b])")),
+                .hint("call Dot in a functional model: dot(1).on(&[&a, &b])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
     }
@@ -64,7 +64,7 @@ impl Dot {
         let (i, j) = (axis_of(a, 0)?, axis_of(b, 1)?);
         if a.dim(0) != b.dim(0) || a.dim(i as isize) != b.dim(j as isize) {
             return Err(Error::new(ErrorKind::Graph, "Dot's inputs have incompatible shapes")
-                .because(format!("the first is {} (axis {i}), the second {} (axis {j})", a.ty(), b.ty()))
+                .because(format!("the first input is {} (axis {i}), the second is {} (axis {j})", a.ty(), b.ty()))
                 .hint("use equal batch sizes and equal sizes along the axes"));
         }
         let ready = |x: &Tensor, axis: usize| match self.normalize {

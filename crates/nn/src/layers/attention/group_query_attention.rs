@@ -88,7 +88,7 @@ impl Layer for GroupQueryAttention {
                 ErrorKind::Graph,
                 format!("{CLASS} takes 1 to 3 inputs, got {}", inputs.len()),
             )
-            .hint("call it in a functional model: group_query_attention(64, 8, 2).on(&[&query, &value])")),
+            .hint("call the layer in a functional model: group_query_attention(64, 8, 2).on(&[&query, &value])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
     }
@@ -102,7 +102,7 @@ impl GroupQueryAttention {
     fn attend(&self, cx: &mut Cx, query: &Tensor, value: &Tensor, key: &Tensor) -> Result<Tensor> {
         if let Some(x) = [query, value, key].into_iter().find(|x| x.rank() != 3 || x.dim(2) == 0) {
             return Err(unfit(CLASS, "sequences of features [B, S, D]", x.ty())
-                .hint("put reshape([steps, features]) before it"));
+                .hint("put reshape([steps, features]) before the layer"));
         }
         if value.dim(1) != key.dim(1) || value.dim(0) != query.dim(0) || key.dim(0) != query.dim(0) {
             let got = format!("query is {}, value {}, key {}", query.ty(), value.ty(), key.ty());

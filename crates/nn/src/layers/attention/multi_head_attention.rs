@@ -84,7 +84,7 @@ impl Layer for MultiHeadAttention {
                 ErrorKind::Graph,
                 format!("MultiHeadAttention takes 1 to 3 inputs, got {}", inputs.len()),
             )
-            .hint("call it in a functional model: multi_head_attention(8, 64).on(&[&query, &value])")),
+            .hint("call the layer in a functional model: multi_head_attention(8, 64).on(&[&query, &value])")),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
     }
@@ -157,7 +157,7 @@ impl MultiHeadAttention {
         if [query, key, value].iter().any(|x| x.rank() != 3 || cx.mask_of(x).is_some()) {
             return Err(unfit("MultiHeadAttention", "sequences [B, S, D] without masks", query.ty())
                 .because("quantization-aware training does not support masks")
-                .hint("keep the layer in float: add it to skip of quantize"));
+                .hint("keep the layer in float: add its name to skip of quantize"));
         }
         let features = self.output_shape.unwrap_or(query.dim(2));
         let q = self.project(cx, "query", query, self.key_dim)?;
@@ -189,7 +189,7 @@ impl MultiHeadAttention {
     fn place_to_go_on(&self, cx: &Cx, is_of_itself: bool) -> Result<Tensor> {
         if !(self.use_causal_mask && is_of_itself) {
             return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
-                .because("its attention looks at later positions, or at another sequence")
+                .because("the attention layer looks at later positions, or at another sequence")
                 .hint("train a model whose attention has use_causal_mask = true and one input"));
         }
         cx.decoding()
@@ -284,7 +284,7 @@ impl FoldedAxes {
         let rank = query.rank();
         if rank < 3 {
             return Err(unfit("MultiHeadAttention", "sequences of features [B, S, D]", query.ty())
-                .hint("put reshape([steps, features]) before it"));
+                .hint("put reshape([steps, features]) before the layer"));
         }
         let mut places: Vec<usize> = match axes {
             None => (1..rank - 1).collect(),

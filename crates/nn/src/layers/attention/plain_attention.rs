@@ -32,7 +32,7 @@ pub struct Attention {
     pub use_causal_mask: bool,
 }
 
-/// Score function of Attention.
+/// Score function of the layer [`Attention`]: dot product, or sum of tanh(query + key).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScoreMode {
@@ -166,7 +166,8 @@ fn check_inputs(class: &str, inputs: &[Tensor]) -> Result<()> {
     let types: Vec<String> = inputs.iter().map(|x| x.ty().to_string()).collect();
     let wrong = |what: String| {
         Err(Error::new(ErrorKind::Graph, what).because(format!("got {}", types.join(", "))).hint(
-            "call it in a functional model: attention().on(&[&query, &value]), or with a key as third input",
+            "call the layer in a functional model: attention().on(&[&query, &value]), or with a key as third \
+            input",
         ))
     };
     let (query, value) = match inputs {

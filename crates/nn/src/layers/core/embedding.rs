@@ -193,7 +193,7 @@ impl ReversibleEmbedding {
         if x.dim(-1) != self.output_dim {
             let needs = format!("integers, or vectors of its output_dim [B, …, {}]", self.output_dim);
             return Err(unfit("ReversibleEmbedding", &needs, x.ty())
-                .hint("put a dense layer with output_dim units before it"));
+                .hint("put a dense layer with output_dim units before the layer"));
         }
         let (class, x) = ("ReversibleEmbedding", cast(cx, x));
         let logits = if self.tie_weights {

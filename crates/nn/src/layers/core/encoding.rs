@@ -6,7 +6,7 @@ use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
 use systole_ir::Literal;
 
-/// Encoding of classes or bins.
+/// Encoding of classes or bins by [`CategoryEncoding`] and [`Discretization`]: indices, one-hot, multi-hot or counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputMode {

@@ -44,7 +44,7 @@ impl Layer for Masking {
         one_input(self, cx, inputs, |cx, x| {
             if x.rank() < 2 {
                 return Err(unfit("Masking", "steps of features [B, S, K]", x.ty())
-                    .hint("put reshape([steps, features]) before it"));
+                    .hint("put reshape([steps, features]) before the layer"));
             }
             let last = x.rank() - 1;
             let mask = x.not_equal(&x.scalar_like(self.mask_value).broadcast_to(x.shape())).any(&[last]);

@@ -69,7 +69,7 @@ fn check_mergeable((class, op): (&str, ElementWise), inputs: &[Tensor]) -> Resul
     if inputs.len() < 2 || (exact && inputs.len() > 2) {
         let needs = if exact { "two inputs" } else { "at least two inputs" };
         return Err(Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {}", inputs.len()))
-            .hint(format!("call it in a functional model: {}().on(&[&a, &b])", class.to_lowercase())));
+            .hint(format!("call the layer in a functional model: {}().on(&[&a, &b])", class.to_lowercase())));
     }
     let mut common = inputs[0].shape().to_vec();
     for x in &inputs[1..] {
@@ -80,7 +80,7 @@ fn check_mergeable((class, op): (&str, ElementWise), inputs: &[Tensor]) -> Resul
                 ErrorKind::Graph,
                 format!("{class} needs inputs of one shape, got {}", list_types(inputs)),
             )
-            .hint("reshape one of them, or project it with dense or a 1×1 conv2d"));
+            .hint("reshape an input, or project it with dense or a 1×1 conv2d"));
         }
         common.iter_mut().zip(x.shape().iter()).filter(|(a, _)| **a == 1).for_each(|(a, b)| *a = *b);
     }
@@ -105,7 +105,7 @@ impl Concatenate {
     fn join(&self, cx: &Cx, inputs: &[Tensor]) -> Result<Tensor> {
         let Some(first) = inputs.first() else {
             return Err(Error::new(ErrorKind::Graph, "Concatenate needs at least one input, got 0")
-                .hint("call it in a functional model: concatenate(-1).on(&[&a, &b])"));
+                .hint("call the layer in a functional model: concatenate(-1).on(&[&a, &b])"));
         };
         let axis = dim_index("Concatenate", self.axis, first)?;
         let same = |x: &Tensor| {
@@ -117,7 +117,7 @@ impl Concatenate {
                 self.axis,
                 list_types(inputs)
             );
-            return Err(Error::new(ErrorKind::Graph, what).hint("reshape them, or choose another axis"));
+            return Err(Error::new(ErrorKind::Graph, what).hint("reshape the inputs, or choose another axis"));
         }
         let one_type = inputs.iter().all(|x| x.dtype() == first.dtype());
         let cast_one = |x: &Tensor| if one_type { cast_floats(cx, x) } else { cast(cx, x) };

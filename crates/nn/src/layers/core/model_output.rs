@@ -27,7 +27,7 @@ impl Layer for ModelOutput {
                 let what = format!("cannot select output {}: the input is not the first output of a nested model, or the model has fewer outputs", self.index);
                 Error::new(ErrorKind::Graph, what)
                     .because("ModelOutput must follow a nested model with several outputs")
-                    .hint("create it with Symbol::apply_all")
+                    .hint("create the ModelOutput with Symbol::apply_all")
             }),
         }
         })

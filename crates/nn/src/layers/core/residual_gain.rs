@@ -42,7 +42,7 @@ impl Layer for ResidualGain {
         let [x, branch] = inputs else {
             let what = format!("ResidualGain takes two inputs, got {}", inputs.len());
             let e = Error::new(ErrorKind::Graph, what)
-                .hint("call it with two inputs: residual_gain().on(&[&x, &branch])");
+                .hint("call ResidualGain with two inputs: residual_gain().on(&[&x, &branch])");
             return refuse(cx, inputs, e);
         };
         if x.shape() != branch.shape() || x.rank() == 0 {

@@ -41,8 +41,8 @@ impl GroupNormalization {
         if groups == 0 || features == 0 || !features.is_multiple_of(groups) {
             let needs = format!("a number of features divisible by {groups} groups");
             return Err(unfit("GroupNormalization", &needs, x.ty())
-                .because(format!("it has {features} features along axis {}", self.axis))
-                .hint("choose groups that divide the features; −1 makes one group per feature"));
+                .because(format!("the input has {features} features along axis {}", self.axis))
+                .hint("choose a number of groups that divides the features; −1 makes one group per feature"));
         }
         Ok(groups)
     }

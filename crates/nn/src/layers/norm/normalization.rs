@@ -276,7 +276,7 @@ impl LayerNormOps<'_> {
 pub(in crate::layers) fn feature_dim(class: &str, axis: i64, x: &Tensor) -> Result<usize> {
     match dim_index(class, axis, x)? {
         0 => Err(unfit(class, "a feature dimension after the batch [B, …]", x.ty())
-            .because(format!("its axis {axis} is the batch"))
+            .because(format!("the layer's axis {axis} is the batch dimension"))
             .hint("choose another axis; −1 is the last")),
         d => Ok(d),
     }

@@ -20,7 +20,7 @@ pub struct Dropout {
     pub noise_shape: Option<NoiseShape>,
 }
 
-/// Shape of a dropout mask; 0 stands for the input's size.
+/// Shape of a dropout mask; 0 stands for the size of the layer's input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<Option<usize>>")]
 pub struct NoiseShape(Vec<usize>);
@@ -41,7 +41,7 @@ impl NoiseShape {
             self.0.len() == x.rank() && x.shape().dims().iter().zip(&drawn).all(|(is, n)| *n == 1 || n == is);
         if !fits {
             let needs = format!("an input that matches its noise_shape {:?}", self.0);
-            return Err(unfit("Dropout", &needs, x.ty()).hint("use the input's size, 0 for it, or 1"));
+            return Err(unfit("Dropout", &needs, x.ty()).hint("set each entry of noise_shape to the input's size, 0 for the input's size, or 1"));
         }
         let dims: Vec<usize> = (0..x.rank()).collect();
         Ok(kept(cx, &drawn, rate).map(|kept| kept.broadcast_in_dim(x.shape(), &dims)))

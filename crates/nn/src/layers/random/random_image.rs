@@ -503,14 +503,14 @@ setters!(LayerSpec:
 );
 
 impl LayerSpec {
-    /// Zoom range in width of RandomZoom, if it differs from the height.
+    /// Sets the zoom range in width of RandomZoom, if it differs from the height.
     #[track_caller]
     pub fn width_factor(self, factor: impl Into<FactorRange>) -> LayerSpec {
         let FactorRange(both) = factor.into();
         self.set("width_factor", serde_json::json!(both))
     }
 
-    /// Minimum and maximum pixel value for RandomBrightness and RandomContrast.
+    /// Sets the minimum and maximum pixel value for RandomBrightness and RandomContrast.
     #[track_caller]
     pub fn value_range(self, (least, most): (f64, f64)) -> LayerSpec {
         self.set("value_range", serde_json::json!([least, most]))

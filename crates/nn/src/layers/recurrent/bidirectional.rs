@@ -108,7 +108,7 @@ impl Layer for Bidirectional {
             if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
                 let needs = "sequences of at least one step and feature [B, S, K]";
                 return Err(unfit("Bidirectional", needs, x.ty())
-                    .hint("put reshape([steps, features]) or an embedding before it"));
+                    .hint("put reshape([steps, features]) or an embedding before the layer"));
             }
             // As in Keras, both directions output 0 at masked steps.
             let zeroed = |spec: LayerSpec| {
@@ -176,7 +176,7 @@ setters!(LayerSpec:
 );
 
 impl LayerSpec {
-    /// Layer of Bidirectional's backward direction; it must have `go_backwards`.
+    /// Sets the layer of Bidirectional's backward direction; it must have `go_backwards`.
     #[track_caller]
     pub fn backward_layer(self, layer: impl Into<LayerSpec>) -> LayerSpec {
         let layer = layer.into();

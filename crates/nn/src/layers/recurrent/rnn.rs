@@ -210,11 +210,11 @@ impl Recurrence {
     fn inputs(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
         if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
             return Err(unfit(self.class, "sequences of at least one step and feature [B, S, K]", x.ty())
-                .hint("put reshape([steps, features]) or an embedding before it"));
+                .hint("put reshape([steps, features]) or an embedding before the layer"));
         }
         if cx.decoding().is_some() && (self.go_backwards || !self.return_sequences) {
             return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
-                .because("its recurrent layer does not output one state per token in token order")
+                .because("the recurrent layer does not output one state per token in token order")
                 .hint(
                     "train a model whose recurrent layers have return_sequences = true and go_backwards = false",
                 ));

@@ -28,11 +28,11 @@ impl TimeDistributed {
         one_input(self, cx, inputs, |cx, x| {
             let [batch, steps, rest @ ..] = x.shape().dims() else {
                 return Err(unfit("TimeDistributed", "sequences [B, S, …]", x.ty())
-                    .hint("put reshape([steps, features]) before it"));
+                    .hint("put reshape([steps, features]) before the layer"));
             };
             if rest.is_empty() || *steps == 0 {
                 return Err(unfit("TimeDistributed", "at least one step with features [B, S, …]", x.ty())
-                    .hint("put reshape([steps, features]) before it"));
+                    .hint("put reshape([steps, features]) before the layer"));
             }
             let inner = self.layer.of("TimeDistributed")?.clone().trainable(trains);
             let all = x.reshape([&[batch * steps], rest].concat());

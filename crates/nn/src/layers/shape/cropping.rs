@@ -47,7 +47,7 @@ fn crop(class: &str, x: &Tensor, edges: &[[usize; 2]]) -> Result<Tensor> {
             Some(gone) if gone < n => Ok(x.slice_dim(i + 1, *before, n - after)),
             _ => {
                 Err(unfit(class, &format!("a size above {before} + {after} in dimension {}", i + 1), x.ty())
-                    .hint("crop less, or check the layers before it"))
+                    .hint("crop less, or check the preceding layers"))
             }
         }
     })

@@ -76,7 +76,7 @@ impl Layer for RepeatVector {
         one_input(self, cx, inputs, |cx, x| {
             if x.rank() != 2 {
                 return Err(unfit("RepeatVector", "one vector per sample [B, C]", x.ty())
-                    .hint("put flatten() or a global pooling before it"));
+                    .hint("put flatten() or a global pooling before the layer"));
             }
             let shape = [x.dim(0), self.n, x.dim(1)];
             sized("RepeatVector", "output", &shape)?;

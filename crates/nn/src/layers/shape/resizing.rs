@@ -41,7 +41,7 @@ impl Arguments for Resizing {
         if self.crop_to_aspect_ratio && self.pad_to_aspect_ratio {
             let what =
                 "Resizing has both crop_to_aspect_ratio and pad_to_aspect_ratio: they exclude each other";
-            return Err(Error::new(ErrorKind::Config, what).hint("leave one of them out"));
+            return Err(Error::new(ErrorKind::Config, what).hint("set only one of the two options"));
         }
         Ok(())
     }

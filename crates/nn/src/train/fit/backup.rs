@@ -89,7 +89,7 @@ impl FitRun {
                 ErrorKind::Config,
                 "val_check_interval cannot be a time with several hosts",
             )
-            .because("their clocks cannot agree on a step")
+            .because("the clocks of the hosts cannot agree on a step")
             .hint("give a number of batches: val_check_interval = 100"));
         }
         let place =

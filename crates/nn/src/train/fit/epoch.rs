@@ -1,4 +1,4 @@
-//! Epoch and step loop of `fit`.
+//! Runs the epoch and step loop of `fit`.
 
 use super::options::{Fit, steps_in};
 use super::run::{FitRun, out_of_data};

@@ -1,4 +1,4 @@
-//! Calls the callbacks of a `fit` run, and reports notes.
+//! Calls the callbacks of a `fit` run, and shows notes to the user.
 
 use super::run::FitRun;
 use crate::callback::progress::{ProgressEvent, report};

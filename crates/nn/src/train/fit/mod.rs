@@ -24,7 +24,7 @@ use systole_ir::{Error, ErrorKind, Result};
 const MEASURED: u32 = 16;
 
 impl Model {
-    /// Trains on `data`, batches of samples with a `label` field.
+    /// Trains the model on `data`, batches of samples with a `label` field.
     ///
     /// With `steps_per_epoch` one pass over `data` continues across epochs (use `repeat`); otherwise each epoch is one
     /// pass, reshuffled.

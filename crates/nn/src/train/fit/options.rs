@@ -164,7 +164,7 @@ impl Fit {
         if n == 0 {
             let what = format!("{name} leaves no batch to train on");
             return Err(
-                Error::new(ErrorKind::Config, what).hint("use 1 for one batch, or 1.0 for all batches")
+                Error::new(ErrorKind::Config, what).hint("use 1 for one batch of the epoch, or 1.0 for all batches")
             );
         }
         // An epoch with a fixed number of steps continues in the data where the previous one ended.

@@ -5,7 +5,8 @@ use crate::graph::rewrite::Rewriter;
 use systole_ir::op::{Convolution, Pad, Reverse};
 use systole_ir::{Node, Op, ValueId};
 
-/// A reversed kernel becomes `window_reversal`; zeros padded around the input become the convolution's padding.
+/// Folds a convolution's `reverse` and `pad`: a reversed kernel becomes `window_reversal`, zeros around the input
+/// become padding.
 pub fn run(g: &mut Rewriter, c: &Convolution, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     let (mut op, mut x, mut kernel) = (c.clone(), inputs[0], inputs[1]);
     if let Op::Reverse(r) = &g.node(kernel).op

@@ -19,7 +19,7 @@ use systole_ir::op::{
 };
 use systole_ir::{DType, Dims, Graph, Node, Op, Scalar, ValueId};
 
-/// Entry point of the pass.
+/// Runs algebraic simplification.
 pub fn run(graph: &Graph) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         if matches!(&node.op, Op::OptimizationBarrier(b) if b.stop_gradient) {

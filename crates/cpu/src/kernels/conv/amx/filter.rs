@@ -16,7 +16,7 @@ use std::ops::Range;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, TensorType};
 
-/// Elements of a K chunk: 16 words of two bf16.
+/// Elements of a K chunk of AMX tiles: 16 words of two bf16.
 pub const CHUNK: usize = 2 * LANES;
 /// Bytes of the packed filter that one task reads for each of its row tiles: they stay in L2.
 const KERNEL: usize = 768 << 10;
@@ -40,7 +40,7 @@ impl FilterStrides {
     }
 }
 
-/// Filter taps of a phase.
+/// Filter taps of a phase of a dilated convolution.
 pub struct PhaseTaps {
     /// Start of each run in the filter, in elements.
     at: Vec<usize>,
@@ -123,7 +123,7 @@ impl AmxFilter {
         taps.packed + panel * taps.panel(COLUMNS)
     }
 
-    /// Packs the filter.
+    /// Packs the convolution filter for AMX.
     ///
     /// # Safety
     /// `kernel` has the layout that this filter was created for; `packed` has room for `bytes` bytes.

@@ -198,7 +198,7 @@ struct StripPhase<'a> {
     statistics: Ptr,
 }
 
-/// Returns the staged axes of the input with their phases.
+/// Returns the staged axes of a convolution's input with their phases.
 pub fn axes(
     c: &Convolution,
     x: &TensorType,
@@ -235,7 +235,7 @@ fn stage(
 }
 
 impl AmxForward {
-    /// Creates the kernel for bf16 layers on machines with AMX.
+    /// Creates the AMX convolution kernel, for bf16 layers on machines with AMX.
     pub fn new(
         c: &Convolution,
         bias: bool,

@@ -143,7 +143,7 @@ impl TileLoop for InterleavePlanes {
 type TransposeFn = unsafe fn(*const f32, *const *mut f32, [usize; 2], bool);
 
 impl AmxKernelGradient {
-    /// Creates the kernel for bf16 layers on machines with AMX.
+    /// Creates the AMX filter-gradient kernel, for bf16 layers on machines with AMX.
     pub fn new(
         c: &Convolution,
         types: [&TensorType; 3],
@@ -561,7 +561,7 @@ mod avx512 {
     use crate::simd::pack::avx512::transposed_words;
     use std::arch::x86_64::*;
 
-    /// Transposes in blocks of 16 by 16 with AVX-512.
+    /// Transposes an f32 matrix in blocks of 16 by 16 with AVX-512.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub unsafe fn transpose(square: *const f32, to: *const *mut f32, [rows, columns]: [usize; 2], add: bool) {
         for i in (0..rows).step_by(LANES) {

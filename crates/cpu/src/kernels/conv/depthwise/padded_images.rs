@@ -64,7 +64,7 @@ impl PaddedImages {
         self.widen.is_none() && self.runs == [[0, 0]] && [self.run, self.own] == [self.elements; 2]
     }
 
-    /// Bytes of a padded image; 0 if images are read in place.
+    /// Bytes of a zero-padded image; 0 if images are read in place.
     pub fn bytes(&self) -> usize {
         if self.is_in_place() { 0 } else { (self.elements * 4).next_multiple_of(64) }
     }

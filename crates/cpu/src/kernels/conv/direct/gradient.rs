@@ -85,7 +85,8 @@ fn cut(staging: &Staging, size: usize, panels: usize) -> (usize, usize) {
 }
 
 impl DirectKernelGradient {
-    /// Creates the kernel. `target.winograd` permits multiplying zeros by elements that the definition does not use.
+    /// Creates the direct filter-gradient kernel. `target.winograd` permits multiplying zeros by elements that the
+    /// definition does not use.
     pub fn new(
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],

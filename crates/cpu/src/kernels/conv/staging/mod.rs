@@ -262,12 +262,12 @@ impl Staging {
         self.image = stride;
     }
 
-    /// Number of strips.
+    /// Number of pixel strips of the staged input.
     pub fn strips(&self) -> usize {
         self.batch.div_ceil(self.images) * self.axes[0].count.div_ceil(self.rows)
     }
 
-    /// Number of images.
+    /// Number of images of the staged input.
     pub fn batch(&self) -> usize {
         self.batch
     }
@@ -277,7 +277,7 @@ impl Staging {
         (0..self.axes[0].count.div_ceil(self.rows)).map(|i| self.strip(i))
     }
 
-    /// Returns strip `i`.
+    /// Returns pixel strip `i`.
     pub fn strip(&self, i: usize) -> PixelStrip {
         let per_image = self.axes[0].count.div_ceil(self.rows);
         let (image, row) = (i / per_image * self.images, i % per_image * self.rows);
@@ -289,7 +289,7 @@ impl Staging {
         }
     }
 
-    /// Number of elements of the whole input.
+    /// Number of elements of the whole convolution input.
     pub fn input(&self) -> usize {
         self.batch * self.own_image
     }
@@ -304,7 +304,7 @@ impl Staging {
         (strip.images - 1) * self.image + self.axes[0].extent(strip.rows) * self.strides[0]
     }
 
-    /// Bytes of a staged element.
+    /// Bytes of a staged element of the convolution input.
     pub fn size(&self) -> usize {
         self.staged
     }
@@ -314,7 +314,7 @@ impl Staging {
         &self.axes
     }
 
-    /// Images of a full strip, and pixel rows of each image.
+    /// Returns the images of a full strip, and the pixel rows of each image.
     pub fn most(&self) -> (usize, usize) {
         (self.images, self.rows)
     }
@@ -471,7 +471,7 @@ impl SoftwarePrefetch {
         SoftwarePrefetch { left, each }
     }
 
-    /// Returns a prefetch of nothing.
+    /// Returns a prefetch plan without any memory to prefetch.
     pub fn none() -> SoftwarePrefetch {
         SoftwarePrefetch { left: [(std::ptr::null(), 0); 2], each: 0 }
     }

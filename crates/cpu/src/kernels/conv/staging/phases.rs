@@ -15,7 +15,7 @@ pub struct AxisPhase {
     pub count: usize,
 }
 
-/// Returns the staged axis of dimension `i` and its phases.
+/// Returns the staged axis of dimension `i` of a dilated convolution, and its phases.
 ///
 /// Phase `p` of `n` has the outputs `p`, `p + n`, `p + 2n`, … `size`, `window` and `out` are the elements of input,
 /// filter and output.
@@ -50,7 +50,7 @@ pub fn axis(
     (axis, all.iter().enumerate().map(phase).collect())
 }
 
-/// Returns all combinations of one phase per dimension.
+/// Returns all combinations of one dilation phase per dimension.
 pub fn choices(counts: &[usize]) -> Vec<SmallVec<[usize; 3]>> {
     let mut all = vec![SmallVec::new()];
     for &count in counts {

@@ -69,7 +69,7 @@ unsafe fn columns<const W: usize>(part: &PixelRows, from: usize) {
     }
 }
 
-/// Computes sums and squared deviations of the `features` features of each image.
+/// Computes each image's sums and squared deviations of the `features` features of a convolution's result.
 pub struct BatchStatistics {
     features: usize,
     /// Pixels of each part of an image.

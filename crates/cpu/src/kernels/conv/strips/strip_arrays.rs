@@ -10,9 +10,9 @@ use systole_ir::{DType, TensorType};
 /// Accumulators that one call rounds and stores: they stay in L1.
 const TOGETHER: usize = 1024;
 
-/// Reason for kernels of layers to reject a convolution.
+/// Reason why a layer's convolution kernel rejects a convolution: groups, or arrays that are not channels-last.
 pub const NO_LAYER: &str = "it has groups, or its arrays are not channels-last";
-/// Reason for kernels of filter gradients to reject a convolution.
+/// Reason why a filter-gradient kernel rejects a convolution.
 pub const NO_GRADIENT: &str =
     "not the kernel gradient of a convolution with one group as autodiff creates it";
 

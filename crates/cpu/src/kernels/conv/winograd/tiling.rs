@@ -7,10 +7,10 @@ use crate::simd::level::CompileTarget;
 use crate::simd::winograd::COMPONENTS;
 use systole_ir::TensorType;
 
-/// Reasons for the Winograd kernels to reject a convolution.
+/// Reason why the Winograd kernels reject a convolution: its window is not 3×3 with unit strides.
 pub const NO_WINDOW: &str = "its window is not 3×3 with unit strides and dilations: F(2×2, 3×3) has no tiles for other \
                              windows, which would need separate transforms";
-/// Reason to reject a convolution for which Winograd is slower.
+/// Reason why the Winograd kernels reject a convolution for which Winograd is slower.
 pub const NO_GAIN: &str = "the transforms cost more than the products that they save";
 
 /// Rejects convolutions if Winograd is disabled (option winograd, SYSTOLE_WINOGRAD), or if pairs of bf16 are faster at
@@ -84,6 +84,6 @@ pub fn padded(channels: usize) -> usize {
     channels.next_multiple_of(16) + 16
 }
 
-/// Padding elements between the arrays of two components. Without them, the same element of all components could map to
-/// one cache set.
+/// Padding elements between the arrays of two Winograd components. Without them, the same element of all components
+/// could map to one cache set.
 pub const APART: usize = 16;

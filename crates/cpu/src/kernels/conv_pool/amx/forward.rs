@@ -64,7 +64,7 @@ pub struct AmxConvPool {
 }
 
 impl AmxConvPool {
-    /// Creates the kernel and its vector fallback.
+    /// Creates the AMX kernel of a pooled convolution and its vector fallback.
     pub fn new(p: &PooledConvolution<'_>) -> SelectResult<AmxConvPool> {
         let &PooledConvolution { c, pool, inputs, of_product, y, target, .. } = p;
         let (x, k, level) = (&inputs[0], &inputs[1], target.level.vectors());

@@ -90,7 +90,7 @@ fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> SelectResu
 }
 
 impl AmxConvPoolGradient {
-    /// Creates the kernel and its vector fallback for inputs that are not finite.
+    /// Creates the AMX gradient kernel of a pooled convolution, and its vector fallback for inputs that are not finite.
     pub fn new(p: &Problem<'_>) -> SelectResult<AmxConvPoolGradient> {
         let g = fused_gradient(p)?;
         let (step, level) = (p.step, p.target.level.vectors());

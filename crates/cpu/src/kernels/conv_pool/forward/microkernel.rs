@@ -258,9 +258,9 @@ macro_rules! each_cell {
     };
 }
 
-/// Type and rounding of results, as a const parameter.
+/// Type and rounding of a pooled convolution's results, as a const parameter.
 pub type ResultRounding = u8;
-/// f32 results. Accumulators start with the bias.
+/// Result type f32 of a pooled convolution. Accumulators start with the bias.
 pub const WIDE: ResultRounding = 0;
 /// bf16 results. Each pixel is rounded to bf16 before and after the bias is added.
 const ROUNDED: ResultRounding = 1;
@@ -645,7 +645,8 @@ pub fn windows_shape(level: Level, stored: MicrokernelTypes) -> WindowKernels {
 }
 
 impl WindowKernels {
-    /// Returns the filters per panel for `features` filters: as few panels as possible, of about the same width.
+    /// Returns how many filters each panel has for `features` filters: as few panels as possible, of about the same
+    /// width.
     pub fn panel(&self, features: usize) -> usize {
         let vectors = features.div_ceil(self.lanes).max(1);
         vectors.div_ceil(vectors.div_ceil(self.kernels.len())) * self.lanes

@@ -53,7 +53,7 @@ struct PreparedOperands {
 // SAFETY: threads only read through the pointers, while `run` waits for them.
 unsafe impl Sync for PreparedOperands {}
 
-/// Vector kernel of a pooled convolution. Inputs and results are those of [`PooledConvolution`].
+/// Vector (SIMD) kernel of a pooled convolution. Inputs and results are those of [`PooledConvolution`].
 pub struct VectorConvPool {
     input: PaddedConvInput,
     pool: MaxPoolArgmax,
@@ -115,7 +115,7 @@ enum RowMethod {
     Rows { run: IndirectKernel, rows: usize, narrow: Option<TileFn>, pool: TileFn },
 }
 
-/// Method that a candidate requests.
+/// Method of a pooled convolution that a kernel candidate requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum RequestedMethod {
     /// Windows in registers, by Winograd.

@@ -20,7 +20,7 @@ const MOST_ELEMENTS: usize = 64;
 const SEEN: usize = 8;
 /// Maximum elements of a pooling window: offsets of the argmax are looked up in a vector of four.
 const WINDOW_ELEMENTS: usize = 4;
-/// Images whose gradients of one window are computed at a time.
+/// Number of images whose gradients of one window are computed together.
 pub const AT_A_TIME: usize = 4;
 /// Maximum number of taps for which the accumulators of two vectors of filters fit the registers.
 const MOST_OF_TWO: usize = 9;
@@ -331,7 +331,7 @@ impl Im2col {
         })
     }
 
-    /// Elements of a patch.
+    /// Elements of an im2col patch.
     pub fn patch_elements(&self) -> usize {
         self.patch
     }
@@ -341,7 +341,7 @@ impl Im2col {
         ((self.windows.len() + 1) * self.patch).next_multiple_of(LANES)
     }
 
-    /// Copies an image to patches.
+    /// Copies an image to im2col patches.
     ///
     /// # Safety
     /// `x` is an image, and `to` has room for [`table`](Im2col::table) elements.

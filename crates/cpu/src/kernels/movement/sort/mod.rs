@@ -39,13 +39,13 @@ struct SortLine {
 }
 
 impl SortKernel {
-    /// Creates a sort of whole lines.
+    /// Creates a kernel that sorts whole lines.
     pub fn new(op: &Sort, step: &Step) -> SortKernel {
         let count = step.input_types[0].shape[op.dim];
         SortKernel::of_first(op, count, (0..step.input_types.len()).collect(), step)
     }
 
-    /// Creates a top-k: the first elements of sorted lines.
+    /// Creates a top-k kernel: the first elements of sorted lines.
     pub fn top_k(t: &TopK, step: &Step) -> SortKernel {
         SortKernel::of_first(&t.sort, t.k, t.of.clone(), step)
     }

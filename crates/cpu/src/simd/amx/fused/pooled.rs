@@ -39,7 +39,7 @@ pub unsafe fn pack(k: usize, features: usize, at: impl Fn(usize, usize) -> u16, 
     }
 }
 
-/// Arguments of one row of windows.
+/// Arguments of the AMX convolution with pooling: one row of windows.
 pub struct PooledConvRow {
     /// Input of the first window's upper left and lower left pixel.
     pub lines: [*const u16; 2],

@@ -9,7 +9,7 @@ use crate::simd::amx::fused::vectors::FusedVectors;
 use crate::simd::amx::tile::{LANES, LINE, TileShape, TileUnit, WIDTH};
 use std::mem::MaybeUninit;
 
-/// Maximum positions per window.
+/// Maximum positions per pooling window.
 pub const PLACES: usize = 16;
 /// Elements of `sums` per call: tiles of [`LANES`] features by as many taps.
 pub const SUMS: usize = TILES * TILE;
@@ -21,7 +21,7 @@ const TILE: usize = LANES * LANES;
 /// Two bf16 ones: the input of the bias, which is an additional tap.
 const ONES: u32 = 0x3f80_3f80;
 
-/// Arguments: windows `[images, rows, windows]`. Strides are in elements.
+/// Arguments of the AMX gradient of a pooled convolution: windows `[images, rows, windows]`. Strides are in elements.
 pub struct TileGradientArgs<'a> {
     pub images: usize,
     pub rows: usize,
@@ -50,7 +50,7 @@ pub struct TileGradientArgs<'a> {
     pub sums: *mut f32,
 }
 
-/// Returns the elements read after a row of windows with this stride.
+/// Returns the number of elements that are read after a row of windows with this stride.
 pub fn slack(step: usize) -> usize {
     LANES * step.max(2) + 2
 }

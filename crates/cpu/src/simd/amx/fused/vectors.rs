@@ -36,7 +36,7 @@ pub unsafe trait FusedVectors: 'static {
 /// Elements between a vector of a tile and the same row of the next tile.
 const TILE: usize = LANES * LANES;
 
-/// Scalar implementation.
+/// Scalar implementation of the vector operations of fused AMX kernels.
 #[cfg_attr(not(test), expect(dead_code, reason = "used with emulated units only"))]
 pub struct ScalarVectors;
 

@@ -32,7 +32,7 @@ struct JpegComponent {
 }
 
 impl JpegFrame<'_> {
-    /// Parses the headers. `None`: the general decoder is needed.
+    /// Parses the headers of a baseline JPEG. `None`: the general decoder is needed.
     pub fn of(bytes: &[u8]) -> Option<JpegFrame<'_>> {
         let mut frame = JpegFrame {
             width: 0,
@@ -151,7 +151,7 @@ impl JpegFrame<'_> {
         Some(())
     }
 
-    /// Number of channels: 1 (grayscale) or 3 (RGB).
+    /// Number of channels of the JPEG: 1 (grayscale) or 3 (RGB).
     pub fn channels(&self) -> usize {
         self.components.len()
     }
@@ -165,7 +165,7 @@ impl JpegFrame<'_> {
         self.components.iter().enumerate().flat_map(of).collect()
     }
 
-    /// Writes the pixels to `out`, which has `height · width · channels` bytes. `None`: the data is invalid.
+    /// Decodes the JPEG's pixels into `out`, which has `height · width · channels` bytes. `None`: the data is invalid.
     pub fn decode(&self, out: &mut [u8]) -> Option<()> {
         let (bytes, stretches) = stretches(self.data)?;
         let unit = self.components.first()?;

@@ -261,7 +261,7 @@ pub(super) struct HuffmanBitReader<'a> {
 }
 
 impl<'a> HuffmanBitReader<'a> {
-    /// Creates a reader; `bytes` ends with [`SLACK`] padding bytes.
+    /// Creates a bit reader of a JPEG scan; `bytes` ends with [`SLACK`] padding bytes.
     pub fn new(bytes: &'a [u8]) -> HuffmanBitReader<'a> {
         HuffmanBitReader { bytes, at: 0, held: 0, count: 0 }
     }
@@ -282,7 +282,7 @@ impl<'a> HuffmanBitReader<'a> {
         self.count -= n;
     }
 
-    /// Whether all bytes were consumed and none was read past the end.
+    /// Whether all bytes of the scan were consumed and none was read past the end.
     pub fn is_used_up(&self) -> bool {
         let (used, there) =
             (8 * self.at as isize - self.count as isize, 8 * (self.bytes.len() - SLACK) as isize);
