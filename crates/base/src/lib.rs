@@ -19,13 +19,10 @@ pub use half::{bf16, f16};
 pub use literal::{Literal, LiteralBuilder};
 pub use shape::{Dims, Shape, TensorType};
 
-/// Declares deprecated aliases of renamed types: `renamed! { Old => New }`.
-#[doc(hidden)]
+#[doc(hidden)] // Deprecated aliases of renamed types: `renamed! { Old => New }`.
 #[macro_export]
 macro_rules! renamed {
-    ($($old:ident => $new:ident),* $(,)?) => {$(
-        #[doc(hidden)]
-        #[deprecated = "the type is renamed: this alias stands for its new name"]
-        pub type $old = $new;
-    )*};
+    ($($old:ident => $new:ident),* $(,)?) => {
+        $(#[doc(hidden)] #[deprecated = "the type has a new name: see this alias"] pub type $old = $new;)*
+    };
 }

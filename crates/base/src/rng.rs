@@ -128,5 +128,4 @@ impl RandomStream {
     }
 }
 
-// Names of the previous version.
 crate::renamed! { Stream => RandomStream }

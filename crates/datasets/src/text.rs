@@ -54,7 +54,8 @@ impl TextTokenizer {
             let part = |from: usize| {
                 let part = tokens.get(from..from + length).ok_or_else(|| {
                     let what = format!("tokens {from} to {} are beyond the end of the text", from + length);
-                    Error::new(ErrorKind::Data, what).because(format!("the text file has {} tokens", tokens.len()))
+                    Error::new(ErrorKind::Data, what)
+                        .because(format!("the text file has {} tokens", tokens.len()))
                 })?;
                 Literal::from_slice([length], part)
             };

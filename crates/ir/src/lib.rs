@@ -38,5 +38,4 @@ pub use systole_base::{
     TensorType, bf16, bug, f16, knobs, rng, user_line,
 };
 
-// Names of the previous version.
 systole_base::renamed! { Loc => SourceLoc, Spread => Shardings }

@@ -577,7 +577,15 @@ fn a_program_that_needs_more_memory_than_there_is_is_refused_with_what_takes_it(
     ];
     for (file, device, needs) in cases {
         let done = f.run(&["run", file, "--random", "0", "--device", device]);
-        done.fails(1, &[needs, "are free", "the largest arrays of the program: f32[1099511627776] (4194304 MiB)", "try: "]);
+        done.fails(
+            1,
+            &[
+                needs,
+                "are free",
+                "the largest arrays of the program: f32[1099511627776] (4194304 MiB)",
+                "try: ",
+            ],
+        );
     }
 }
 

@@ -68,7 +68,11 @@ fn a_table_has_the_rate_looked_for_before_the_first_step() {
         f.run(&[&args[..], &TINY, &table, more].concat())
     };
     let first = train("run", &["--json"]).ok();
-    assert!(first.err.contains("Learning rate: ") && first.err.contains("suggestion `steep`"), "{}", first.err);
+    assert!(
+        first.err.contains("Learning rate: ") && first.err.contains("suggestion `steep`"),
+        "{}",
+        first.err
+    );
     let record = std::fs::read_to_string(f.path("run/run.json")).unwrap();
     let record: serde_json::Value = serde_json::from_str(&record).unwrap();
     assert_eq!(record["config"]["optimizer"]["learning_rate"], steep);

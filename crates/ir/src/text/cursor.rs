@@ -249,8 +249,5 @@ impl<'a> TextReader<'a> for TokenCursor<'a> {
     }
 }
 
-// Names of the previous version.
 #[doc(hidden)]
-pub use self::TextReader as Reader;
-#[doc(hidden)]
-pub use self::TokenCursor as Cursor;
+pub use self::{TextReader as Reader, TokenCursor as Cursor};

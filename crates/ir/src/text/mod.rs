@@ -29,5 +29,4 @@ pub use lexer::Token;
 pub use parse::{StableHloProgram, parse, parse_program};
 pub use print::{print, print_annotated, print_program};
 
-// Names of the previous version.
 systole_base::renamed! { Program => StableHloProgram }

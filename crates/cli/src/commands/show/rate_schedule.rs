@@ -126,8 +126,10 @@ fn steps_of(target: &CommandTarget, args: &ScheduleArgs<'_>, model: &Model) -> R
         None => config.load_data(|dir| dir)?.train_len.div_ceil(config.fit.batch_size),
     } as u64;
     match each * epochs {
-        0 => Err(Error::new(ErrorKind::Config, format!("the run of {} has {} steps", args.target, grouped(0)))
-            .hint("pass --steps N")),
+        0 => {
+            Err(Error::new(ErrorKind::Config, format!("the run of {} has {} steps", args.target, grouped(0)))
+                .hint("pass --steps N"))
+        }
         steps => Ok((steps, each)),
     }
 }
