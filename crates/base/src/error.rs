@@ -52,7 +52,7 @@ struct ErrorInner {
 }
 
 impl Error {
-    /// Creates an error from its message.
+    /// Creates an error of a category from its message.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Error {
         Error(Box::new(ErrorInner { kind, what: what.into(), place: vec![], why: vec![], hint: None }))
     }
@@ -67,13 +67,13 @@ impl Error {
         }
     }
 
-    /// Adds a location: a file and offset, a layer, an argument. Later calls add outer locations.
+    /// Adds a location to the error: a file and offset, a layer, an argument. Later calls add outer locations.
     pub fn at(mut self, place: impl Into<String>) -> Error {
         self.0.place.push(place.into());
         self
     }
 
-    /// Adds a cause.
+    /// Adds a cause to the error.
     pub fn because(mut self, why: impl Into<String>) -> Error {
         self.0.why.push(why.into());
         self
@@ -85,27 +85,27 @@ impl Error {
         self
     }
 
-    /// Error category.
+    /// Returns the error's category.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The message: what went wrong, in one line.
+    /// Returns the error's message: what went wrong, in one line.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// Locations, innermost first.
+    /// Returns the error's locations, innermost first.
     pub fn places(&self) -> &[String] {
         &self.0.place
     }
 
-    /// Causes, innermost first.
+    /// Returns the error's causes, innermost first.
     pub fn reasons(&self) -> &[String] {
         &self.0.why
     }
 
-    /// The hint: what to try.
+    /// Returns the error's hint: what to try.
     pub fn hint_text(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }

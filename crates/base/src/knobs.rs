@@ -5,7 +5,7 @@ use crate::{Error, ErrorKind, Result};
 use std::env;
 use std::sync::{Mutex, PoisonError};
 
-/// Declaration of an environment variable.
+/// Declaration of an environment variable: name, type, default and description.
 #[derive(Clone, Copy, Debug)]
 pub struct EnvVar {
     /// Name of the environment variable.
@@ -147,7 +147,7 @@ impl EnvVar {
         env::var(self.name).ok().filter(|v| !v.is_empty()).unwrap_or_else(|| self.default.to_string())
     }
 
-    /// Whether an `on`/`off` variable is `on`.
+    /// Whether the environment variable, an `on`/`off` switch, is `on`.
     ///
     /// # Errors
     /// If the value is neither `on` nor `off`.

@@ -84,29 +84,29 @@ impl Literal {
         Ok(out)
     }
 
-    /// Element type and shape.
+    /// Element type and shape of the array.
     #[inline]
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    /// Element type.
+    /// Element type of the array.
     pub fn dtype(&self) -> DType {
         self.ty.dtype
     }
 
-    /// Shape.
+    /// Shape of the array.
     pub fn shape(&self) -> &Shape {
         &self.ty.shape
     }
 
-    /// The raw bytes, row-major, little endian.
+    /// The raw bytes of the array, row-major, little endian.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice::<u64, u8>(&self.words)[..self.ty.bytes()]
     }
 
-    /// The raw bytes for writing; copies first if the storage is shared. A bool byte must be 0 or 1.
+    /// The raw bytes of the array for writing; copies first if the storage is shared. A bool byte must be 0 or 1.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.ty.bytes();
@@ -192,7 +192,7 @@ impl Literal {
         b.finish()
     }
 
-    /// Whether no clone shares the storage.
+    /// Whether no clone shares the array's storage.
     #[inline]
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.words) == 1
@@ -246,7 +246,7 @@ pub struct LiteralBuilder {
 }
 
 impl LiteralBuilder {
-    /// Creates a builder filled with zeros.
+    /// Creates a builder of an array filled with zeros.
     pub fn new(ty: TensorType) -> LiteralBuilder {
         LiteralBuilder { words: AlignedWords::zeros(ty.bytes().div_ceil(8)), ty }
     }

@@ -13,27 +13,27 @@ pub type Dims = SmallVec<[usize; 4]>;
 pub struct Shape(Dims);
 
 impl Shape {
-    /// Creates a shape from its sizes.
+    /// Creates a shape from the sizes of its dimensions.
     pub fn new(dims: impl AsRef<[usize]>) -> Shape {
         Shape(SmallVec::from_slice(dims.as_ref()))
     }
 
-    /// The shape of a single element.
+    /// Returns the shape of a single element (rank 0).
     pub fn scalar() -> Shape {
         Shape::default()
     }
 
-    /// Number of dimensions.
+    /// Number of dimensions of the shape.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
-    /// Sizes of the dimensions.
+    /// Sizes of the shape's dimensions.
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
 
-    /// Number of elements; 1 for a scalar.
+    /// Number of elements of an array with this shape; 1 for a scalar.
     pub fn elements(&self) -> usize {
         self.0.iter().product()
     }
@@ -43,7 +43,7 @@ impl Shape {
         self.0.iter().try_fold(1usize, |a, &d| a.checked_mul(d))
     }
 
-    /// Row-major strides, in elements.
+    /// Row-major strides of the dimensions, in elements.
     pub fn strides(&self) -> Dims {
         let mut strides: Dims = SmallVec::from_elem(1, self.rank());
         for i in (0..self.rank().saturating_sub(1)).rev() {
@@ -144,22 +144,22 @@ impl TensorType {
         TensorType { dtype, shape: shape.into() }
     }
 
-    /// Creates a rank-0 type.
+    /// Creates the type of a rank-0 array.
     pub fn scalar(dtype: DType) -> TensorType {
         TensorType::new(dtype, Shape::scalar())
     }
 
-    /// Number of dimensions.
+    /// Number of dimensions of the type.
     pub fn rank(&self) -> usize {
         self.shape.rank()
     }
 
-    /// Number of elements.
+    /// Number of elements of an array with this type.
     pub fn elements(&self) -> usize {
         self.shape.elements()
     }
 
-    /// Size in bytes, without padding.
+    /// Size of an array with this type in bytes, without padding.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }

@@ -93,7 +93,7 @@ impl ConfigDraft {
         self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
     }
 
-    /// Whether the batch size is `auto`.
+    /// Whether the configured batch size is `auto`.
     pub fn chooses_batch(&self) -> bool {
         let mut table = self.table.clone();
         let applied = self.settings.iter().try_for_each(|setting| setting.apply(&mut table));

@@ -393,7 +393,7 @@ fn number_or_fraction<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64,
     }
 }
 
-/// Parses `0.5` or `1/255`.
+/// Parses a number or fraction: `0.5` or `1/255`.
 pub fn fraction(text: &str) -> Result<f64> {
     let number = |s: &str| s.trim().parse::<f64>().ok();
     let value = match text.split_once('/') {

@@ -11,7 +11,7 @@ use systole_base::rng::{RandomStream, hash_name};
 use systole_ir::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
-/// Values of `sweep.method`.
+/// Search methods that `sweep.method` accepts.
 pub const METHODS: [&str; 3] = ["grid", "random", "halving"];
 /// Values of `sweep.direction`.
 const DIRECTIONS: [&str; 2] = ["min", "max"];

@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use systole_compile::{MaxPoolArgmax, Step};
 use systole_ir::{Result, TensorType};
 
-/// Execution context of a kernel.
+/// Execution context of a kernel: thread pool and denormal mode.
 pub struct KernelContext<'a> {
     /// Thread pool.
     pub team: &'a ThreadPool,

@@ -34,7 +34,7 @@ pub struct KernelRegistry {
     pub preference: Option<Preference>,
 }
 
-/// Changes a candidate's priority, for comparisons.
+/// Changes a kernel candidate's priority (first or last), for comparisons.
 #[derive(Clone, Copy)]
 pub enum Preference {
     /// Try it before the others of its family.
@@ -95,7 +95,7 @@ pub type SelectResult<T, E = Rejection> = std::result::Result<T, E>;
 /// A candidate's kernel, or why it rejects the problem.
 pub type CandidateResult = SelectResult<Box<dyn Kernel>>;
 
-/// Why a candidate provides no kernel.
+/// Reason why a kernel candidate rejects a step.
 #[derive(Debug)]
 pub enum Rejection {
     /// The candidate rejects the problem, for this reason.

@@ -52,7 +52,7 @@ pub trait FileSystem {
     }
 }
 
-/// The operating system's file system.
+/// File system operations of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsFileSystem;
 
@@ -185,7 +185,7 @@ pub struct AtomicFile<F: FileSystem> {
 }
 
 impl<F: FileSystem> AtomicFile<F> {
-    /// Starts writing the file `path`.
+    /// Starts writing the file `path` atomically.
     ///
     /// # Errors
     /// If its directory is missing, protected or full.
@@ -428,17 +428,17 @@ pub struct FaultInjectingFileSystem<F = OsFileSystem> {
 }
 
 impl FaultInjectingFileSystem {
-    /// Fails call `at` (from 0).
+    /// Creates a file system whose call `at` (from 0) fails.
     pub fn at(at: usize, fault: InjectedFault) -> FaultInjectingFileSystem {
         FaultInjectingFileSystem { files: OsFileSystem, fault, at, forever: false, calls: Mutex::default() }
     }
 
-    /// Fails all calls from `at` on.
+    /// Creates a file system whose calls all fail from `at` on.
     pub fn from(at: usize, fault: InjectedFault) -> FaultInjectingFileSystem {
         FaultInjectingFileSystem { forever: true, ..FaultInjectingFileSystem::at(at, fault) }
     }
 
-    /// Only counts calls.
+    /// Creates a file system that only counts calls and never fails.
     pub fn never() -> FaultInjectingFileSystem {
         FaultInjectingFileSystem::at(usize::MAX, InjectedFault::Io)
     }

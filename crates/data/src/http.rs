@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
 
-/// HTTP request.
+/// HTTP request: method, address, headers and body.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Method: `GET`, `HEAD`, `PUT`, `POST`.

@@ -95,7 +95,7 @@ impl Seek for InputFile {
     }
 }
 
-/// Reads a whole file or object.
+/// Reads a whole file, or object in an object store.
 ///
 /// # Errors
 /// Errors of the operating system or the store.
@@ -109,7 +109,7 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a whole file or object as text.
+/// Reads a whole file, or object in an object store, as text.
 ///
 /// # Errors
 /// Like [`read`]; also if the content is not UTF-8.

@@ -89,7 +89,7 @@ impl Sample {
         self
     }
 
-    /// Applies a function to a field.
+    /// Applies a function to a field of the sample.
     #[track_caller]
     pub fn map(mut self, name: &str, f: impl FnOnce(HostArray) -> HostArray) -> Sample {
         match self.find(name) {
@@ -103,7 +103,7 @@ impl Sample {
         self
     }
 
-    /// Renames a field; the order stays.
+    /// Renames a field of the sample; the order stays.
     #[track_caller]
     pub fn rename(mut self, from: &str, to: &str) -> Sample {
         match (self.find(from), self.find(to)) {
@@ -117,7 +117,7 @@ impl Sample {
         self
     }
 
-    /// Removes a field.
+    /// Removes a field of the sample.
     #[track_caller]
     pub fn without(mut self, name: &str) -> Sample {
         match self.find(name) {
@@ -234,7 +234,7 @@ fn unset() -> Error {
 pub struct ElementSpec(Vec<(Arc<str>, TensorType)>);
 
 impl ElementSpec {
-    /// Returns the type of a field.
+    /// Returns the type of a field of the sample.
     pub fn get(&self, name: &str) -> Option<&TensorType> {
         self.0.iter().find(|(n, _)| &**n == name).map(|(_, ty)| ty)
     }

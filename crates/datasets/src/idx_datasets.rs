@@ -60,12 +60,12 @@ impl DataDir {
         (self.progress)(what, done, all);
     }
 
-    /// Disables downloads.
+    /// Disables downloads of the dataset.
     pub fn offline(self) -> DataDir {
         DataDir { download: false, ..self }
     }
 
-    /// Stores downloads in this directory instead of the default cache.
+    /// Stores downloads of the dataset in this directory instead of the default cache.
     pub fn cache(self, path: impl Into<PathBuf>) -> DataDir {
         DataDir { cache: Some(path.into()), ..self }
     }

@@ -63,7 +63,7 @@ impl DistributedBackend {
         DistributedBackend { inner, strategy, mesh, split: Mutex::default() }
     }
 
-    /// The mesh of devices.
+    /// The mesh of devices that the backend distributes programs over.
     pub fn mesh(&self) -> &Mesh {
         &self.mesh
     }

@@ -58,28 +58,30 @@ impl Strategy {
         Strategy { kind, ..Strategy::default() }
     }
 
-    /// Runs everything on one device.
+    /// Creates the strategy that runs everything on one device.
     pub fn one_device() -> Strategy {
         Strategy::of(StrategyKind::OneDevice)
     }
 
-    /// Splits every batch over the devices, replicates the weights and sums the gradients.
+    /// Creates the data-parallel strategy: splits every batch over the devices, replicates the weights and sums the
+    /// gradients.
     pub fn data_parallel() -> Strategy {
         Strategy::of(StrategyKind::DataParallel)
     }
 
-    /// Like [`data_parallel`](Strategy::data_parallel), but also splits weights and optimizer slots along their largest
-    /// evenly divisible dimension. Weights of fewer than 1,024 elements are replicated.
+    /// Creates the fully sharded strategy: like [`data_parallel`](Strategy::data_parallel), but also splits weights and
+    /// optimizer slots along their largest evenly divisible dimension. Weights of fewer than 1,024 elements are
+    /// replicated.
     pub fn fully_sharded() -> Strategy {
         Strategy::of(StrategyKind::FullySharded)
     }
 
-    /// Data parallel if the backend has several devices, otherwise one device.
+    /// Creates the default strategy: data parallel if the backend has several devices, otherwise one device.
     pub fn auto() -> Strategy {
         Strategy::of(StrategyKind::Auto)
     }
 
-    /// Names accepted by [`parse`](Strategy::parse).
+    /// Names of strategies accepted by [`parse`](Strategy::parse).
     pub const NAMES: [&str; 4] = [KINDS[0].0, KINDS[1].0, KINDS[2].0, KINDS[3].0];
 
     /// Parses a name: `one_device`, `data_parallel`, `fully_sharded` or `auto`. Errors on other names.

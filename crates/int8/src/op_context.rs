@@ -33,17 +33,17 @@ impl<'a> OpContext<'a> {
         self.operator.inputs.get(n).copied().flatten()
     }
 
-    /// Returns operand `n`, constant or not.
+    /// Returns operand `n` of the operator, constant or not.
     pub fn input(&self, n: usize) -> Option<&'a TfliteTensor> {
         self.model.tensors.get(self.operand(n)?)
     }
 
-    /// Returns operand `n` if it is int8 and not constant.
+    /// Returns operand `n` of the operator if it is int8 and not constant.
     pub fn bytes(&self, n: usize) -> Option<&'a TfliteTensor> {
         self.input(n).filter(|t| t.data.is_none() && t.ty.dtype == DType::I8)
     }
 
-    /// Returns the elements of a constant operand.
+    /// Returns the elements of a constant operand of the operator.
     pub fn constant<T: Element>(&self, n: usize) -> Option<&'a [T]> {
         self.input(n)?.data.as_ref()?.as_slice().ok()
     }

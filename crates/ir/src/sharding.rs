@@ -128,13 +128,13 @@ impl Sharding {
         whole.local(mesh, ty).map(|_| whole)
     }
 
-    /// Additionally splits dimension `dim` along `axis`.
+    /// Returns the sharding with dimension `dim` additionally split along `axis`.
     pub fn split(mut self, dim: usize, axis: usize) -> Sharding {
         self.dims[dim].push(axis);
         self
     }
 
-    /// Number of dimensions.
+    /// Number of dimensions of the sharded array.
     pub fn rank(&self) -> usize {
         self.dims.len()
     }

@@ -55,7 +55,7 @@ macro_rules! narrow_types {
         pub enum Narrow { $($ty),* }
 
         impl Narrow {
-            /// All narrow types.
+            /// All narrow types, below 8 bits or 8-bit float.
             pub const ALL: [Narrow; ROWS.len()] = [$(Narrow::$ty),*];
         }
 

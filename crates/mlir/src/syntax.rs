@@ -6,12 +6,12 @@ use std::fmt;
 /// Attributes of an MLIR op by name, in order.
 pub type NamedAttributes = Vec<(String, Attribute)>;
 
-/// Returns the attribute with this name.
+/// Returns the MLIR attribute with this name.
 pub fn find<'a>(attributes: &'a NamedAttributes, name: &str) -> Option<&'a Attribute> {
     attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
 
-/// Removes and returns the attribute with this name (swap-remove).
+/// Removes and returns the MLIR attribute with this name (swap-remove).
 pub fn take(attributes: &mut NamedAttributes, name: &str) -> Option<Attribute> {
     let i = attributes.iter().position(|(n, _)| n == name)?;
     Some(attributes.swap_remove(i).1)
@@ -105,7 +105,7 @@ impl fmt::Display for SourceSpan {
     }
 }
 
-/// An MLIR type.
+/// An MLIR type: tensor, token, tuple, function, scalar or other.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MlirType {
     /// `tensor<2x?xf32>`
@@ -203,7 +203,7 @@ pub fn closed(dims: &[Vec<String>]) -> Vec<Vec<String>> {
     dims.iter().map(|axes| axes.iter().filter(|a| *a != OPEN).cloned().collect()).collect()
 }
 
-/// A dense elements attribute.
+/// A dense elements attribute of MLIR: type and values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseElements {
     /// Type of the array.

@@ -52,7 +52,7 @@ pub struct OnnxNode {
     pub attributes: BTreeMap<String, OnnxAttribute>,
 }
 
-/// An attribute of an ONNX node.
+/// An attribute of an ONNX node: integer, float, string, tensor or list.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OnnxAttribute {
     /// An integer.

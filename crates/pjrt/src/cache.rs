@@ -40,7 +40,7 @@ impl CompileCache {
         CompileCache { folder, limit }
     }
 
-    /// Returns the cache directory.
+    /// Returns the directory of the compile cache.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -402,7 +402,7 @@ unsafe extern "C" fn release(error: OpaquePtr, user_arg: *mut c_void) {
     let _ = kept.plugin.check(error, "a transfer to the device");
 }
 
-/// A buffer on a device (`PJRT_Buffer`).
+/// A buffer on a device of a PJRT client (`PJRT_Buffer`).
 pub struct PjrtBuffer {
     client: Client,
     object: OpaquePtr,

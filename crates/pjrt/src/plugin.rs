@@ -23,7 +23,7 @@ unsafe impl Sync for Plugin {}
 /// StableHLO version of the programs that Systole writes.
 const WRITTEN: &[i64] = &[1, 0, 0];
 
-/// A named value (option or attribute) of a PJRT plugin.
+/// Value of a PJRT plugin option or attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PluginValue {
     /// Text.

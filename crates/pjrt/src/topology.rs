@@ -13,7 +13,7 @@ pub struct Topology {
     object: OpaquePtr,
 }
 
-/// A device of a topology.
+/// A device of a PJRT topology.
 #[derive(Clone, Debug)]
 pub struct TopologyDevice {
     /// Device id; ids of several slices are not consecutive.

@@ -178,7 +178,7 @@ impl TpuClusterResolver {
         }
     }
 
-    /// Like [`explain`](TpuClusterResolver::explain), without the inconsistencies.
+    /// Returns the TPU configuration like [`explain`](TpuClusterResolver::explain), without the inconsistencies.
     pub fn facts(&self) -> Vec<String> {
         let mut lines = vec![format!("this is {}", self.surroundings)];
         let named =

@@ -31,7 +31,7 @@ impl MachineChoice {
         if spot { bill.spot_run.or(bill.run) } else { bill.run }
     }
 
-    /// Training speed in samples per second.
+    /// Samples per second on this machine.
     pub fn rate(&self) -> f64 {
         self.samples / self.estimate.step().likely
     }
@@ -221,7 +221,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Formats a cost: `$0.20`, `< $0.01`.
+/// Formats a cost in dollars: `$0.20`, `< $0.01`.
 pub fn dollars(d: f64) -> String {
     match d {
         d if d <= 0.0 => "free".into(),

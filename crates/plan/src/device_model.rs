@@ -4,7 +4,7 @@ use crate::kernel_list::{KernelWork, MemoryArray};
 use crate::table::{Gpu, Tpu};
 use systole_ir::{DType, TensorType};
 
-/// Performance model of one device.
+/// Analytic performance model of one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceModel {
     /// Peak operations per second (a multiply-add is two) for bf16 and for f32 factors.
@@ -53,7 +53,7 @@ pub struct MatrixUnits {
     pub on_chip: f64,
 }
 
-/// Measured peak rates of this computer.
+/// Measured peak rates of this computer's CPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuCeilings {
     /// f32 operations per second over all threads.

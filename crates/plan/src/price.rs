@@ -2,7 +2,7 @@
 
 use crate::table::{ChipTables, Price};
 
-/// Cost of one run.
+/// Cost of one run: hourly prices, and dollars of the run on demand and at spot prices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bill {
     /// Price that the cost is based on.

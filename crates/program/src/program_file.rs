@@ -75,7 +75,7 @@ pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<ProgramFile> {
     function(&source(bytes, &OpenContext::default())?, name)
 }
 
-/// Parses a program file.
+/// Parses a program file: StableHLO text, bytecode or ONNX.
 ///
 /// # Errors
 /// See [`module`].

@@ -52,7 +52,7 @@ pub struct ProgramRunner {
 }
 
 impl ProgramRunner {
-    /// Compiles a program without lossy optimizations.
+    /// Compiles a program for a device, without lossy optimizations.
     ///
     /// # Errors
     /// If it needs more memory than is available; errors of the device.

@@ -85,7 +85,7 @@ pub fn text(value: Scalar) -> String {
     }
 }
 
-/// Formats a number with six digits.
+/// Formats a number with six significant digits.
 pub fn short(v: f64) -> String {
     if v == 0.0 || !v.is_finite() {
         return format!("{v}");

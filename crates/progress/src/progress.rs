@@ -74,7 +74,7 @@ pub fn show(event: &ProgressEvent<'_>) {
     }
 }
 
-/// Progress within an epoch.
+/// Progress within an epoch: steps done, total and times.
 #[derive(Clone, Copy, Debug)]
 pub struct EpochPosition {
     /// Number of steps done.

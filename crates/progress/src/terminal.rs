@@ -72,7 +72,7 @@ pub fn draw(line: &str) {
     put(&format!("\r\x1b[?7l{}\x1b[J\x1b[?7h\r", cut(line, width)));
 }
 
-/// Prints one or several permanent lines.
+/// Prints one or several permanent lines above the redrawable line.
 pub fn print(text: &str) {
     if is_taken(OutputStream::Err, text) {
         return;
@@ -89,7 +89,7 @@ pub fn tell(text: &str) {
     }
 }
 
-/// Erases the redrawable line.
+/// Erases the redrawable line of the terminal.
 pub fn clear() {
     if DRAWN.swap(false, Relaxed) {
         put("\r\x1b[J");

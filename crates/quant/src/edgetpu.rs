@@ -22,7 +22,7 @@ pub struct OperatorPlacement {
     pub reason: Option<String>,
 }
 
-/// Edge TPU mapping of a graph.
+/// Edge TPU mapping of a graph: placement of each operator, weight memory and estimated time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EdgeTpuMapping {
     /// Placement of each operator.

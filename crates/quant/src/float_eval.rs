@@ -104,7 +104,7 @@ impl FloatEvaluator {
         Ok(())
     }
 
-    /// Returns the batch size.
+    /// Returns the batch size of the compiled graph.
     pub fn batch(&self) -> usize {
         self.batch
     }

@@ -100,7 +100,7 @@ pub struct HtmlSection {
     pub blocks: Vec<SectionBlock>,
 }
 
-/// An HTML page under construction.
+/// The HTML page of a report, under construction.
 #[derive(Default)]
 pub struct Page {
     /// The heading.
@@ -125,7 +125,7 @@ impl Page {
         }
     }
 
-    /// Returns the HTML file.
+    /// Returns the page as a self-contained HTML file.
     pub fn html(&self) -> String {
         let title = escaped(&self.title);
         let mut page = format!(

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 use systole_ir::{DType, Literal, Result, TensorType};
 
-/// Backend-specific storage of one array.
+/// Backend-specific storage of one array: implemented by each backend.
 pub trait DeviceData: Any + Send + Sync {
     /// Copies the array to the host.
     fn to_literal(&self, ty: &TensorType) -> Result<Literal>;
@@ -41,7 +41,7 @@ impl Buffer {
         Buffer { ty, data }
     }
 
-    /// Creates a rank-0 array.
+    /// Creates a rank-0 array on the host.
     pub fn scalar(dtype: DType, value: f64) -> Buffer {
         Literal::scalar(dtype, value).into()
     }
@@ -105,12 +105,12 @@ impl Buffer {
         self.ready_event().map_or(Ok(()), |event| event.wait().map(drop))
     }
 
-    /// Element type and shape.
+    /// Element type and shape of the array.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    /// Copies the array to the host.
+    /// Copies the array from the device to the host.
     pub fn to_literal(&self) -> Result<Literal> {
         self.data.to_literal(&self.ty)
     }

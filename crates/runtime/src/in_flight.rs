@@ -117,12 +117,12 @@ impl<T> InFlight<T> {
         self.steps.push_back((step, event.map_or_else(|| StepEnd::Was(Instant::now()), StepEnd::Comes)));
     }
 
-    /// Number of steps in the queue.
+    /// Number of training steps in the queue.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether the queue is empty.
+    /// Whether the queue of training steps is empty.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }

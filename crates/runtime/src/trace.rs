@@ -138,7 +138,7 @@ pub fn device_span(category: &str, name: &str, start: Instant, end: Instant) {
     }
 }
 
-/// A kernel execution recorded by [`collect`].
+/// One kernel execution recorded by [`collect`]: name, start and end.
 #[derive(Clone, Debug)]
 pub struct KernelSpan {
     /// Name of the kernel.

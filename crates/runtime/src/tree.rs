@@ -171,7 +171,7 @@ impl<T> Params<T> {
         }
     }
 
-    /// Returns the value of a name.
+    /// Returns the value with this name.
     pub fn get(&self, name: &str) -> Option<&T> {
         self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
@@ -191,12 +191,12 @@ impl<T> Params<T> {
         self.0.iter().map(|(n, _)| n.as_str())
     }
 
-    /// Number of values.
+    /// Number of named values.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no values.
+    /// Whether there are no named values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -15,7 +15,7 @@ pub struct ImageShape {
 }
 
 impl ImageShape {
-    /// Returns the shape of a vector.
+    /// Returns the shape of a vector: one pixel with `channels` channels.
     pub fn vector(channels: usize) -> ImageShape {
         ImageShape { height: 1, width: 1, channels }
     }

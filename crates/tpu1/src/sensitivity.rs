@@ -56,7 +56,7 @@ fn seconds(chip: &Tpu1Chip, make: &dyn Fn(&Tpu1Chip) -> Result<ChipProgram>) -> 
     Ok(make(chip)?.timing(chip).seconds(chip))
 }
 
-/// A chip with one parameter changed.
+/// A TPU v1 chip with one parameter changed, for what-if studies.
 #[derive(Clone, Debug)]
 pub struct ChipVariant {
     /// Description of the change.

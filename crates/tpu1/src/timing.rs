@@ -197,7 +197,7 @@ impl BatchTiming {
         self.cycles / self.tiles.max(1) as f64
     }
 
-    /// Returns the seconds of the batch.
+    /// Returns the duration of the batch in seconds.
     pub fn seconds(&self, chip: &Tpu1Chip) -> f64 {
         self.cycles / (chip.clock_mhz * 1e6)
     }

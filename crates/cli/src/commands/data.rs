@@ -53,7 +53,7 @@ enum DataAction {
         #[command(flatten)]
         how: ConvertArgs,
     },
-    /// Count values: types, minimum, maximum, mean, standard deviation, class counts
+    /// Compute statistics: types, minimum, maximum, mean, deviation, class counts
     Stats {
         #[command(flatten)]
         source: SourceArgs,

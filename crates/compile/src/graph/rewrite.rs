@@ -49,7 +49,7 @@ pub struct Rewriter {
 pub type NodeResults = SmallVec<[ValueId; 1]>;
 
 impl Rewriter {
-    /// The type of a new value.
+    /// Type of a value in the new graph.
     pub fn ty(&self, v: ValueId) -> &TensorType {
         &self.nodes[v.index()].outs[v.out as usize]
     }

@@ -22,7 +22,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// Element type of a register.
+    /// Element type of a register of the element-wise program.
     pub fn dtype(&self, e: MapRegister) -> DType {
         match self.loads.get(e) {
             Some(
@@ -32,7 +32,7 @@ impl Map {
         }
     }
 
-    /// Loads of an input.
+    /// Loads of an input of the element-wise program.
     pub fn loads_of(&self, input: usize) -> impl Iterator<Item = &MapLoad> {
         self.loads.iter().filter(move |l| matches!(l, MapLoad::Array { input: i, .. } if *i == input))
     }

@@ -21,7 +21,7 @@ pub struct SlotStorage {
     pub last: usize,
 }
 
-/// Memory location of an array.
+/// Memory location of an array: arena, parameter, constant or result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Location {
     /// The caller's argument with this index.

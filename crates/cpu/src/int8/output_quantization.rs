@@ -21,7 +21,7 @@ pub struct OutputQuantization<'a> {
     pub high: i32,
 }
 
-/// Factor that accumulators are multiplied by.
+/// Factor that int32 accumulators are multiplied by: fixed-point or double precision.
 #[derive(Clone, Debug)]
 pub enum OutputScale {
     /// Fixed-point factor `(m, shift)`: `m · 2^(shift − 31)`, `m ≥ 0`, rounded twice (TFLite convolutions).

@@ -16,7 +16,7 @@ pub(super) struct PackedInt8Weights {
 }
 
 impl PackedInt8Weights {
-    /// Packs `w: i8[N, K]`.
+    /// Packs the weights `w: i8[N, K]` into panels.
     pub fn new(form: Int8WeightLayout, w: &[i8], n: usize, k: usize) -> PackedInt8Weights {
         let per_word = if form == Int8WeightLayout::Pairs { 2 } else { 4 };
         let words = k.div_ceil(per_word);

@@ -67,12 +67,12 @@ impl BoxCopy {
         BoxCopy { dst, ..self.clone() }
     }
 
-    /// Returns the bytes of an element.
+    /// Returns the bytes of one copied element.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Returns the number of elements.
+    /// Returns the number of copied elements.
     pub fn elements(&self) -> usize {
         self.dims.iter().map(|d| d.size).product()
     }

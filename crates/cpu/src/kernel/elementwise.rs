@@ -310,7 +310,7 @@ impl ElementwiseProgram {
         }
     }
 
-    /// Returns the scratch bytes per thread.
+    /// Returns the scratch bytes per thread that the element-wise program needs.
     pub fn scratch(&self) -> usize {
         // One more register as the source of widening; a periodic load has two.
         (self.scratch_registers + 1 + 2 * self.periodic) * self.register

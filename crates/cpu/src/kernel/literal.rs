@@ -2,7 +2,7 @@
 
 use systole_ir::{Literal, Result, TensorType};
 
-/// Copies an array into a literal.
+/// Copies an array of the backend into a [`Literal`].
 ///
 /// # Safety
 /// `ptr` points to an array of type `ty`.

@@ -106,7 +106,7 @@ impl Kernel for AddAfter {
     }
 }
 
-/// Kernels for products and convolutions with beta = 1.
+/// Kernel family for products and convolutions with beta = 1.
 pub static FAMILY: Family = Family {
     name: "accumulate",
     doc: "a product or convolution that is added to its last operand",

@@ -5,7 +5,7 @@ use crate::simd::level::Level;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
 impl Level {
-    /// Whether this machine supports the level.
+    /// Whether this machine supports the instruction-set level.
     pub fn is_available(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {

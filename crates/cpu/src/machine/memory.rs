@@ -69,18 +69,18 @@ impl AlignedMemory {
         Ok(AlignedMemory { ptr, bytes, layout })
     }
 
-    /// Pointer to the first byte.
+    /// Pointer to the first byte of the memory.
     pub fn ptr(&self) -> *mut u8 {
         self.ptr
     }
 
-    /// Returns the contents.
+    /// Returns the contents of the memory as bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `ptr` points to `bytes` initialized (zeroed) bytes that live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
     }
 
-    /// Returns the number of bytes.
+    /// Returns the size of the memory in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }

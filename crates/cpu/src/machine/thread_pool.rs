@@ -27,7 +27,7 @@ const SPIN: Duration = Duration::from_micros(100);
 /// Loops with less work than this (nanoseconds on one core) run serially, because sharing costs more than it gains.
 pub const SERIAL_BELOW_NS: f64 = 6_000.0;
 
-/// Thread pool for parallel loops.
+/// Thread pool for parallel loops, with persistent workers.
 pub struct ThreadPool {
     shared: Arc<PoolShared>,
     workers: Vec<JoinHandle<()>>,
@@ -293,7 +293,7 @@ pub fn flush_denormals(on: bool) -> Option<u32> {
     None
 }
 
-/// Undoes [`flush_denormals`].
+/// Undoes [`flush_denormals`] on this thread.
 pub fn restore_denormals(before: Option<u32>) {
     #[cfg(target_arch = "x86_64")]
     if let Some(value) = before {

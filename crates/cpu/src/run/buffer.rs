@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use systole_ir::{Literal, Result, TensorType};
 use systole_runtime::DeviceData;
 
-/// An array of this backend.
+/// Storage of one array of the CPU backend.
 pub struct CpuData {
     /// Contents; at least as many bytes as its type needs.
     pub memory: AlignedMemory,

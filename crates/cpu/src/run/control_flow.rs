@@ -175,7 +175,7 @@ impl Kernel for CaseKernel {
     }
 }
 
-/// Kernels of steps with nested programs.
+/// Kernel family of steps with nested programs (loops, branches, row blocks).
 pub static FAMILY: Family = Family {
     name: "control",
     doc: "loops, branches, blocks of rows: programs inside a program",

@@ -79,7 +79,7 @@ impl Executor {
         self.panels.get(slot).copied().flatten()
     }
 
-    /// Returns the schedule.
+    /// Returns the schedule of the executor's program.
     pub fn schedule(&self) -> &ProgramSchedule {
         &self.schedule
     }

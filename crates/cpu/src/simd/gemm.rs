@@ -78,7 +78,7 @@ pub struct TileArgs<T> {
     pub columns: usize,
 }
 
-/// GEMM microkernel.
+/// Function type of a GEMM microkernel.
 ///
 /// Callers ensure that the operands cover the tile's rows, k and columns, and that the CPU has the level's
 /// instructions.
@@ -604,7 +604,7 @@ pub fn shape_halves(level: Level, n: usize) -> Option<MicrokernelShape<f32>> {
     None
 }
 
-/// Returns the f64 kernels.
+/// Returns the f64 GEMM microkernels.
 pub fn shape_f64(level: Level) -> MicrokernelShape<f64> {
     by_level!(
         level,

@@ -54,7 +54,7 @@ trait Fn2<A, Z> {
     fn f<I: Isa>(a: A, b: A) -> Z;
 }
 
-/// Element type of the loops.
+/// Element type of the vectorized loops.
 pub trait LoopElement: Copy {
     /// Whether its loops are compiled for every level; others run the portable code (see [`TileLoop::EVERY_LEVEL`]).
     const COMMON: bool;

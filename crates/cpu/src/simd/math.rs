@@ -419,7 +419,7 @@ pub fn minimum(a: f32, b: f32) -> f32 {
     if a.is_nan() { a } else { m }
 }
 
-/// Like [`maximum`], for f64.
+/// IEEE 754-2019 `maximum` of f64: like [`maximum`].
 #[inline(always)]
 pub fn maximum64(a: f64, b: f64) -> f64 {
     let m = if a > b { a } else { b };
@@ -427,7 +427,7 @@ pub fn maximum64(a: f64, b: f64) -> f64 {
     if a.is_nan() { a } else { m }
 }
 
-/// Like [`minimum`], for f64.
+/// IEEE 754-2019 `minimum` of f64: like [`minimum`].
 #[inline(always)]
 pub fn minimum64(a: f64, b: f64) -> f64 {
     let m = if a < b { a } else { b };

@@ -650,7 +650,7 @@ pub fn parse_example(features: FeatureSpecs) -> impl Fn(Sample) -> Result<Sample
     move |s| features.parse(s.get("record")?.bytes())
 }
 
-/// [`parse_example`] for tf.train.SequenceExample.
+/// Like [`parse_example`], for tf.train.SequenceExample.
 pub fn parse_sequence_example(
     features: SequenceFeatureSpecs,
 ) -> impl Fn(Sample) -> Result<Sample> + Send + Sync + 'static {

@@ -13,7 +13,7 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, T
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Reads an `.npy` file.
+/// Reads an array from an `.npy` file.
 ///
 /// # Errors
 /// `Io` if it cannot be read; `Data` if it is damaged, truncated, or of an unsupported type.

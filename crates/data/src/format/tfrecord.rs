@@ -29,7 +29,7 @@ const BLOCK: usize = if cfg!(fuzzing) { 256 } else { 64 << 10 };
 #[allow(unexpected_cfgs)]
 const UNPACKED: u64 = if cfg!(fuzzing) { 4 << 10 } else { u64::MAX };
 
-/// Compression of a TFRecord file.
+/// Compression of a TFRecord file: none, gzip or zlib.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TfRecordCompression {
     /// Detected by the first bytes when reading; writes plain files.

@@ -31,7 +31,7 @@ impl Dataset {
         Dataset { node: Arc::new(stage) }
     }
 
-    /// Number of elements in one epoch.
+    /// Number of elements of the pipeline in one epoch.
     pub fn cardinality(&self) -> Cardinality {
         self.node.cardinality()
     }

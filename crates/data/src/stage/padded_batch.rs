@@ -9,7 +9,7 @@ use crate::{Dataset, HostArray};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, Scalar, TensorType};
 
-/// Padded sizes and padding values.
+/// Padded sizes and padding values of the fields in `padded_batch`.
 #[derive(Clone, Debug, Default)]
 pub struct PaddingOptions {
     /// Sizes of each dimension by field; `None`: the largest in the batch. Other fields use the largest in all
@@ -28,7 +28,7 @@ impl PaddingOptions {
         self
     }
 
-    /// Sets a field's padding value.
+    /// Sets the padding value of a field.
     pub fn value(mut self, field: &str, value: f64) -> PaddingOptions {
         self.values.push((field.into(), value));
         self

@@ -52,7 +52,7 @@ impl Hashing {
     }
 }
 
-/// Value of a feature for [`HashedCrossing`].
+/// Value of a feature for [`HashedCrossing`]: text or integer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CrossedFeature {
     /// String value.

@@ -222,7 +222,7 @@ impl<K: VocabularyTerm> IndexLookup<K> {
         padded.unwrap_or_else(|| self.vocabulary_size())
     }
 
-    /// Returns all terms in index order.
+    /// Returns all terms of the vocabulary in index order.
     pub fn get_vocabulary(&self) -> Vec<K> {
         let mask = self.mask_token.iter().filter(|_| self.oov_start() == 1).cloned();
         let oov = std::iter::repeat_n(self.oov_token.clone(), self.num_oov_indices);

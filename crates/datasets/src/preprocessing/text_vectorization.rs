@@ -34,7 +34,7 @@ pub enum TokenSplit {
     None,
 }
 
-/// N-grams that become tokens.
+/// Lengths of n-grams that become tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Ngrams {
@@ -97,7 +97,7 @@ impl TextVectorization {
         TextVectorization { standardize: how, ..self }
     }
 
-    /// Sets how a text is split.
+    /// Sets how a text is split into tokens.
     pub fn split(self, how: TokenSplit) -> Self {
         TextVectorization { split: how, ..self }
     }
@@ -184,7 +184,7 @@ impl TextVectorization {
         self.lookup.adapt(documents)
     }
 
-    /// Sets the vocabulary: [`IndexLookup::set_vocabulary`](super::IndexLookup::set_vocabulary).
+    /// Sets the vocabulary of tokens: [`IndexLookup::set_vocabulary`](super::IndexLookup::set_vocabulary).
     ///
     /// # Errors
     /// See there.
@@ -192,12 +192,12 @@ impl TextVectorization {
         self.lookup.set_vocabulary(terms, idf_weights)
     }
 
-    /// Returns all tokens in index order.
+    /// Returns all tokens of the vocabulary in index order.
     pub fn get_vocabulary(&self) -> Vec<String> {
         self.lookup.get_vocabulary()
     }
 
-    /// Number of indices: an Embedding's `input_dim`.
+    /// Number of vocabulary indices: an Embedding's `input_dim`.
     pub fn vocabulary_size(&self) -> usize {
         self.lookup.vocabulary_size()
     }

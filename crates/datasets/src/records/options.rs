@@ -83,7 +83,7 @@ fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
     Ok(Vec::<ColumnName>::deserialize(deserializer)?.into_iter().map(String::from).collect())
 }
 
-/// Serialized form of [`TfRecordCompression`].
+/// Serialized form of [`TfRecordCompression`], for configurations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -107,7 +107,7 @@ impl From<RecordCompression> for TfRecordCompression {
 }
 
 impl RecordOptions {
-    /// Parses [`RecordOptions::features`].
+    /// Parses the feature list in [`RecordOptions::features`].
     ///
     /// # Errors
     /// If the syntax is invalid.

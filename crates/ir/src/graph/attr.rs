@@ -34,7 +34,7 @@ pub enum Attr {
     Conv(ConvDims),
 }
 
-/// A field of an [`Attr::Struct`].
+/// A field of a struct attribute ([`Attr::Struct`]).
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttrField {
     /// `[0, 1]`; printed only if not empty.

@@ -105,7 +105,7 @@ impl GraphBuilder {
         t
     }
 
-    /// Appends a constant array.
+    /// Appends a constant array to the graph.
     #[track_caller]
     pub fn constant(&self, value: Literal) -> Tensor {
         self.emit(Constant { value }, &[]).remove(0)
@@ -543,22 +543,22 @@ fn place(i: usize, nodes: &[Node], placed: &mut [bool], order: &mut Vec<usize>) 
 
 /// Accessors of a tensor's type.
 impl Tensor {
-    /// Element type and shape.
+    /// Element type and shape of the tensor.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    /// Element type.
+    /// Element type of the tensor.
     pub fn dtype(&self) -> DType {
         self.ty.dtype
     }
 
-    /// Shape.
+    /// Shape of the tensor.
     pub fn shape(&self) -> &Shape {
         &self.ty.shape
     }
 
-    /// Number of dimensions.
+    /// Number of dimensions of the tensor.
     pub fn rank(&self) -> usize {
         self.ty.rank()
     }

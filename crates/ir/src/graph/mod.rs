@@ -98,7 +98,7 @@ impl Graph {
         &self.nodes[v.index()].outs[v.out as usize]
     }
 
-    /// The node that defines a value.
+    /// Returns the node that defines a value.
     pub fn node(&self, v: ValueId) -> &Node {
         &self.nodes[v.index()]
     }

@@ -140,7 +140,7 @@ pub struct Iota {
     pub ty: TensorType,
 }
 
-/// Comparison operator of [`Compare`].
+/// Comparison operator of [`Compare`]: EQ, NE, GE, GT, LE or LT.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum Direction {

@@ -61,12 +61,12 @@ impl OpSource<'_> {
         read(value).ok_or_else(|| format!("attribute `{name}` must be {form}"))
     }
 
-    /// Whether the attribute is present.
+    /// Whether the parsed op has an attribute of this name.
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
-    /// Returns a non-negative integer attribute.
+    /// Returns a non-negative integer attribute of the parsed op.
     pub fn size(&self, name: &str) -> OpParseResult<usize> {
         self.get(name, "a non-negative integer", |v| match v {
             AttrValue::Int(i) => usize::try_from(*i).ok(),
@@ -74,7 +74,7 @@ impl OpSource<'_> {
         })
     }
 
-    /// Returns a bool attribute; `false` if missing.
+    /// Returns a bool attribute of the parsed op; `false` if missing.
     pub fn flag(&self, name: &str) -> OpParseResult<bool> {
         if !self.has(name) {
             return Ok(false);
@@ -85,7 +85,7 @@ impl OpSource<'_> {
         })
     }
 
-    /// Returns an attribute `array<i64: …>`.
+    /// Returns an attribute `array<i64: …>` of the parsed op.
     pub fn ints(&self, name: &str) -> OpParseResult<Vec<i64>> {
         self.get(name, "an array of i64", |v| match v {
             AttrValue::Ints(v) => Some(v.clone()),
@@ -130,7 +130,7 @@ impl OpSource<'_> {
         })
     }
 
-    /// Returns an attribute `dense<…> : tensor<…>`.
+    /// Returns an attribute `dense<…> : tensor<…>` of the parsed op.
     pub fn dense(&self, name: &str) -> OpParseResult<Literal> {
         self.get(name, "a dense array", |v| match v {
             AttrValue::Dense(l) => Some(l.clone()),
@@ -179,7 +179,7 @@ impl OpSource<'_> {
         }
     }
 
-    /// Returns an attribute `#stablehlo.conv<…>`.
+    /// Returns an attribute `#stablehlo.conv<…>` of the parsed op.
     pub fn conv(&self, name: &str) -> OpParseResult<ConvDims> {
         self.get(name, "#stablehlo.conv<…>", |v| match v {
             AttrValue::Conv(c) => Some(c.clone()),

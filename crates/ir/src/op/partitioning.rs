@@ -121,7 +121,7 @@ pub struct RowDims {
 }
 
 impl RowDims {
-    /// Shape of a row block.
+    /// Shape of a block of rows of this value.
     pub fn shape(self, ty: &TensorType) -> Shape {
         self.list(&ty.shape, self.block).into_iter().collect()
     }

@@ -38,7 +38,7 @@ impl DequantizeWeights {
         self.elements() / self.inputs.max(1)
     }
 
-    /// Number of scales per output.
+    /// Number of scales per output of the quantized weight matrix.
     pub fn blocks(&self) -> usize {
         self.inputs.div_ceil(self.block.max(1))
     }

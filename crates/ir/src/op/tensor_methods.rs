@@ -137,7 +137,7 @@ impl Tensor {
         emit1(Transpose { permutation: permutation.into() }, &[self])
     }
 
-    /// Reverses the element order along `dims`.
+    /// Reverses the order of the elements along `dims`.
     #[track_caller]
     pub fn reverse(&self, dims: &[usize]) -> Tensor {
         emit1(Reverse { dims: dims.into() }, &[self])
@@ -149,7 +149,7 @@ impl Tensor {
         emit1(Slice { start: start.into(), limit: limit.into(), strides: strides.into() }, &[self])
     }
 
-    /// Elements `start..limit` of one dimension.
+    /// Returns elements `start..limit` of one dimension.
     #[track_caller]
     pub fn slice_dim(&self, dim: usize, start: usize, limit: usize) -> Tensor {
         let (mut starts, mut limits) = (vec![0; self.rank()], self.shape().to_vec());

@@ -651,7 +651,7 @@ fn elements_seen(along: WindowDim, out: usize) -> Vec<f64> {
     (0..out).map(|o| seen(o).max(1) as f64).collect()
 }
 
-/// Small test programs: each attribute of reduce_window differs from its default at least once.
+/// Returns small test programs of reduce_window: each attribute differs from its default at least once.
 pub fn reduce_window_samples() -> Vec<OpSample> {
     let mut all: Vec<OpSample> = [DType::F32, DType::F64].into_iter().flat_map(float_cases).collect();
     let small = || Window::new(&[2, 2], &[2, 1], &[[0, 1], [1, 0]]);
@@ -736,7 +736,7 @@ fn paired() -> OpSample {
     })
 }
 
-/// Small test programs of select_and_scatter.
+/// Returns small test programs of select_and_scatter.
 pub fn select_and_scatter_samples() -> Vec<OpSample> {
     let mut all = vec![];
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32] {

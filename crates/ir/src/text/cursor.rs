@@ -98,7 +98,7 @@ impl<'a> TokenCursor<'a> {
         Ok(word)
     }
 
-    /// Parses a symbol: `@name`.
+    /// Parses a symbol token: `@name`.
     pub fn symbol(&mut self) -> Result<String> {
         match self.advance()? {
             Token::Symbol(name) => Ok(name),
@@ -106,7 +106,7 @@ impl<'a> TokenCursor<'a> {
         }
     }
 
-    /// Parses a string: `"text"`.
+    /// Parses a string token: `"text"`.
     pub fn string(&mut self) -> Result<String> {
         match self.advance()? {
             Token::Str(text) => Ok(text),

@@ -146,7 +146,7 @@ impl CallbackState {
         })
     }
 
-    /// Returns an integer of [`CallbackState::values`].
+    /// Returns an integer of the callback's state ([`CallbackState::values`]).
     pub fn count(&self, name: &str) -> Result<usize> {
         let wrong =
             || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is not an integer"));
@@ -159,7 +159,7 @@ impl CallbackState {
         self.get(name)?.as_str().ok_or_else(wrong)
     }
 
-    /// Reads the result of [`CallbackState::float`].
+    /// Returns a float of the callback's state, as written by [`CallbackState::float`].
     pub fn float_of(&self, name: &str) -> Result<Option<f64>> {
         let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is not a number"));
         match self.get(name)? {

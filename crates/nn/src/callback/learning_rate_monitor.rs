@@ -8,7 +8,7 @@ use crate::optimizer::Optimizer;
 use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
-/// When [`LearningRateMonitor`] logs.
+/// When [`LearningRateMonitor`] logs: per step or epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoggingInterval {

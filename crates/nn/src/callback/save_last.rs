@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Whether and how `last.safetensors` is written.
+/// Whether and how `ModelCheckpoint` writes `last.safetensors`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SaveLast {
     /// Not written.

@@ -105,7 +105,7 @@ impl Decoder {
         self.position
     }
 
-    /// Returns the vocabulary size.
+    /// Returns the vocabulary size of the language model.
     pub fn vocabulary_size(&self) -> usize {
         self.vocabulary
     }

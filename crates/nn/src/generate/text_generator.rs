@@ -64,7 +64,7 @@ impl TextGenerator {
         self
     }
 
-    /// Generates the next token.
+    /// Generates the next token of the text.
     ///
     /// # Errors
     /// If the model's scores are NaN.

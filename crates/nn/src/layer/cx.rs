@@ -221,7 +221,7 @@ impl Cx {
         self.values.logits.push((y.id(), logits.clone()));
     }
 
-    /// Graph builder of this trace.
+    /// Returns the graph builder of this trace.
     pub fn builder(&self) -> &GraphBuilder {
         &self.builder
     }
@@ -231,12 +231,12 @@ impl Cx {
         self.training
     }
 
-    /// Precision policy.
+    /// Returns the precision policy of the model.
     pub fn precision(&self) -> Precision {
         self.precision
     }
 
-    /// Path of the current layer.
+    /// Returns the path of the current layer, such as `block_1/dense`.
     pub fn path(&self) -> String {
         self.path.join("/")
     }

@@ -24,7 +24,7 @@ impl Precision {
     /// Names of precision policies accepted by [`Precision::from_str`].
     pub const NAMES: [&'static str; 3] = ["float32", "mixed_bfloat16", "mixed_float16"];
 
-    /// Element type that layers compute in.
+    /// Element type that layers compute in under this precision policy.
     pub fn compute_dtype(self) -> DType {
         match self {
             Precision::Float32 => DType::F32,

@@ -243,7 +243,7 @@ impl<L: CustomLoss + 'static> From<L> for Loss {
     }
 }
 
-/// How per-sample losses are reduced.
+/// How the losses of samples are reduced: mean, sum, or mean by sample weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
@@ -343,7 +343,7 @@ impl Loss {
         }
     }
 
-    /// Sets whether predictions are logits.
+    /// Sets whether the loss gets logits rather than probabilities as predictions.
     pub fn from_logits(mut self, yes: bool) -> Loss {
         if let Some((from_logits, _)) = self.of_crossentropy() {
             *from_logits = yes;
@@ -660,7 +660,7 @@ impl Loss {
         none.select(&total.zeros_like(), &(kept / none.select(&total.ones_like(), &total)))
     }
 
-    /// Like [`Loss::reduce`], with the given reduction.
+    /// Reduces per-sample losses like [`Loss::reduce`], with the given reduction.
     #[track_caller]
     pub fn reduce_by(how: Reduction, values: &Tensor, sample_weight: Option<&Tensor>) -> Tensor {
         // A single value for the batch counts once per weight, as in Keras.

@@ -96,7 +96,7 @@ impl Accelerator {
         self
     }
 
-    /// Sets the precision policy.
+    /// Sets the precision policy of the training loop.
     #[deprecated = "write Accelerator { precision, ..default() }"]
     pub fn precision(mut self, precision: Precision) -> Accelerator {
         self.precision = precision;

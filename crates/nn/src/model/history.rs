@@ -117,7 +117,7 @@ impl History {
         self.epochs.iter().filter_map(|e| e.get(name)).collect()
     }
 
-    /// Returns the last epoch's logs.
+    /// Returns the loss and metrics of the last epoch.
     pub fn last(&self) -> Logs {
         self.epochs.last().cloned().unwrap_or_default()
     }

@@ -126,7 +126,7 @@ impl Model {
         }
     }
 
-    /// Architecture of the model.
+    /// Architecture (layers without weights) of the model.
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
     }

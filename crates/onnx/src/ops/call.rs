@@ -186,7 +186,7 @@ impl NodeCall<'_, '_> {
         self.option(name, "a list of integers", read)
     }
 
-    /// Like [`NodeCall::ints`], for sizes.
+    /// Returns an attribute of the ONNX node that is a list of sizes.
     pub fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
         let Some(list) = self.ints(name)? else { return Ok(None) };
         let size = |v: &i64| usize::try_from(*v).ok().filter(|v| *v <= MOST_ELEMENTS);

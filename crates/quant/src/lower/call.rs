@@ -21,7 +21,7 @@ pub(crate) struct QuantLayerCall<'a> {
 }
 
 impl QuantLayerCall<'_> {
-    /// Returns the layer's input tensor.
+    /// Returns the input tensor of the layer that is lowered.
     pub fn input(&self) -> usize {
         self.inputs[0]
     }

@@ -814,7 +814,7 @@ impl TileLoop for SoftmaxGradient {
     }
 }
 
-/// Kernels for multi-head attention.
+/// Kernel family for multi-head attention.
 pub static FAMILY: Family = Family {
     name: "attention",
     doc: "multi-head attention or its gradient, without storing all scores",

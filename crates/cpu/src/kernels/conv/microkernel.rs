@@ -17,7 +17,7 @@ use crate::simd::vector::{Portable32, Vector};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86;
 
-/// Destination of a tile's accumulators.
+/// Destination of the accumulators of a convolution tile.
 pub struct TileDestination {
     /// Base address of the result.
     pub c: *mut f32,
@@ -91,7 +91,7 @@ pub type AcrossFn = unsafe fn(usize, &AcrossArgs);
 /// Function type of a [`down`] microkernel. The first argument is the number of rows, at most the maximum of the tile.
 pub type DownFn = unsafe fn(usize, &DownArgs);
 
-/// Microkernels for panels of one width.
+/// Convolution microkernels for panels of one width.
 #[derive(Clone, Copy)]
 pub struct ConvMicrokernels {
     pub across: AcrossFn,

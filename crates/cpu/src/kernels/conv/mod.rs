@@ -31,7 +31,7 @@ use systole_ir::{DType, Op, TensorType};
 /// Kernel families for convolutions.
 pub const FAMILIES: &[&Family] = &[&FAMILY, &BATCH_STATISTICS];
 
-/// Kernels for convolutions and their gradients.
+/// Kernel family for convolutions and their gradients.
 pub static FAMILY: Family = Family {
     name: "conv",
     doc: "convolutions and their gradients, optionally with a bias",
@@ -81,7 +81,7 @@ pub static FAMILY: Family = Family {
     ],
 };
 
-/// Kernels for convolutions that also return batch statistics of their result.
+/// Kernel family for convolutions that also return batch statistics of their result.
 pub static BATCH_STATISTICS: Family = Family {
     name: "batch_statistics",
     doc: "a convolution and the batch statistics of its result, summed while the result is in cache",

@@ -109,7 +109,7 @@ impl Pointwise {
         Ok(Pointwise { product, copy, statistics: None })
     }
 
-    /// Adds two results; see [`BatchStatistics`].
+    /// Adds batch statistics as two results; see [`BatchStatistics`].
     pub fn with_statistics(self, y: &TensorType, target: CompileTarget) -> Pointwise {
         Pointwise { statistics: Some(ResultStatistics::new(y, target)), ..self }
     }

@@ -20,7 +20,7 @@ use systole_compile::Kernel;
 /// Kernel families for convolutions with fused max pooling.
 pub const FAMILIES: &[&Family] = &[&FORWARD, &GRADIENT];
 
-/// Kernels for convolution + bias + relu + max pooling, optionally followed by a product with few columns.
+/// Kernel family for convolution + bias + relu + max pooling, optionally followed by a product with few columns.
 pub static FORWARD: Family = Family {
     name: "conv_pool",
     doc: "convolution with fused max pooling, optionally followed by a GEMM",
@@ -44,7 +44,7 @@ pub static FORWARD: Family = Family {
     ],
 };
 
-/// Kernels for the kernel and bias gradients of a pooled convolution.
+/// Kernel family for the kernel and bias gradients of a pooled convolution.
 pub static GRADIENT: Family = Family {
     name: "conv_pool_gradient",
     doc: "kernel and bias gradients of a pooled convolution, from the gradient of its pooled result",

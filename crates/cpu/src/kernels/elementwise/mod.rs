@@ -20,7 +20,7 @@ fn bind(p: &Problem<'_>, fuse: bool) -> Result<MapKernel, &'static str> {
     }
 }
 
-/// Kernels for element-wise programs.
+/// Kernel family for element-wise programs.
 pub static FAMILY: Family = Family {
     name: "elementwise",
     doc: "element-wise programs over one index space",

@@ -29,7 +29,7 @@ const WIDE: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::A
 /// Kernel families for GEMMs.
 pub const FAMILIES: &[&Family] = &[&FAMILY, &product_epilogue::FAMILY, &skinny::quantized_weights::FAMILY];
 
-/// GEMM kernels, with candidates by priority.
+/// Kernel family for GEMMs, with candidates by priority.
 pub static FAMILY: Family = Family {
     name: "matmul",
     doc: "GEMM, optionally with a bias",

@@ -15,7 +15,7 @@ const MIN_N: usize = 32;
 /// Maximum K: with longer K blocks, so few columns of B fit L2 that the program would run on short pieces of rows.
 const MAX_K: usize = 256;
 
-/// Kernels for a GEMM with an element-wise epilogue.
+/// Kernel family for a GEMM with an element-wise epilogue.
 pub static FAMILY: Family = Family {
     name: "product_epilogue",
     doc: "GEMM fused with the element-wise program that is the only reader of its result",

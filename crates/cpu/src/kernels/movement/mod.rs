@@ -18,7 +18,7 @@ fn op<'a>(p: &Problem<'a>) -> SelectResult<&'a Op> {
     }
 }
 
-/// Kernels for data movement, and for every op that has no separate family.
+/// Kernel family for data movement, and for every op that has no separate family.
 pub static FAMILY: Family = Family {
     name: "movement",
     doc: "copies, slices, gathers, scatters, sorting; and every other op",

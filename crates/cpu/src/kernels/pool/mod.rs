@@ -7,7 +7,7 @@ use crate::select::{EVERY, Family, KernelCandidate, answer};
 use systole_compile::Kernel;
 use systole_ir::Op;
 
-/// Kernels for pooling and reductions over windows: `reduce_window`, `select_and_scatter`, and their fusions.
+/// Kernel family for pooling and reductions over windows: `reduce_window`, `select_and_scatter`, and their fusions.
 pub static FAMILY: Family = Family {
     name: "pool",
     doc: "reduce_window, max pooling and their gradients",

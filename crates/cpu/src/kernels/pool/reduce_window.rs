@@ -295,7 +295,7 @@ fn reduction(p: &Problem<'_>) -> SelectResult<WindowReduction> {
     Ok(WindowReduction { at: WindowGeometry::new(&op.window, &x.shape, &y.shape), dtype: x.dtype, monoid })
 }
 
-/// Binds the kernel of cumulative reductions.
+/// Binds the `reduce_window` kernel of cumulative reductions.
 pub fn cumulative(p: &Problem<'_>) -> CandidateResult {
     let WindowReduction { at, dtype, monoid } = reduction(p)?;
     let backwards = cumulative_from_end(&at)?;

@@ -19,7 +19,7 @@ fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
     Ok(ReduceKernel::with(map, folded, *monoid, p.step.output_types[0].dtype, p.target.programs(), fuse))
 }
 
-/// Kernels for reductions, and for programs that run row by row.
+/// Kernel family for reductions, and for programs that run row by row.
 pub static FAMILY: Family = Family {
     name: "reduce",
     doc: "reductions along dimensions, and programs that run row by row",

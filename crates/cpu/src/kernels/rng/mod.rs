@@ -28,7 +28,7 @@ fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> SelectResult<Draw<'a>> {
     Ok(Draw { state: &p.step.input_types[0], bits: &p.step.output_types[1] })
 }
 
-/// Kernels for random bits.
+/// Kernel family for random bits.
 pub static FAMILY: Family = Family {
     name: "rng",
     doc: "random bits from counter-based generators",

@@ -211,7 +211,7 @@ unsafe fn blocks<U: TileUnit, L: I32x16>(all: &[AccumulatorBlock<'_>]) {
     }
 }
 
-/// Kernels on the machine's tile registers.
+/// AMX int8 kernels on the machine's tile registers.
 #[cfg(target_arch = "x86_64")]
 pub static HARDWARE: AmxInt8Kernels = {
     use crate::simd::amx::unit::Hardware;
@@ -223,7 +223,7 @@ pub static HARDWARE: AmxInt8Kernels = {
     AmxInt8Kernels { configure: configure::<Hardware>, release: Hardware::release, blocks: all }
 };
 
-/// Kernels on emulated tile registers, for tests.
+/// AMX int8 kernels on emulated tile registers, for tests.
 #[cfg(test)]
 pub static EMULATED: AmxInt8Kernels = {
     use crate::simd::amx::emulated::Emulated;

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 /// KC, in words along K. A larger KC reads and writes partial sums less often, but a panel of A has to stay in L1.
 const CHAIN: usize = 256;
 
-/// All kernels of one tile unit.
+/// All AMX kernels (function pointers) of one tile unit.
 #[derive(Clone, Copy)]
 pub struct AmxKernels {
     pub bf16: MicrokernelShape<f32>,

@@ -11,7 +11,7 @@ use crate::simd::math;
 use crate::simd::prefetch::prefetch_far;
 use std::mem::MaybeUninit;
 
-/// Columns of two adjacent tiles.
+/// Columns of two adjacent AMX tiles.
 pub const COLUMNS: usize = 2 * LANES;
 /// f32 elements of the statistics of one panel and image: shift, sums, sums of squares; [`COLUMNS`] each.
 pub const STATISTICS: usize = 3 * COLUMNS;
@@ -40,7 +40,7 @@ pub struct StridedOperands {
     pub two: [bool; 2],
 }
 
-/// Output of one tile of rows.
+/// Output of one AMX tile of rows: address and strides.
 #[derive(Clone, Copy)]
 pub struct TileRowOutput {
     /// First row in the result, and bytes between rows.

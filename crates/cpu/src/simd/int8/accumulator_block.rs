@@ -28,12 +28,12 @@ pub struct AccumulatorBlock<'a> {
     pub to: &'a [*mut i8; ROWS],
 }
 
-/// Accumulator buffer of one block.
+/// Buffer of the int32 accumulators of one block.
 #[repr(align(64))]
 pub struct SumsBuffer(MaybeUninit<[i32; ROWS * COLUMNS]>);
 
 impl SumsBuffer {
-    /// Creates an uninitialized buffer.
+    /// Creates an uninitialized accumulator buffer.
     #[inline(always)]
     pub fn new() -> SumsBuffer {
         SumsBuffer(MaybeUninit::uninit())

@@ -10,9 +10,9 @@ use crate::simd::int8::windows::Int8WindowDim;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Channels per block: four vectors.
+/// Channels per block of the int8 depthwise kernel: four vectors.
 pub const BLOCK: usize = 64;
-/// Image rows per group.
+/// Image rows per group of the int8 depthwise kernel.
 pub const GROUP: usize = 4;
 /// Vectors per block.
 const PARTS: usize = 4;
@@ -183,7 +183,7 @@ unsafe fn results<const ROWS: usize, const THREE: bool>(
     }
 }
 
-/// Computes one or two result rows.
+/// Computes one or two result rows of an int8 depthwise convolution.
 ///
 /// # Safety
 /// The machine has AVX-512 VNNI; image rows and result rows are whole; weights, requantization parameters and scratch

@@ -188,7 +188,7 @@ dots!(Pairs512 __m512i _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 
 dots!(Vnni512 __m512i _mm512_loadu_si512 _mm512_storeu_si512 _mm512_set1_epi32 _mm512_add_epi32
     |sums, b, x| _mm512_dpbusd_epi32(sums, b, x));
 
-/// Computes blocks with int16 pairs, portably.
+/// Computes int8 GEMM blocks with int16 pairs, portably.
 ///
 /// # Safety
 /// See [`AccumulatorBlock`].
@@ -197,7 +197,7 @@ pub unsafe fn pairs_plain(all: &[AccumulatorBlock<'_>]) {
     unsafe { blocks::<PlainPairs, PortableI32x16, 2, 4>(all) }
 }
 
-/// Computes blocks with int16 pairs and AVX2.
+/// Computes int8 GEMM blocks with int16 pairs and AVX2.
 ///
 /// # Safety
 /// See [`AccumulatorBlock`]; the machine has AVX2.
@@ -208,7 +208,7 @@ pub unsafe fn pairs_avx2(all: &[AccumulatorBlock<'_>]) {
     unsafe { blocks::<Pairs256, Avx2I32x16, 2, 4>(all) }
 }
 
-/// Computes blocks with int8 quads and AVX-VNNI.
+/// Computes int8 GEMM blocks with int8 quads and AVX-VNNI.
 ///
 /// # Safety
 /// See [`AccumulatorBlock`]; the machine has AVX-VNNI.
@@ -219,7 +219,7 @@ pub unsafe fn above_avx_vnni(all: &[AccumulatorBlock<'_>]) {
     unsafe { blocks::<Vnni256, Avx2I32x16, 2, 4>(all) }
 }
 
-/// Computes blocks with int16 pairs and AVX-512.
+/// Computes int8 GEMM blocks with int16 pairs and AVX-512.
 ///
 /// # Safety
 /// See [`AccumulatorBlock`]; the machine has AVX-512.
@@ -230,7 +230,7 @@ pub unsafe fn pairs_avx512(all: &[AccumulatorBlock<'_>]) {
     unsafe { blocks::<Pairs512, __m512i, 8, 2>(all) }
 }
 
-/// Computes blocks with int8 quads and AVX-512 VNNI.
+/// Computes int8 GEMM blocks with int8 quads and AVX-512 VNNI.
 ///
 /// # Safety
 /// See [`AccumulatorBlock`]; the machine has AVX-512 VNNI.

@@ -40,7 +40,7 @@ macro_rules! instances {
 }
 pub(super) use instances;
 
-/// Maximum taps of a depthwise window.
+/// Maximum taps of an int8 depthwise window.
 pub const MOST_TAPS: usize = 128;
 
 /// Window geometry along one dimension of an image. All fields but `before` are at least 1.
@@ -142,7 +142,7 @@ instances!(
     depth_row(DepthwiseRow<'_>) = depth
 );
 
-/// Reduction of a pooling window.
+/// Reduction of an int8 pooling window: maximum, mean or sum.
 pub enum PoolReduce<'a> {
     /// Maximum, clamped to a range.
     Max(i32, i32),

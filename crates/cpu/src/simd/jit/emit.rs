@@ -511,7 +511,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Copies an operand to `to`.
+    /// Emits a copy of an operand to register `to`.
     pub fn copy_to(&mut self, to: u8, a: StepArg, copy: usize) {
         let from = self.in_register(a, to, copy);
         if from == to {

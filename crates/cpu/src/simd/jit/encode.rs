@@ -26,7 +26,7 @@ pub struct VectorReg(pub u8);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mask(pub u8);
 
-/// Write mask of an instruction.
+/// Write mask of a vector instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteMask {
     All,
@@ -213,7 +213,7 @@ impl Assembler {
         self.vex(1, 1, op, to.0, a.0, b.0);
     }
 
-    /// Emits `to = !a`.
+    /// Emits `to = !a` on masks.
     pub fn mask_not(&mut self, to: Mask, a: Mask) {
         self.vex(1, 0, 0x44, to.0, 0, a.0);
     }

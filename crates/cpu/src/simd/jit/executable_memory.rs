@@ -42,7 +42,7 @@ impl ExecutableMemory {
         (!refused).then_some(made)
     }
 
-    /// Pointer to the first byte.
+    /// Pointer to the first byte of the machine code.
     pub fn entry(&self) -> *const c_void {
         self.code
     }

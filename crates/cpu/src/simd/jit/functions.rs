@@ -39,7 +39,7 @@ impl StepBuilder {
         self.select(keep, x, one)
     }
 
-    /// Rounds half away from zero.
+    /// Emits rounding half away from zero.
     pub fn round_away(&mut self, x: StepValue) -> StepValue {
         let sign = self.and(x, SIGN);
         let half = self.two(opcodes::PORD, sign, StepArg::Bits(0.5f32.to_bits() - 1));
@@ -47,7 +47,7 @@ impl StepBuilder {
         self.round(sum, rounding::TO_ZERO)
     }
 
-    /// See [`math::maximum`].
+    /// Emits the IEEE 754-2019 maximum; see [`math::maximum`].
     pub fn maximum(&mut self, a: StepArg, b: StepArg) -> StepValue {
         match (a, b) {
             // For equal operands `maxps` returns the second, which is wrong for −0 only; adding 0 fixes that and
@@ -65,7 +65,7 @@ impl StepBuilder {
         }
     }
 
-    /// See [`math::minimum`].
+    /// Emits the IEEE 754-2019 minimum; see [`math::minimum`].
     pub fn minimum(&mut self, a: StepArg, b: StepArg) -> StepValue {
         match (a, b) {
             (StepArg::Value(x), c @ StepArg::Bits(bits)) | (c @ StepArg::Bits(bits), StepArg::Value(x))
@@ -196,7 +196,7 @@ impl StepBuilder {
         self.mul(w, ratio)
     }
 
-    /// Converts u32 to f32: both halves are exact, and their sum is rounded once.
+    /// Emits the conversion of u32 to f32: both halves are exact, and their sum is rounded once.
     pub fn unsigned_to_float(&mut self, x: StepValue) -> StepValue {
         if self.set == LoopIsa::Avx512 {
             return self.one(opcodes::CVTUDQ2PS, None, x);
@@ -208,7 +208,7 @@ impl StepBuilder {
         self.fma(high, 65536.0, low)
     }
 
-    /// Converts f32 ≥ 0 to u32; saturates.
+    /// Emits the conversion of f32 ≥ 0 to u32; saturates.
     pub fn float_to_unsigned(&mut self, x: StepValue) -> StepValue {
         if self.set == LoopIsa::Avx512 {
             return self.one(opcodes::CVTTPS2UDQ, None, x);
@@ -224,7 +224,7 @@ impl StepBuilder {
         self.select(beyond, StepArg::Bits(u32::MAX), y)
     }
 
-    /// Rounds to bf16, as f32; see [`math::to_bf16`].
+    /// Emits rounding to bf16, as f32; see [`math::to_bf16`].
     pub fn round_to_bf16(&mut self, x: StepValue) -> StepValue {
         if self.rounds {
             let half = self.one(opcodes::CVTNEPS2BF16, None, x);
@@ -240,7 +240,7 @@ impl StepBuilder {
         self.and(kept, 0xffff_0000)
     }
 
-    /// Rounds to f16, as f32.
+    /// Emits rounding to f16, as f32.
     pub fn round_to_f16(&mut self, x: StepValue) -> StepValue {
         let half = self.one(opcodes::CVTPS2PH, Some(0), x);
         self.one(opcodes::CVTPH2PS, None, half)

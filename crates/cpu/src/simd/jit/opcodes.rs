@@ -74,7 +74,7 @@ pub const SHIFTS: Opcode = Opcode(1, 1, 0x72);
 pub const SHIFT_RIGHT: u8 = 2;
 pub const SHIFT_RIGHT_SIGNED: u8 = 4;
 pub const SHIFT_LEFT: u8 = 6;
-/// Mask instructions (VEX map 1).
+/// Opcode of the mask instruction KAND (VEX map 1).
 pub const KAND: u8 = 0x41;
 pub const KANDN: u8 = 0x42;
 pub const KOR: u8 = 0x45;

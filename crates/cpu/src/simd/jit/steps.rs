@@ -58,7 +58,7 @@ pub enum StoredType {
 }
 
 impl StoredType {
-    /// Returns the bytes per element.
+    /// Returns the bytes of a stored element.
     pub fn size(self) -> u8 {
         match self {
             StoredType::Word => 4,
@@ -201,7 +201,7 @@ impl JitStep {
         }
     }
 
-    /// Whether the result is a mask.
+    /// Whether the step's result is a mask.
     pub fn makes_mask(&self) -> bool {
         matches!(self, JitStep::Compare { .. } | JitStep::Masks { .. } | JitStep::MaskNot(_))
     }

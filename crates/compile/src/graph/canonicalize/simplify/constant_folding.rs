@@ -45,7 +45,7 @@ pub fn one_for_all(g: &mut Rewriter, c: &Constant, node: &Node) -> Option<ValueI
     Some(g.push(BroadcastInDim { dims: Dims::new(), shape }, &[one], node))
 }
 
-/// The value of a constant.
+/// Returns the value of a constant node; `None` for other nodes.
 pub fn constant(g: &Rewriter, v: ValueId) -> Option<&Literal> {
     match &g.node(v).op {
         Op::Constant(c) => Some(&c.value),
@@ -95,7 +95,7 @@ pub fn map_before_broadcast(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -
     Some(g.push(BroadcastInDim { dims: Dims::new(), shape }, &[folded], node))
 }
 
-/// Whether a scalar is this number.
+/// Whether a scalar is known and equals this number.
 pub fn is(s: Option<Scalar>, value: f64) -> bool {
     // Compares bits, because 0 and −0 differ here.
     s.is_some_and(|s| match s {

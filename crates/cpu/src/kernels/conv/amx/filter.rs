@@ -63,7 +63,7 @@ impl PhaseTaps {
         PhaseTaps { at, length, chunks, packed_runs, packed: 0 }
     }
 
-    /// Number of runs of taps.
+    /// Number of runs of adjacent filter taps.
     pub fn runs(&self) -> usize {
         self.at.len()
     }

@@ -361,7 +361,7 @@ impl AmxImagesForward {
         })
     }
 
-    /// Like [`amx::AmxForward::with_statistics`].
+    /// Adds batch statistics as results, like [`amx::AmxForward::with_statistics`].
     pub fn with_statistics(mut self, target: CompileTarget) -> SelectResult<AmxImagesForward> {
         let inner = self.image / self.element / self.features / self.staged.first.count;
         if self.staged.rows * inner > PIXELS {

@@ -9,7 +9,7 @@ use crate::simd::ranges::pieces;
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 
-/// Memory layout of a convolution filter.
+/// Memory layout of a convolution filter when packed for microkernels.
 pub struct FilterLayout {
     /// Elements between channels (or pairs of channels).
     pub channel: usize,

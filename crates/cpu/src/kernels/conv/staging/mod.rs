@@ -487,7 +487,7 @@ impl SoftwarePrefetch {
     }
 }
 
-/// Copies `n` elements, converted to f32.
+/// Copies `n` elements of a convolution input, converted to f32.
 ///
 /// # Safety
 /// Both sides have `n` elements; `widen` is that of the source's type.

@@ -264,11 +264,11 @@ pub type ResultRounding = u8;
 pub const WIDE: ResultRounding = 0;
 /// bf16 results. Each pixel is rounded to bf16 before and after the bias is added.
 const ROUNDED: ResultRounding = 1;
-/// bf16 results. Accumulators start with the bias, and only the maximum is rounded.
+/// Result type bf16 of a pooled convolution. Accumulators start with the bias, and only the maximum is rounded.
 pub const STORED: ResultRounding = 2;
 /// Like [`ROUNDED`], for f16.
 const ROUNDED_F16: ResultRounding = 3;
-/// Like [`STORED`], for f16.
+/// Result type f16 of a pooled convolution; like [`STORED`].
 pub const STORED_F16: ResultRounding = 4;
 
 /// Whether pixels are rounded before and after the bias is added.

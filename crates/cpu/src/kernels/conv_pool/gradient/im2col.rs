@@ -12,7 +12,7 @@ use crate::simd::level::Level;
 use systole_compile::{Step, UnpooledGradient};
 use systole_ir::DType;
 
-/// Lanes of a vector of f32.
+/// Number of f32 lanes of a vector.
 pub const LANES: usize = 16;
 /// Maximum elements of a patch.
 const MOST_ELEMENTS: usize = 64;

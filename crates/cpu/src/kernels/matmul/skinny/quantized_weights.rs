@@ -17,7 +17,7 @@ use systole_compile::{DequantizeStep, DequantizedGemm, Kernel as Plan};
 use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{Op, Result};
 
-/// Kernels for quantized weight matrices and products with them.
+/// Kernel family for quantized weight matrices and products with them.
 pub static FAMILY: Family = Family {
     name: "packed",
     doc: "quantized weight matrices with scales: products of few rows, and dequantization",

@@ -39,7 +39,7 @@ impl SortKeys {
         })
     }
 
-    /// Number of bits of a key.
+    /// Number of bits of a sort key.
     pub fn bits(&self) -> usize {
         8 * self.dtype.size()
     }

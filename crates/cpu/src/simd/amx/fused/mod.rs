@@ -16,7 +16,7 @@ use crate::simd::level::Level;
 
 pub use crate::simd::amx::tile::WIDTH;
 
-/// Fused kernels of one tile unit.
+/// Fused AMX kernels (function pointers) of one tile unit.
 pub struct FusedAmxKernels {
     configure: unsafe fn(&TileConfig),
     release: unsafe fn(),

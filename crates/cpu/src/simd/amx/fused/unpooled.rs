@@ -14,7 +14,7 @@ pub const PLACES: usize = 16;
 /// Elements of `sums` per call: tiles of [`LANES`] features by as many taps.
 pub const SUMS: usize = TILES * TILE;
 const TILES: usize = 4;
-/// Maximum features per call.
+/// Maximum features per call of the AMX gradient kernel.
 pub const FEATURES: usize = TILES * LANES;
 /// Words per tile.
 const TILE: usize = LANES * LANES;

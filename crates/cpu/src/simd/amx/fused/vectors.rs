@@ -4,10 +4,10 @@ use crate::simd::amx::tile::LANES;
 use crate::simd::math;
 use systole_compile::DEAD;
 
-/// Pixels per pooling window.
+/// Pixels per pooling window (2×2).
 pub const PIXELS: usize = 4;
 
-/// Vector operations of fused kernels.
+/// Vector operations of fused AMX kernels.
 ///
 /// # Safety
 /// The vectors' instructions are available; addresses have the elements that each method names.
