@@ -8,6 +8,7 @@ use crate::run::evaluation::TestPredictions;
 use crate::run::html_report::{self, ReportPage};
 use crate::run::initial_model::{InitialModel, prepared};
 use crate::run::pruning::PruningReport;
+use crate::run::run_data::keep_data;
 use crate::run::run_summary::{RunFiles, RunSummary};
 use crate::run::signals::StopSignal;
 use crate::run::tensorboard_images;
@@ -107,6 +108,7 @@ pub(crate) fn train(
 /// Stores the configuration, field names and tokenizer with the model.
 fn note_origin(model: &mut Model, config: &RunConfig, data: &TrainingData) -> Result<()> {
     model.notes.insert("config".into(), portable(config).to_toml()?);
+    keep_data(model, config, data);
     if !data.fields.is_empty() {
         model.notes.insert("fields".into(), json!(data.fields).to_string());
     }

@@ -20,6 +20,7 @@ mod own_data;
 mod pictures;
 mod records;
 mod resume;
+mod run_data;
 mod run_report;
 mod same_bits;
 mod sweep;

@@ -5,18 +5,17 @@ mod weight_only_quantization;
 use crate::args::common::{CommonArgs, DataArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
 use crate::models::accuracy::{Int8Accuracy, LabeledSamples, agreeing, classes_in_floats, taken};
-use crate::models::command_target::{config_of, set_all};
-use crate::models::model_data::check_samples;
+use crate::models::command_target::set_all;
 use crate::models::onnx;
 use crate::models::predictor::NOTE;
 use crate::models::run_directory;
 use crate::models::tflite;
 use crate::render::screen::{Screen, table};
-use crate::run::training::load_data;
+use crate::run::run_data::{NamedData, RunData};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_config::{ConfigDraft, RunConfig};
+use systole_config::RunConfig;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
@@ -226,28 +225,20 @@ impl QuantArgs {
         }
     }
 
-    /// Returns the configuration of the training data, in order and without augmentation.
-    pub(crate) fn config(&self, model: &Model, file: &str) -> Result<RunConfig, CommandError> {
-        let mut draft = match (config_of(model, file)?, &self.dataset) {
-            (Some(config), _) => {
-                ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {file}"))?
-            }
-            (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
-            (None, None) => {
-                let e =
-                    Error::new(ErrorKind::Config, format!("{file} does not contain its training dataset"));
-                return Err(CommandError::usage(e.hint("name the dataset with --dataset")));
-            }
-        };
-        if let Some(name) = &self.dataset {
-            draft.set_text(format!("--dataset {name}"), "data.dataset", name);
-        }
-        if let Some(dir) = &self.data.data_dir {
-            draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
-        }
+    /// Loads the training data, in order and without augmentation, with its configuration.
+    pub(crate) fn load(
+        &self,
+        model: &Model,
+        file: &str,
+        screen: &Screen,
+    ) -> Result<(RunConfig, TrainingData), CommandError> {
+        let run_data = RunData::of(model, file)?;
+        let mut draft = run_data.draft_of(model, &NamedData::of(&self.dataset, &self.data))?;
         draft.set("--samples", "data.augment", "[]");
         set_all(&mut draft, &self.sets)?;
-        Ok(draft.finish()?)
+        let mut config = draft.finish()?;
+        let data = run_data.load(model, &mut config, screen)?;
+        Ok((config, data))
     }
 }
 
@@ -348,9 +339,7 @@ fn calibrated(
     if trained.is_some() {
         args.check_trained(file)?;
     }
-    let config = args.config(layers, file)?;
-    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
-    check_samples(layers, &config, &data, file)?;
+    let (config, data) = args.load(layers, file, screen)?;
     // With trained ranges the samples only measure the noise per layer.
     let few = if trained.is_some() { SHOWN } else { 500 };
     let samples = args.samples.map_or(few, |n| n as usize);

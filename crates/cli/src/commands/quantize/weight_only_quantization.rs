@@ -3,10 +3,8 @@
 
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::commands::quantize::QuantArgs;
-use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted, grouped, table, values};
-use crate::run::training::load_data;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use systole_ir::{Result, ResultExt};
@@ -84,9 +82,7 @@ fn measured(
     args: &QuantArgs,
     screen: &Screen,
 ) -> Result<WeightOnlyReport, CommandError> {
-    let mut config = args.config(before, file)?;
-    config.data.known_tokenizer = tokenizer_of(before)?;
-    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let (config, data) = args.load(before, file, screen)?;
     let test = config.test_pipeline(&data);
     let batch = config.samples_per_step();
     let most = args.test_samples.map_or(1000, |n| n as usize);
