@@ -12,6 +12,7 @@ mod distributed;
 mod faults;
 mod fine_tune;
 mod hosts;
+mod int8_limits;
 mod limits;
 mod lr_find;
 mod others;
