@@ -334,6 +334,12 @@ impl TrainArgs {
         self.target.as_ref().and_then(stem).unwrap_or_else(|| dataset.into())
     }
 
+    /// Returns the configuration `draft` with the arguments applied. Data is not opened: it may be on another machine.
+    #[cfg(feature = "cloud")]
+    pub(crate) fn config(&self, draft: ConfigDraft) -> Result<RunConfig, CommandError> {
+        self.configured(draft)
+    }
+
     /// Returns the initial configuration.
     fn draft(&self, earlier: Option<&Model>) -> Result<ConfigDraft, CommandError> {
         if let (Some(name), Some(model), Some(path)) = (&self.target, earlier, &self.from)

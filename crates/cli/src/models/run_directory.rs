@@ -320,10 +320,10 @@ impl RunRecord {
         let value = |keys: &[(String, String)], key: &str| {
             keys.iter().find(|(k, _)| k == key).map_or("not set".to_string(), |(_, v)| v.clone())
         };
-        // Earlier versions stored no fingerprint of a text.
+        // Earlier versions stored no fingerprint of a text and of CIFAR-10.
         let is_older = match (&self.data, &earlier.data) {
             (Some(now), Some(before)) => now.starts_with(&format!("{before}; text ")),
-            (Some(now), None) => now.starts_with("text "),
+            (Some(_), None) => true,
             _ => false,
         };
         let mut all: Vec<&String> = now.iter().chain(&before).map(|(k, _)| k).collect();

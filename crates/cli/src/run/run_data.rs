@@ -193,7 +193,7 @@ impl RunData {
         config.data.known_tokenizer = tokenizer_of(model)?;
         self.check_location(config)?;
         let mut data = load_data(config, screen).at(|| format!("the data for {}", self.file))?;
-        self.check_text(model, config, &data)?;
+        self.check_replaced(model, config, &data)?;
         if self.matches(config, &data) == DataMatch::Changed {
             data.notes.push(format!("{} has changed since {} was trained", data.origin, self.file));
         }
@@ -218,12 +218,13 @@ impl RunData {
             .hint("name the data's file or folder with --data-dir, or name the run's folder instead of the model file"))
     }
 
-    /// Rejects a text that is not the one of training, unless the command line names it.
-    fn check_text(&self, model: &Model, config: &RunConfig, data: &TrainingData) -> Result<()> {
-        if data.language.is_none() || !self.is_read_by(config) {
+    /// Rejects another text than that of training, and synthetic images in place of CIFAR-10 (or the reverse), unless
+    /// the command line names them.
+    fn check_replaced(&self, model: &Model, config: &RunConfig, data: &TrainingData) -> Result<()> {
+        let may_be_replaced = ["text", "cifar10"].contains(&config.data.dataset.as_str());
+        if !may_be_replaced || !self.is_read_by(config) {
             return Ok(());
         }
-        let path = Path::new(&self.file);
         let before = match &self.note {
             Some(note) if text_of(note.identity.as_deref()) == text_of(data.identity.as_deref()) => {
                 return Ok(());
@@ -231,15 +232,19 @@ impl RunData {
             Some(note) => note.name.clone(),
             // An earlier version named the file after the data and stored no fingerprint.
             None if self.dir.is_some() || !model.notes.contains_key("history") => return Ok(()),
-            None => run_directory::stem(path).unwrap_or_default(),
+            None => run_directory::stem(Path::new(&self.file)).unwrap_or_default(),
         };
         if self.note.is_none() && before == data.name {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Data, format!("{} was not trained on this text", self.file))
+        let (what, data_dir) = match data.language {
+            Some(_) => ("text", "a text with --data-dir FILE.txt"),
+            None => ("dataset", "the dataset's folder with --data-dir DIR"),
+        };
+        Err(Error::new(ErrorKind::Data, format!("{} was not trained on this {what}", self.file))
             .at(data.origin.clone())
-            .because(format!("its training text, `{before}`, was changed or is no longer found"))
-            .hint("name a text with --data-dir FILE.txt to use it anyway"))
+            .because(format!("its training data, `{before}`, was changed or is no longer found"))
+            .hint(format!("name {data_dir}")))
     }
 
     /// Compares loaded data with the run's.

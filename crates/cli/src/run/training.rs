@@ -185,7 +185,8 @@ pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) 
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
     let from = if data.origin.starts_with("drawn") { "" } else { "from " };
     let (name, elements, origin) = (&data.name, data.elements, &data.origin);
-    let classes = match data.identity.is_some() && !data.class_names.is_empty() {
+    let is_published = ["cifar10", "colour-glyphs"].contains(&name.as_str());
+    let classes = match data.identity.is_some() && !data.class_names.is_empty() && !is_published {
         true if data.class_names.len() == 1 => " of one class".into(),
         true => format!(" of {} classes", data.class_names.len()),
         false => String::new(),

@@ -108,6 +108,25 @@ fn a_default_text_is_not_replaced_by_another() {
 }
 
 #[test]
+fn synthetic_images_do_not_replace_cifar10() {
+    let f = Folder::new("run-data-cifar");
+    for name in ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"]
+    {
+        let records =
+            |i: usize| (0..3073).map(move |p| if p == 0 { i as u8 % 10 } else { (p * 7 + i * 31) as u8 });
+        let bytes: Vec<u8> = (0..20).flat_map(records).collect();
+        f.write(&format!("others/cifar10/{name}.bin"), bytes);
+    }
+    run(&f, &["train", "cifar-cnn", "--out=run", "--quiet", "--epochs=1", "--batch-size=10"]).ok();
+    assert_eq!(run(&f, &["evaluate", "run", "--json"]).ok().json()["samples"], 20);
+    for command in [&["evaluate", "run"][..], &["train", "--from=run", "--out=more"]] {
+        f.run(command).fails(1, &["was not trained on this dataset", "`cifar10`", "--data-dir"]);
+    }
+    f.run(&["resume", "run"]).fails(1, &["the data is colour-glyphs", "--resume=force"]);
+    assert_eq!(f.run(&["evaluate", "run", "--data-dir=others", "--json"]).ok().json()["samples"], 20);
+}
+
+#[test]
 fn a_folder_of_pictures_is_the_folder_of_every_command() {
     let f = Folder::new("run-data-album");
     album(&f, "album", 10);
