@@ -35,7 +35,11 @@ impl RunConfig {
         Ok(match self.data.dataset.as_str() {
             "fashion-mnist" => datasets::fashion_mnist(dir)?.into(),
             "mnist" => datasets::mnist(dir)?.into(),
-            "cifar10" => datasets::cifar10(dir)?.into(),
+            "cifar10" => {
+                // The synthetic replacement is another dataset.
+                let data: TrainingData = datasets::cifar10(dir)?.into();
+                TrainingData { identity: Some(data.name.clone()), ..data }
+            }
             "folder" => datasets::folder(dir, &self.folder_options())?,
             "records" => {
                 datasets::records(dir, &self.data.records.clone().unwrap_or_default(), &self.record_shape())?

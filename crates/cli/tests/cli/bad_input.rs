@@ -241,7 +241,9 @@ fn model_files_that_are_cut_or_lie() {
     f.run(&["predict", "bad.safetensors", "x.png"]).fails(1, &["bad.safetensors"]);
     f.run(&["train", "--from", "bad.safetensors"]).fails(1, &["bad.safetensors"]);
     f.run(&["evaluate", "absent.safetensors"]).fails(1, &["absent.safetensors"]);
-    f.run(&["evaluate", "out"]).fails(1, &["out"]);
+    // The run's own folder of data is not replaced by another location.
+    fs::remove_dir_all(f.path("data")).unwrap();
+    f.run(&["evaluate", "out"]).fails(1, &["fashion-mnist", "out"]);
 }
 
 #[test]
