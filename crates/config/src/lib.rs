@@ -11,6 +11,7 @@ mod callbacks;
 mod class_weight;
 mod config_draft;
 mod fine_tune;
+mod fit_table;
 mod key_error;
 mod key_suggestions;
 mod launch;

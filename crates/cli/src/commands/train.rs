@@ -383,6 +383,13 @@ impl TrainArgs {
         self.fine_tune || self.freeze_until.is_some() || self.lora.is_some()
     }
 
+    /// Whether the number of epochs is a preset's: neither in a TOML file nor in an argument.
+    fn has_preset_epochs(&self) -> bool {
+        let is_toml = self.target.as_deref().is_some_and(|t| Path::new(t).extension().is_some_and(|e| e == "toml"));
+        let is_set = |set: &String| set.split('=').next().is_some_and(|key| key.trim() == "fit.epochs");
+        self.epochs.is_none() && !is_toml && !self.sets.iter().any(is_set)
+    }
+
     /// Returns the record options of `--set`, which are needed to inspect files before there is a configuration.
     fn asked_of_records(&self) -> RecordOptions {
         let Ok(mut draft) = ConfigDraft::preset("table") else { return RecordOptions::default() };
@@ -559,10 +566,16 @@ impl TrainArgs {
         let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
         if !free {
             let mut config = config;
-            let (data, reason) = self.load(&mut config, earlier, screen)?;
+            let (mut data, reason) = self.load(&mut config, earlier, screen)?;
             match &config.fine_tune {
                 Some(_) if config.data.is_own() => config.fit_head(&data),
-                None if self.from.is_none() => config.fit_data(&data)?,
+                None if self.from.is_none() => {
+                    let notes = config.fit_data(&data)?;
+                    data.notes.extend(notes);
+                    if self.has_preset_epochs() {
+                        data.notes.extend(config.fit_epochs(&data));
+                    }
+                }
                 _ => {}
             }
             return Ok(announced(config, data, reason, screen));
