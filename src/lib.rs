@@ -1,5 +1,5 @@
-//! A deep-learning framework with the names of Keras and tf.data. It trains models on the CPU and, through XLA, on NVIDIA GPUs; the
-//! same training steps compile for TPUs, where nobody has executed them yet.
+//! A deep-learning framework with the names of Keras and tf.data. It trains models on the CPU and, through XLA, on NVIDIA GPUs
+//! (an H100 is the only one tried so far); the same training steps compile for TPUs, where nobody has executed them yet.
 //!
 //! # First program
 //!

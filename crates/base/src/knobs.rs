@@ -35,8 +35,7 @@ macro_rules! knobs {
 }
 
 knobs! {
-    /// log level; 1: devices and compile times; 2: each kernel's time and rate; 3: each compiler pass; 4: the schedule
-    /// of each program
+    /// log level; 1: devices and compile times; 2: each kernel's time and rate; 3: each compiler pass; 4: each program's schedule
     LOG: "0..4", "0";
     /// what SYSTOLE_LOG=2 prints when a program ends; layers: time per layer and the slowest kernels; kernels: each kernel
     PROFILE: "layers|kernels", "kernels";
@@ -73,8 +72,7 @@ knobs! {
     SSH: "PROGRAM [ARGUMENTS]", "ssh -T -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=4";
     /// Python interpreter whose installed packages are searched for plugins; it is not executed
     PYTHON: "PATH", "";
-    /// memory limit of this process; a program that needs more is rejected before it runs. Empty: the free memory of
-    /// the machine or control group
+    /// memory limit of this process; a program that needs more is rejected before it runs. Empty: the machine's or control group's free memory
     MEMORY_LIMIT: "BYTES|512MiB|4GiB", "";
     /// folder with datasets, one subfolder each (fashion-mnist, mnist)
     DATA: "PATH", "";
@@ -163,9 +161,12 @@ impl EnvVar {
 
     /// Creates the error for an invalid value of an environment variable.
     pub fn no_value(&self, value: &str) -> Error {
-        Error::new(ErrorKind::Config, format!("invalid value `{value}` of environment variable {}", self.name))
-            .at(self.name)
-            .hint(format!("{}: {}", self.values, self.doc))
+        Error::new(
+            ErrorKind::Config,
+            format!("invalid value `{value}` of environment variable {}", self.name),
+        )
+        .at(self.name)
+        .hint(format!("{}: {}", self.values, self.doc))
     }
 
     /// Returns an environment variable's value as an integer.
@@ -220,3 +221,5 @@ pub fn parse_bytes(text: &str) -> Result<usize> {
             .hint("write a number of bytes as 2000000000, 512MiB or 4GiB")
     })
 }
+
+crate::renamed! { Knob => EnvVar }

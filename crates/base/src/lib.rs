@@ -18,3 +18,11 @@ pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use half::{bf16, f16};
 pub use literal::{Literal, LiteralBuilder};
 pub use shape::{Dims, Shape, TensorType};
+
+#[doc(hidden)] // Deprecated aliases of renamed types: `renamed! { Old => New }`.
+#[macro_export]
+macro_rules! renamed {
+    ($($old:ident => $new:ident),* $(,)?) => {
+        $(#[doc(hidden)] #[deprecated = "the type has a new name: see this alias"] pub type $old = $new;)*
+    };
+}

@@ -132,11 +132,8 @@ impl Literal {
         if T::DTYPE == self.ty.dtype {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Graph,
-            format!("the array has type {}, expected element type {}", self.ty, T::DTYPE),
-        )
-        .hint("convert the array, or read it with its own element type"))
+        Err(Error::new(ErrorKind::Graph, format!("the array has type {}, expected {}", self.ty, T::DTYPE))
+            .hint("convert the array, or read it with its own element type"))
     }
 
     /// Copies the elements as bools (`!= 0`).

@@ -127,3 +127,5 @@ impl RandomStream {
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
     }
 }
+
+crate::renamed! { Stream => RandomStream }

@@ -93,3 +93,6 @@ fn make_executable(path: &Path) -> Result<()> {
     let _ = path;
     Ok(())
 }
+
+// Names of the previous version.
+systole_base::renamed! { File => GeneratedFile, Job => CloudJob, Model => JobModel, Options => CloudOptions, Place => CloudPlatform }

@@ -136,8 +136,11 @@ impl CloudPlatform {
             None => Ok(()),
             Some((option, why)) => {
                 let (why, hint) = why.rsplit_once(": ").unwrap_or(("", why));
-                let e = Error::new(ErrorKind::Config, format!("the platform {} does not support {option}", self.name))
-                    .at(*option);
+                let e = Error::new(
+                    ErrorKind::Config,
+                    format!("the platform {} does not support {option}", self.name),
+                )
+                .at(*option);
                 Err(e.because(why).hint(hint))
             }
         }

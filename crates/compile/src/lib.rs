@@ -24,3 +24,6 @@ pub use memory::{ArrayUsage, Footprint, footprint, largest_intermediates};
 pub use options::{PipelineOptions, RowBlocksMode};
 pub use pipeline::{CompileStage, STAGES, StageOutput, form_after, schedule, stages};
 pub use program::*;
+
+// Names of the previous version.
+systole_ir::renamed! { Blocking => RowBlocksMode, Blocks => RowBlockLoop, Expr => MapRegister, Form => StageOutput, Holding => ArrayUsage, Instr => MapInstr, Load => MapLoad, Moments => ConvWithMoments, Options => PipelineOptions, Packed => DequantizeStep, PackedProduct => DequantizedGemm, Pass => GraphPass, Pool => MaxPoolArgmax, Rows => FusedRows, Rule => FusionRule, Schedule => ProgramSchedule, Scope => LayerScope, Slot => SlotId, Stage => CompileStage, Storage => SlotStorage, Store => StridedStore, View => SlotView }

@@ -253,8 +253,9 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<ImageTran
             item.split_once('=').map_or((item.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
         if !in_colour && COLOUR.contains(&name) {
             let what = format!("{name} needs color images, but the images are grayscale");
-            return Err(KeyError::new("data.augment", what)
-                .hint("leave the augmentation out, or set data.color_mode = \"rgb\" for a folder of images"));
+            return Err(KeyError::new("data.augment", what).hint(
+                "leave the augmentation out, or set data.color_mode = \"rgb\" for a folder of images",
+            ));
         }
         if let Some((.., change)) = CHANGES.iter().find(|(n, ..)| *n == name) {
             if let Some(value) = value {
@@ -359,7 +360,8 @@ impl ValuedAugmentation {
                 None => Ok(0.0),
                 Some(v) => {
                     let what = format!("{name} takes no value, got {v}");
-                    Err(KeyError::new("data.augment", what).hint("write only the augmentation's name, without a value"))
+                    Err(KeyError::new("data.augment", what)
+                        .hint("write only the augmentation's name, without a value"))
                 }
             };
         };

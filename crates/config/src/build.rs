@@ -35,7 +35,11 @@ impl RunConfig {
         Ok(match self.data.dataset.as_str() {
             "fashion-mnist" => datasets::fashion_mnist(dir)?.into(),
             "mnist" => datasets::mnist(dir)?.into(),
-            "cifar10" => datasets::cifar10(dir)?.into(),
+            "cifar10" => {
+                // The synthetic replacement is another dataset.
+                let data: TrainingData = datasets::cifar10(dir)?.into();
+                TrainingData { identity: Some(data.name.clone()), ..data }
+            }
             "folder" => datasets::folder(dir, &self.folder_options())?,
             "records" => {
                 datasets::records(dir, &self.data.records.clone().unwrap_or_default(), &self.record_shape())?
@@ -80,50 +84,48 @@ impl RunConfig {
 
     /// Whether the labels are regression targets (`true`) or classes (`false`), as implied by the loss or the model's
     /// outputs.
-    fn labels_are_numbers(&self) -> Option<bool> {
+    pub(super) fn labels_are_numbers(&self) -> Option<bool> {
         let is_learnt = self.data.records.as_ref().is_some_and(|r| !r.columns.is_empty());
         match model_sections::loss(&self.compile.loss).as_ref().map(Loss::base) {
-            Ok(Loss::MeanSquaredError | Loss::MeanAbsoluteError | Loss::Huber { .. }) => Some(true),
+            Ok(
+                Loss::MeanSquaredError
+                | Loss::MeanAbsoluteError
+                | Loss::MeanAbsolutePercentageError
+                | Loss::MeanSquaredLogarithmicError
+                | Loss::Huber { .. }
+                | Loss::LogCosh,
+            ) => Some(true),
             Ok(Loss::SparseCategoricalCrossentropy { .. }) if is_learnt => Some(false),
             _ => None,
         }
     }
 
     /// Adapts the configuration to user data: the last layer's units, the vocabulary size for text, and the loss for
-    /// numeric labels, if these still have the presets' values. Also stores how table columns are encoded.
+    /// numeric labels, if these still have the presets' values. Also stores how table columns are encoded. Returns notes
+    /// for the user about what was chosen.
     ///
     /// # Errors
     /// If the labels are numbers but the loss is a classification loss.
-    pub fn fit_data(&mut self, data: &TrainingData) -> Result<()> {
+    pub fn fit_data(&mut self, data: &TrainingData) -> Result<Vec<String>> {
         if let Some(language) = &data.language {
-            return self.fit_language(language);
+            return self.fit_language(language).map(|()| Vec::new());
         }
         self.fit_biggan(data);
         if !self.data.is_own() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         if !data.columns.is_empty() {
             self.data.records.get_or_insert_default().columns = data.columns.clone();
         }
         if !data.class_names.is_empty() {
-            return self.fit_classes(data.class_names.len());
+            return self.fit_classes(data.class_names.len()).map(|()| Vec::new());
         }
         if self.biggan.is_some() {
             return Err(Error::new(ErrorKind::Config, "the images have no class labels")
                 .because("BigGAN generates images by class")
                 .hint("use a folder with one subfolder of images for each class"));
         }
-        let preset = RunConfig::preset("folder")?;
-        if self.compile.loss == preset.compile.loss {
-            if let Some(last) = self.layers.last_mut().filter(|last| Some(&**last) == preset.layers.last()) {
-                last.insert("units".into(), 1i64.into());
-                last.remove("activation");
-                self.compile.loss = "mean_squared_error".into();
-            }
-            if self.compile.metrics == preset.compile.metrics {
-                self.compile.metrics.clear();
-            }
-        }
+        let notes = self.fit_regression(data)?;
         match model_sections::loss(&self.compile.loss).as_ref().map(Loss::base) {
             Ok(Loss::SparseCategoricalCrossentropy { .. }) => {
                 Err(Error::new(ErrorKind::Config, "the labels are numbers, but the loss expects classes")
@@ -133,7 +135,7 @@ impl RunConfig {
                          or name the field with the classes: data.records.label",
                     ))
             }
-            _ => Ok(()),
+            _ => Ok(notes),
         }
     }
 

@@ -11,6 +11,7 @@ mod callbacks;
 mod class_weight;
 mod config_draft;
 mod fine_tune;
+mod fit_table;
 mod key_error;
 mod key_suggestions;
 mod launch;
@@ -781,6 +782,9 @@ fn at_least_one(path: &str, value: Option<u64>) -> Result<(), KeyError> {
     }
 }
 
+// Names of the previous version.
+systole_base::renamed! { Config => RunConfig, Data => DataSection, Draft => ConfigDraft, LaunchPlace => LaunchTarget, Method => SweepMethod, Refused => ConfigError, TestTime => TestTimeAugmentation }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -900,7 +904,7 @@ mod tests {
             |from: &str, to: &str| with_structure(&nested.replacen(from, to, 1)).unwrap_err().to_string();
         let e = wrong("units = 8", "unts = 8");
         assert!(e.contains("my.toml, line") && e.contains("did you mean `units`"), "{e}");
-        assert!(wrong("trainable = false", "frozen = true").contains("no argument `frozen`"));
+        assert!(wrong("trainable = false", "frozen = true").contains("`frozen`"));
         assert!(wrong("layers = [", "layers = 3 # [").contains("requires a list of layers"));
     }
 

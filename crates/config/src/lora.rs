@@ -46,7 +46,8 @@ impl RunConfig {
         match wrong {
             Some((key, what, hint)) => Err(KeyError::new(&format!("lora.{key}"), what).hint(hint)),
             None if self.lora.is_some() && self.biggan.is_some() => {
-                Err(KeyError::new("lora", "lora cannot be combined with biggan").hint("remove one of the two configuration sections"))
+                Err(KeyError::new("lora", "lora cannot be combined with biggan")
+                    .hint("remove one of the two configuration sections"))
             }
             None => Ok(()),
         }

@@ -183,9 +183,8 @@ pub(super) fn optimizer(table: &Table) -> Result<Optimizer, KeyError> {
     let rate = &done.learning_rate;
     if matches!(rate, Schedule::Constant(r) if *r <= 0.0) || rate.at(0) < 0.0 {
         let what = format!("invalid learning rate {}: it must be above 0", rate.at(0));
-        return Err(
-            KeyError::new("optimizer.learning_rate", what).hint("try learning rate 0.001 for adam, or 0.01 for sgd")
-        );
+        return Err(KeyError::new("optimizer.learning_rate", what)
+            .hint("try learning rate 0.001 for adam, or 0.01 for sgd"));
     }
     Ok(done)
 }

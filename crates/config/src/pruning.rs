@@ -91,7 +91,8 @@ impl PruningSection {
             Some(&[m, n]) => Some([m, n]),
             Some(_) => {
                 let what = "sparsity_m_by_n: expected a pair of integers";
-                return Err(KeyError::new("pruning.sparsity_m_by_n", what).hint("write sparsity_m_by_n as two integers, such as [2, 4]"));
+                return Err(KeyError::new("pruning.sparsity_m_by_n", what)
+                    .hint("write sparsity_m_by_n as two integers, such as [2, 4]"));
             }
         };
         let made = Pruning {
@@ -133,9 +134,8 @@ impl RunConfig {
     pub(super) fn check_pruning(&self) -> Result<(), KeyError> {
         let Some(section) = &self.pruning else { return Ok(()) };
         if self.biggan.is_some() {
-            return Err(
-                KeyError::new("pruning", "pruning cannot be combined with biggan").hint("remove one of the two configuration sections")
-            );
+            return Err(KeyError::new("pruning", "pruning cannot be combined with biggan")
+                .hint("remove one of the two configuration sections"));
         }
         section.pruning().map(drop)
     }

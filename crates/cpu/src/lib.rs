@@ -30,3 +30,6 @@ pub use crate::run::explain::{ChosenKernel, StepKernel, kernel_listing};
 pub use crate::simd::level::Level;
 pub use crate::simd::loops::has_vector_form;
 pub use systole_compile::RowBlocksMode;
+
+// Names of the previous version.
+systole_ir::renamed! { Blocking => RowBlocksMode, Team => ThreadPool }

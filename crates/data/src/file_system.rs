@@ -516,6 +516,15 @@ impl<F: FileSystem> FileSystem for FaultInjectingFileSystem<F> {
     }
 }
 
+// Names of the previous version.
+systole_base::renamed! { Fault => InjectedFault }
+#[doc(hidden)]
+pub use self::AtomicFile as NewFile;
+#[doc(hidden)]
+pub use self::FaultInjectingFileSystem as Faulty;
+#[doc(hidden)]
+pub use self::OsFileSystem as Disk;
+
 #[cfg(test)]
 mod tests {
     use super::*;

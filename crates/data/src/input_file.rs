@@ -186,3 +186,8 @@ fn entries_of_disk(dir: &Path, here: &Path) -> io::Result<Vec<DirectoryEntry>> {
     }
     Ok(all)
 }
+
+// Names of the previous version.
+systole_base::renamed! { Entry => DirectoryEntry }
+#[doc(hidden)]
+pub use self::InputFile as Input;

@@ -65,3 +65,28 @@ pub use stage::interleave::IntoDataset;
 pub use stage::padded_batch::PaddingOptions;
 pub use stage::shuffle::ShuffleOptions;
 pub use stage::window::WindowOptions;
+
+// Names of the previous version.
+systole_base::renamed! { Bucketing => BucketOptions, Column => CsvColumn, Csv => CsvOptions, Operand => ArrayOperand, Options => DatasetOptions, Padding => PaddingOptions, Position => PipelinePosition, Report => PipelineReport, Run => PipelineRun, Share => BatchShare, Shuffle => ShuffleOptions, Table => CsvTable, TfRecord => TfRecordOptions, Window => WindowOptions, Written => CsvFormat }
+#[doc(hidden)]
+pub use self::PipelineTuning as Tuning;
+#[doc(hidden)]
+#[deprecated = "renamed to `file_system`"]
+pub mod disk {
+    pub use super::file_system::*;
+}
+#[doc(hidden)]
+#[deprecated = "renamed to `input_file`"]
+pub mod input {
+    pub use super::input_file::*;
+}
+#[doc(hidden)]
+#[deprecated = "renamed to `image_ops`"]
+pub mod picture {
+    pub use super::image_ops::*;
+}
+#[doc(hidden)]
+#[deprecated = "renamed to `http`"]
+pub mod web {
+    pub use super::http::*;
+}

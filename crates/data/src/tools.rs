@@ -387,9 +387,12 @@ impl ElementScan {
         if same {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Data, format!("element {at} has another type than the first element: {spec}"))
-            .because(format!("the type of the first element is {}", self.spec))
-            .hint("convert all elements to the same type with map first"))
+        Err(Error::new(
+            ErrorKind::Data,
+            format!("element {at} has another type than the first element: {spec}"),
+        )
+        .because(format!("the type of the first element is {}", self.spec))
+        .hint("convert all elements to the same type with map first"))
     }
 
     fn features(&self) -> FeatureSpecs {
@@ -708,6 +711,9 @@ pub fn write_pictures(sample: &Sample, prefix: &Path) -> Result<Vec<PathBuf>> {
     }
     Ok(files)
 }
+
+// Names of the previous version.
+systole_base::renamed! { Converted => ConversionResult, Opened => OpenedDataset, Stats => DatasetStats, Traced => TracedStage, Verified => FileVerification }
 
 #[cfg(test)]
 mod tests {

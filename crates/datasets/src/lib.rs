@@ -218,3 +218,8 @@ pub fn unnumbered(sample: Sample) -> Sample {
     let sample = sample.without("index");
     if sample.names().any(|n| n == ASIDE) { sample.rename(ASIDE, "index") } else { sample }
 }
+
+// Names of the previous version.
+systole_base::renamed! { Arrays => ImageArrays, ColumnCode => ColumnEncoding, Language => TextTokenizer, Packed => RecordCompression, Streamed => StreamedDataset, Tokens => TokenKind }
+#[doc(hidden)]
+pub use self::PrepareFn as Prepare;

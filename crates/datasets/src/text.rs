@@ -54,7 +54,8 @@ impl TextTokenizer {
             let part = |from: usize| {
                 let part = tokens.get(from..from + length).ok_or_else(|| {
                     let what = format!("tokens {from} to {} are beyond the end of the text", from + length);
-                    Error::new(ErrorKind::Data, what).because(format!("the text file has {} tokens", tokens.len()))
+                    Error::new(ErrorKind::Data, what)
+                        .because(format!("the text file has {} tokens", tokens.len()))
                 })?;
                 Literal::from_slice([length], part)
             };
@@ -138,7 +139,7 @@ fn missing(places: &[PathBuf]) -> Error {
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     Error::new(ErrorKind::Io, "the text file was not found")
         .because(format!("{} is not a file and has no input.txt", places.join(", ")))
-        .hint("pass a text file, or leave the folder out to use generated sentences")
+        .hint("pass a text file, or a folder that contains input.txt")
 }
 
 /// Training and test text, and the tokenizer.
@@ -165,12 +166,16 @@ impl<'t> TextSplits<'t> {
         Ok(TextSplits { train, test, tokenizer })
     }
 
-    /// Returns a fingerprint of the data that the model depends on.
-    fn identity(&self, tokens: &TokenKind) -> Option<String> {
-        let is_learnt = matches!(tokens, TokenKind::Chars | TokenKind::Bpe { .. });
-        is_learnt.then(|| {
-            format!("tokenizer {} {:016x}", self.tokenizer.name(), fnv1a(self.tokenizer.to_json().as_bytes()))
-        })
+    /// Returns a fingerprint of the text, after that of a tokenizer that was learned from it.
+    fn identity(&self, text: &str, tokens: &TokenKind) -> String {
+        let text = format!("text {:016x}", fnv1a(text.as_bytes()));
+        match tokens {
+            TokenKind::Chars | TokenKind::Bpe { .. } => {
+                let mark = fnv1a(self.tokenizer.to_json().as_bytes());
+                format!("tokenizer {} {mark:016x}; {text}", self.tokenizer.name())
+            }
+            TokenKind::Bytes | TokenKind::Known(_) => text,
+        }
     }
 }
 
@@ -218,7 +223,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
         columns: Vec::new(),
         elements: "sequences",
         notes: told.into_iter().collect(),
-        identity: parts.identity(&options.tokens),
+        identity: Some(parts.identity(text, &options.tokens)),
         streamed: None,
         language: Some(TextTokenizer {
             tokenizer: parts.tokenizer,
@@ -291,7 +296,8 @@ mod tests {
         let (bytes, chars, pairs) =
             (of(TokenKind::Bytes), of(TokenKind::Chars), of(TokenKind::Bpe { vocabulary: 300 }));
         assert!(bytes.train_len > chars.train_len && chars.train_len > 3 * pairs.train_len);
-        assert!(bytes.identity.is_none() && chars.identity.is_some() && pairs.identity != chars.identity);
+        let ids = [&bytes, &chars, &pairs].map(|data| data.identity.clone().unwrap());
+        assert!(ids[1].ends_with(&format!("; {}", ids[0])) && ids[1] != ids[2], "{ids:?}");
         let language = pairs.language.unwrap();
         assert!(language.bytes_per_token > 3.5, "{}", language.bytes_per_token);
         let mut text = Vec::new();
@@ -302,7 +308,7 @@ mod tests {
         }
         assert!(String::from_utf8(text).unwrap().starts_with("Ein Böser hört Öl. Ein Böser"));
         let again = of(TokenKind::Known(language.tokenizer.clone()));
-        assert_eq!((again.train_len, again.identity), (pairs.train_len, None));
+        assert_eq!((again.train_len, again.identity), (pairs.train_len, bytes.identity));
         std::fs::remove_file(&file).unwrap();
     }
 

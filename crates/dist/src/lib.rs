@@ -19,3 +19,8 @@ pub use backend::DistributedBackend;
 pub use partition::partition;
 pub use simulated_mesh::{DeviceOwnership, ProcessExchange, SimulatedMesh};
 pub use strategy::Strategy;
+
+// Names of the previous version.
+systole_ir::renamed! { Distributed => DistributedBackend, Team => DeviceOwnership }
+#[doc(hidden)]
+pub use self::ProcessExchange as Exchange;

@@ -1,7 +1,7 @@
 //! Device meshes and array shardings: [`Mesh`], [`Sharding`], and [`Shardings`] for a whole program.
 //!
-//! Terms follow Shardy (the `sdy` dialect): a mesh is a grid of devices with named axes. A sharding lists, for each
-//! dimension of an array, the axes that split it. Arrays are replicated along all other axes.
+//! Terms follow Shardy (the `sdy` dialect). A sharding lists, for each dimension of an array, the axes that split it.
+//! Arrays are replicated along all other axes.
 
 use smallvec::SmallVec;
 use std::fmt;
@@ -113,8 +113,7 @@ impl Sharding {
         Sharding { dims: (0..rank).map(|_| SmallVec::new()).collect() }
     }
 
-    /// Creates a sharding from the names of the axes that split each dimension. Errors like [`local`](Sharding::local),
-    /// or if an axis is unknown.
+    /// Creates a sharding from the names of the axes that split each dimension. Errors like [`local`](Sharding::local), or for an unknown axis.
     pub fn of_axes(dims: &[Vec<String>], mesh: &Mesh, ty: &TensorType) -> Result<Sharding> {
         let refused = |what: String| Error::new(ErrorKind::Data, what);
         if dims.len() != ty.rank() {

@@ -124,9 +124,14 @@ fn nodes_know_the_line_of_the_user_that_made_them() {
 #[test]
 fn every_method_of_tensors_is_looked_at() {
     let looked_at: BTreeSet<&str> = calls().iter().map(|(name, _)| *name).chain(SINGLE).collect();
-    for file in
-        ["op/composites.rs", "op/tensor_methods.rs", "op/rng.rs", "op/sort.rs", "op/window.rs", "graph/tensor_arithmetic.rs"]
-    {
+    for file in [
+        "op/composites.rs",
+        "op/tensor_methods.rs",
+        "op/rng.rs",
+        "op/sort.rs",
+        "op/window.rs",
+        "graph/tensor_arithmetic.rs",
+    ] {
         let text = std::fs::read_to_string(format!("{}/src/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         for (i, line) in lines.iter().enumerate() {

@@ -383,3 +383,8 @@ fn free_port() -> Result<u16> {
         .map(|address| address.port())
         .map_err(|e| Error::new(ErrorKind::Io, "no free TCP port was found").because(e.to_string()))
 }
+
+// Names of the previous version.
+systole_ir::renamed! { Summary => LaunchSummary }
+#[doc(hidden)]
+pub use self::LaunchOutput as Output;

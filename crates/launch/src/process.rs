@@ -81,7 +81,10 @@ impl Process {
         apart(&mut command);
         let mut child = command.spawn().map_err(|e| {
             let e = Error::new(ErrorKind::Io, format!("cannot start {ssh}")).because(e.to_string());
-            e.at("--hosts").hint(format!("install the remote shell, or set another remote shell with {}", knobs::SSH.name))
+            e.at("--hosts").hint(format!(
+                "install the remote shell, or set another remote shell with {}",
+                knobs::SSH.name
+            ))
         })?;
         let mut orders = child.stdin.take();
         let text = serde_json::to_string(order)

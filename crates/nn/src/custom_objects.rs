@@ -285,8 +285,10 @@ fn check_name(of: &str, name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Config, format!("`{name}` cannot be the name of a {of}"))
-        .because("the name is a key of the logs: it cannot be empty, contain `/`, or be `loss`, the key of the \
-        mean loss")
+        .because(
+            "the name is a key of the logs: it cannot be empty, contain `/`, or be `loss`, the key of the \
+        mean loss",
+        )
         .hint("choose a name such as focal_loss"))
 }
 

@@ -72,3 +72,8 @@ pub use train::lora::LoraOptions;
 pub use train::lr_find::{LrFind, LrFindResult, SUGGESTIONS};
 pub use train::transfer_learning::{FrozenBatchNorm, TransferredWeights};
 pub use train::val_check::ValCheckInterval;
+
+// Names of the previous version.
+systole_ir::renamed! { BatchSizeFound => BatchSizeResult, Convolution => ConvolutionLowering, Generation => TextGenerator, Lowering => LayerLowering, LrFinder => LrFindResult, PackedWeight => QuantizedWeightReport, Recurrent => RecurrentLowering, RecurrentKind => RecurrentCell, RunPlace => RunPosition, Sparsity => WeightSparsity, TakenWeights => TransferredWeights }
+#[doc(hidden)]
+pub use self::OsFileSystem as Disk;

@@ -292,7 +292,8 @@ fn port(value: ProtoValue) -> Result<ValueInfo> {
                 1 => tensor_type(value, &mut p),
                 _ => {
                     let what = format!("{} is not a tensor", text_of_kind(kind));
-                    Err(Error::new(ErrorKind::Unsupported, what).at(format!("the ONNX graph's input or output {}", p.name)))
+                    Err(Error::new(ErrorKind::Unsupported, what)
+                        .at(format!("the ONNX graph's input or output {}", p.name)))
                 }
             })?,
             _ => {}

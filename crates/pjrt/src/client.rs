@@ -587,7 +587,9 @@ impl LoadedExecutable {
         let foreign = |list: &&[RunInput<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
         if let Some(foreign) = inputs.iter().find_map(foreign) {
             let what = format!("argument {foreign} belongs to another client");
-            return Err(Error::new(ErrorKind::Config, what).hint("read the buffer and copy it to this client"));
+            return Err(
+                Error::new(ErrorKind::Config, what).hint("read the buffer and copy it to this client")
+            );
         }
         self.wait_for_room()?;
         let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], RunInput::Kept(_)));

@@ -181,12 +181,18 @@ fn watch(mut child: Child, time: Duration, memory: u64) -> Result<(ExitStatus, u
             let what = format!("the compiler used {} MiB of memory and was stopped", most >> 20);
             let why = Error::new(ErrorKind::Unsupported, what)
                 .because(format!("the memory limit of the compiler process is {} MiB", memory >> 20));
-            return stop(&mut child, why.hint("raise the memory limit with --memory-limit, or compile a smaller program"));
+            return stop(
+                &mut child,
+                why.hint("raise the memory limit with --memory-limit, or compile a smaller program"),
+            );
         }
         if began.elapsed() > time {
             let what = format!("the compiler did not end within {} s and was stopped", time.as_secs_f64());
             let why = Error::new(ErrorKind::Unsupported, what);
-            return stop(&mut child, why.hint("raise the time limit with --time-limit, or compile a smaller program"));
+            return stop(
+                &mut child,
+                why.hint("raise the time limit with --time-limit, or compile a smaller program"),
+            );
         }
         std::thread::sleep(GLANCE);
     }

@@ -40,3 +40,8 @@ pub use plugin::{Plugin, PluginValue};
 pub use program_text::{program_text, spread_text};
 pub use topology::{AheadExecutable, Topology, TopologyDevice};
 pub use tpu_cluster::{ClusterWarning, TpuClusterResolver, TpuEnvironment, refuse_retired};
+
+// Names of the previous version.
+systole_ir::renamed! { Array => PjrtBuffer, Compiled => AheadExecutable, Device => PjrtDevice, Doubt => ClusterWarning, Loaded => LoadedExecutable, Platform => AcceleratorPlatform, Surroundings => TpuEnvironment, Value => PluginValue }
+#[doc(hidden)]
+pub use self::RunInput as Input;

@@ -78,7 +78,8 @@ fn options(text: &str) -> Result<Vec<(&str, PluginValue)>> {
 /// Parses `num_devices=8`; a value is an integer, a float, `true` or `false`, or text.
 fn option(text: &str) -> Result<(&str, PluginValue)> {
     let (name, value) = text.split_once('=').ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("invalid option `{text}`")).hint("write plugin options as NAME=VALUE, for example num_devices=8")
+        Error::new(ErrorKind::Config, format!("invalid option `{text}`"))
+            .hint("write plugin options as NAME=VALUE, for example num_devices=8")
     })?;
     let number = || value.parse().map(PluginValue::Int).or_else(|_| value.parse().map(PluginValue::Float));
     let word = || value.parse().map(PluginValue::Bool).unwrap_or_else(|_| PluginValue::Text(value.into()));

@@ -588,6 +588,11 @@ pub mod code {
     pub const UNAVAILABLE: i32 = 14;
 }
 
+// Names of the previous version.
+systole_ir::renamed! { Chars => CharPtr, Extension => ExtensionHeader, Function => ApiFunction, Object => OpaquePtr }
+#[doc(hidden)]
+pub use self::ApiArgs as Args;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -211,6 +211,9 @@ fn written(index: usize, plane: &XPlane) -> Vec<u8> {
     message.done()
 }
 
+// Names of the previous version.
+systole_ir::renamed! { Event => XEvent, Plane => XPlane }
+
 #[cfg(test)]
 mod tests {
     use super::*;

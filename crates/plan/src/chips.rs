@@ -25,6 +25,8 @@ pub struct ChipFigures {
     pub memory_gb_per_s: Option<f64>,
     /// Electrical power, if published, and the kind of figure.
     pub watts: Option<(f64, String)>,
+    /// Manufacturing process in nanometers, if published.
+    pub process_nm: Option<f64>,
     /// Names of slices, smallest first; for GPUs, the names that `plan` accepts.
     pub slices: Vec<String>,
     /// Prices, the default region first.
@@ -79,6 +81,7 @@ impl ChipFigures {
             memory_gib: t.hbm_gib,
             memory_gb_per_s: Some(t.hbm_gb_per_s),
             watts: t.watts.map(|w| (w, t.watts_note.clone().unwrap_or_default())),
+            process_nm: t.process_nm,
             slices: slices.map(|s| s.name).collect(),
             source: t.source.clone(),
             ..ChipFigures::default()
@@ -111,6 +114,7 @@ impl ChipFigures {
             memory_gib: p.memory_gb * 1e9 / GIB,
             memory_gb_per_s: p.memory_gb_per_s,
             watts: p.watts.map(|w| (w, p.watts_note.clone().unwrap_or_default())),
+            process_nm: p.process_nm,
             unplanned: Some(p.why.clone()),
             source: p.source.clone(),
             ..ChipFigures::default()
@@ -139,7 +143,7 @@ impl ChipFigures {
 
     /// Returns the chip's main element type and its peak rate.
     pub fn peak(&self) -> Option<(&str, f64)> {
-        let made_for = ["bf16", "f16", "int8", "f32"];
+        let made_for = ["bf16", "f16", "int8", "f32", "fp8", "fp4"];
         // The V100 has tensor cores only for f16.
         let best =
             |n: &&str| self.peaks.get(*n).is_some_and(|p| self.peaks.get("f16").is_none_or(|f| p >= f));
@@ -170,6 +174,9 @@ mod tests {
         assert!(compared >= 13, "{compared}");
         assert_eq!(of("v1").peak(), Some(("int8", 92.0)));
         assert_eq!(of("v100").peak(), Some(("f16", 125.0)));
+        assert_eq!(of("tpu8t").peak(), Some(("fp4", 12_600.0)));
+        let processes = ["v1", "v2", "v3", "v4i", "v5e"].map(|n| of(n).process_nm);
+        assert_eq!(processes, [Some(28.0), Some(16.0), Some(16.0), Some(7.0), None]);
         assert_eq!((of("v5e").watts.clone(), of("v5e").memory_gib), (None, 16.0));
         assert_eq!(of("v2").slices.last().unwrap(), "v2-512");
         assert!(of("k80").unplanned.is_some() && of("k80").prices[0].on_demand == 0.45);

@@ -108,10 +108,11 @@ impl DeviceModel {
     pub fn gpu(g: &Gpu, mixed_is_f16: bool) -> DeviceModel {
         let peak =
             |names: &[&str]| names.iter().find_map(|n| g.peak_tflops.get(*n)).copied().unwrap_or(0.0) * 1e12;
-        let half = if mixed_is_f16 { peak(&["f16", "bf16"]) } else { peak(&["bf16", "f16"]) };
+        // A GPU without units for a 16-bit type multiplies it in f32.
+        let half = if mixed_is_f16 { peak(&["f16", "f32"]) } else { peak(&["bf16", "f32"]) };
         DeviceModel {
             flops: [half, peak(&["tf32", "f32"])],
-            f16_flops: peak(&["f16", "bf16"]),
+            f16_flops: peak(&["f16", "f32"]),
             bytes_per_s: g.memory_gb_per_s * 1e9,
             memory_share: 0.85,
             on_chip_bytes_per_s: f64::INFINITY,

@@ -21,8 +21,9 @@ impl Gpu {
     pub fn ahead(&self, count: usize) -> Result<AotTopology> {
         let target = self.target.as_ref().ok_or_else(|| {
             let what = format!("the table has no compiler data for the GPU `{}`", self.name);
-            Error::new(ErrorKind::Config, what)
-                .hint("add [gpu.target] to the GPU's entry, with the fields as in crates/plan/tables/gpu.toml")
+            Error::new(ErrorKind::Config, what).hint(
+                "add [gpu.target] to the GPU's entry, with the fields as in crates/plan/tables/gpu.toml",
+            )
         })?;
         let name = if count == 1 { self.name.clone() } else { format!("{count}*{}", self.name) };
         Ok(AotTopology::gpus(&name, target.text(), count))

@@ -55,9 +55,10 @@ impl Machine {
             // A name in the form of a slice is treated as a slice.
             let a_slice = size.is_some() || tables.tpu(family).is_some();
             return TpuSlice::of(name, tables).map(Machine::Slice).map_err(|e| match a_slice {
-                true => {
-                    e.because(format!("the name is not a GPU of the tables either; available GPUs: {}", gpus(tables).join(", ")))
-                }
+                true => e.because(format!(
+                    "the name is not a GPU of the tables either; available GPUs: {}",
+                    gpus(tables).join(", ")
+                )),
                 false => unknown(name, family, tables),
             });
         };

@@ -22,7 +22,7 @@ pub struct ChipTables {
     pub tpus: Vec<Tpu>,
     /// GPUs, oldest first.
     pub gpus: Vec<Gpu>,
-    /// Historic and other chips that plans do not support.
+    /// Historic and announced chips that plans do not support.
     pub history: Vec<HistoricChip>,
     /// Prices of TPU chips and GPUs.
     pub prices: Vec<Price>,
@@ -113,6 +113,9 @@ pub struct Tpu {
     /// Year of introduction.
     #[serde(default)]
     pub year: Option<u32>,
+    /// Manufacturing process in nanometers, if published.
+    #[serde(default)]
+    pub process_nm: Option<f64>,
     /// Source of the figures.
     #[serde(default)]
     pub source: String,
@@ -149,7 +152,7 @@ fn one() -> usize {
     1
 }
 
-/// A historic chip that plans do not support.
+/// A historic or announced chip that plans do not support.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoricChip {
@@ -172,6 +175,9 @@ pub struct HistoricChip {
     /// Kind of the power figure.
     #[serde(default)]
     pub watts_note: Option<String>,
+    /// Manufacturing process in nanometers, if published.
+    #[serde(default)]
+    pub process_nm: Option<f64>,
     /// Why plans do not support the chip.
     pub why: String,
     /// Source of the figures.

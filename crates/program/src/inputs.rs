@@ -125,7 +125,8 @@ fn draw(element: &str, stream: &mut RandomStream, out: &mut Vec<u8>) -> Result<(
         "f4E2M1FN" => (sign >> 4) | (bits % 8) as u8,
         _ => {
             let what = format!("random elements of type {element} are not supported");
-            return Err(Error::new(ErrorKind::Unsupported, what).hint("pass arrays for the program's arguments with --input"));
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .hint("pass arrays for the program's arguments with --input"));
         }
     });
     Ok(())

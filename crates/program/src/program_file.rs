@@ -102,7 +102,8 @@ pub fn onnx(bytes: &[u8], around: &OpenContext) -> Result<OnnxModel> {
         Some(folder) => {
             let path = folder.join(file);
             systole_data::input_file::read(&path).map_err(|e| {
-                Error::io("cannot read", &path, e).hint("keep the external data in the ONNX model's directory")
+                Error::io("cannot read", &path, e)
+                    .hint("keep the external data in the ONNX model's directory")
             })
         }
         None => Err(Error::new(ErrorKind::Unsupported, format!("constants are in an external file, {file}"))

@@ -293,6 +293,12 @@ fn short_time(s: f64) -> String {
     }
 }
 
+// Names of the previous version.
+#[doc(hidden)]
+pub use self::EpochPosition as Moment;
+#[doc(hidden)]
+pub use self::EventListener as Watcher;
+
 #[cfg(test)]
 mod tests {
     use super::*;

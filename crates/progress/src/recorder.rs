@@ -87,6 +87,10 @@ impl ProgressRecorder {
     }
 }
 
+// Names of the previous version.
+#[doc(hidden)]
+pub use self::RecordedProgress as Recorded;
+
 #[cfg(test)]
 mod tests {
     use super::*;

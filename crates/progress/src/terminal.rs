@@ -161,6 +161,12 @@ pub fn told_of(name: &str, told: &str, width: usize) -> String {
     format!("…{end}{told}")
 }
 
+// Names of the previous version.
+#[doc(hidden)]
+pub use self::LineSink as Sink;
+#[doc(hidden)]
+pub use self::OutputStream as Stream;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -155,10 +155,8 @@ fn by_rule(model: &TfliteModel, o: &TfliteOperator, x: &TfliteTensor, y: &Tflite
         op if has_no_limits(op) => None,
         TfliteOp::Conv2D => {
             let w = tensor(o.inputs.get(1).copied().flatten())?;
-            match (
-                x.dims().last() != w.dims().last(),
-                o.int(OptionField::DilationH) != o.int(OptionField::DilationW),
-            ) {
+            let is_uneven = o.int(OptionField::DilationH) != o.int(OptionField::DilationW);
+            match (x.dims().last() != w.dims().last(), is_uneven) {
                 (true, _) => Some(
                     "grouped convolutions need operator version 6, which the compiler rejects for the whole file".into(),
                 ),

@@ -89,10 +89,9 @@ fn equalize_pair(model: &mut TfliteModel, n: usize, next: usize) -> Result<()> {
 
 fn floats(model: &TfliteModel, tensor: usize) -> Result<Vec<f32>> {
     let t = model.tensor(tensor)?;
-    let data = t
-        .data
-        .as_ref()
-        .ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("the weights {} are not constant", t.name)))?;
+    let data = t.data.as_ref().ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, format!("the weights {} are not constant", t.name))
+    })?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }
 

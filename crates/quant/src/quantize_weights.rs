@@ -137,7 +137,8 @@ pub(crate) fn range_of(t: &TfliteTensor) -> Result<(f32, f32)> {
 
 fn floats(t: &TfliteTensor) -> Result<Vec<f32>> {
     let data = t.data.as_ref();
-    let data =
-        data.ok_or_else(|| Error::new(ErrorKind::Unsupported, format!("the weights {} are not constant", t.name)))?;
+    let data = data.ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, format!("the weights {} are not constant", t.name))
+    })?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }

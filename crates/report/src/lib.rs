@@ -15,3 +15,6 @@ pub use escape::escaped;
 pub use html::{HtmlTile, Page, SectionBlock, Tone};
 pub use plot::{Plot, PlotSeries};
 pub use run_report::{RunReport, WrongPrediction, duration};
+
+// Names of the previous version.
+systole_ir::renamed! { Block => SectionBlock, Mistake => WrongPrediction, Series => PlotSeries, Tile => HtmlTile }

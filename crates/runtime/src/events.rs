@@ -26,3 +26,6 @@ pub fn emit(level: usize, message: impl FnOnce() -> String) {
         sink(level, &message());
     }
 }
+
+// Names of the previous version.
+systole_ir::renamed! { Sink => EventSink }

@@ -177,6 +177,9 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
+// Names of the previous version.
+systole_ir::renamed! { Kind => LayerPhase, Part => LayerTime }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -98,6 +98,12 @@ impl<'a> ProtoValue<'a> {
     }
 }
 
+// Names of the previous version.
+#[doc(hidden)]
+pub use self::ProtoFieldIter as Fields;
+#[doc(hidden)]
+pub use self::ProtoValue as Value;
+
 #[cfg(test)]
 mod tests {
     use super::*;

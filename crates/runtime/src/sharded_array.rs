@@ -41,7 +41,11 @@ impl DeviceData for ShardedArray {
                 ErrorKind::Unsupported,
                 format!("cannot read {ty}: other hosts hold some of its shards"),
             )
-            .because(format!("this host has {} of the array's {} shards", self.parts.len(), self.mesh.devices()))
+            .because(format!(
+                "this host has {} of the array's {} shards",
+                self.parts.len(),
+                self.mesh.devices()
+            ))
             .hint("gather the array on all hosts first (Hosts::gather)"));
         }
         let mut whole = Literal::zeros(ty.clone());
@@ -119,6 +123,9 @@ impl ShardRuns {
         })
     }
 }
+
+// Names of the previous version.
+systole_ir::renamed! { Pieces => ShardedArray }
 
 #[cfg(test)]
 mod tests {

@@ -87,7 +87,8 @@ impl TfliteTensor {
 
     fn wrong(&self, has: String) -> Error {
         let what = format!("tensor {} of type {} has {has}", self.name, self.ty);
-        Error::new(ErrorKind::Data, what).hint("quantize the model again, or use the float version of the model")
+        Error::new(ErrorKind::Data, what)
+            .hint("quantize the model again, or use the float version of the model")
     }
 }
 

@@ -14,8 +14,9 @@ impl TfliteModel {
     /// If the bytes are not a .tflite file, truncated or inconsistent, or use an unknown operator or element type. No
     /// input causes a panic, and reading takes at most a few times the file's size.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<TfliteModel> {
-        read(bytes)
-            .map_err(|e| e.at(name).hint("create or download the file again: the file is truncated or damaged"))
+        read(bytes).map_err(|e| {
+            e.at(name).hint("create or download the file again: the file is truncated or damaged")
+        })
     }
 }
 

@@ -286,8 +286,10 @@ impl Instruction {
     pub fn decode(bytes: &[u8; BYTES]) -> Result<Instruction> {
         use Instruction::*;
         let at = |at, width| field(bytes, at, width);
-        let wrong =
-            |what: String| Error::new(ErrorKind::Data, what).because(format!("the bytes of the invalid instruction are {bytes:02x?}"));
+        let wrong = |what: String| {
+            Error::new(ErrorKind::Data, what)
+                .because(format!("the bytes of the invalid instruction are {bytes:02x?}"))
+        };
         let host = || (at(4, 4) as u32, at(1, 3) as u32, at(8, 4) as u32);
         Ok(match bytes[0] {
             opcode::NOP => Nop,

@@ -49,3 +49,11 @@ pub use sensitivity::{
 pub use tflite_graph::of_graph;
 pub use timing::{BatchTiming, PassTimes, UnitEvent, timing};
 pub use trace::trace;
+
+// Names of the previous version.
+systole_base::renamed! { Chip => Tpu1Chip, Event => UnitEvent, Part => ProgramLayer, Program => ChipProgram, Report => ChipReport, Run => BatchResult, Scale => ScaleFactor, Scaled => ScaledParameter, Timing => BatchTiming }
+#[doc(hidden)]
+#[deprecated = "renamed to `systolic_array`"]
+pub mod array {
+    pub use super::systolic_array::*;
+}

@@ -383,3 +383,6 @@ impl Arithmetic {
 pub(crate) fn looked_up(table: &[i8; 256], value: i8) -> i8 {
     table[(i32::from(value) + 128) as usize]
 }
+
+// Names of the previous version.
+systole_base::renamed! { Convolution => ChipConvolution, Layer => ChipLayer, Model => ChipModel, Op => ChipOp, Operand => ScaledOperand, Output => OutputRange, Picture => ImageShape, Window => ConvWindow }

@@ -199,6 +199,9 @@ pub const UNKNOWN: [&str; 7] = [
     "whether cycles that wait for both input and weights count as stall or as non-matrix (here: non-matrix)",
 ];
 
+// Names of the previous version.
+systole_base::renamed! { Application => PaperApplication, Platform => PaperPlatform }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -222,6 +222,9 @@ pub fn run(size: [usize; 2], fetch: usize, fifo: usize, blocks: &[ArrayBlock]) -
     ArrayResult { sums, cycles: cycle, began: control.began }
 }
 
+// Names of the previous version.
+systole_base::renamed! { Array => SystolicArray, Block => ArrayBlock, Outcome => ArrayResult }
+
 #[cfg(test)]
 mod tests {
     use super::*;

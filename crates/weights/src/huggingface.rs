@@ -57,8 +57,10 @@ pub(crate) fn tensors(folder: &Path) -> Result<Vec<(String, Literal)>> {
     }
     let what = format!("{} contains no weights", folder.display());
     Err(Error::new(ErrorKind::Data, what)
-        .because("the directory has neither model.safetensors, model.safetensors.index.json nor \
-        pytorch_model.bin")
+        .because(
+            "the directory has neither model.safetensors, model.safetensors.index.json nor \
+        pytorch_model.bin",
+        )
         .hint("pass a Hugging Face model directory, or a weight file"))
 }
 

@@ -193,9 +193,14 @@ fn unknown(bytes: &[u8]) -> Error {
     if bytes.starts_with(b"\x80") {
         return e
             .because("the file starts like a bare pickle: from PyTorch before 1.6, or another program")
-            .hint("load the file in PyTorch and save it again: torch.save(model.state_dict(), \"weights.pt\")");
+            .hint(
+                "load the file in PyTorch and save it again: torch.save(model.state_dict(), \"weights.pt\")",
+            );
     }
     let begin: Vec<String> = bytes.iter().take(8).map(|b| format!("{b:02x}")).collect();
-    e.because(format!("the file starts with {}", if begin.is_empty() { "nothing".into() } else { begin.join(" ") }))
-        .hint("pass a .pt, .safetensors, .keras or .h5 file, or a Hugging Face directory")
+    e.because(format!(
+        "the file starts with {}",
+        if begin.is_empty() { "nothing".into() } else { begin.join(" ") }
+    ))
+    .hint("pass a .pt, .safetensors, .keras or .h5 file, or a Hugging Face directory")
 }

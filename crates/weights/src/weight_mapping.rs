@@ -260,7 +260,9 @@ fn check(wrong: &[String], missing: &[String], left_over: &[String], partial: bo
     }
     if !left_over.is_empty() && !partial {
         let what = format!("arrays without a matching weight in the model: {}", listed(left_over));
-        return error(what).map_err(|e: Error| e.hint("pass --partial to ignore the unmatched tensors, or another --model"));
+        return error(what).map_err(|e: Error| {
+            e.hint("pass --partial to ignore the unmatched tensors, or another --model")
+        });
     }
     Ok(())
 }

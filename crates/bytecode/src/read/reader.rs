@@ -30,7 +30,9 @@ impl<'a> BytecodeReader<'a> {
     pub(super) fn charge(&self, bytes: usize) -> Result<()> {
         let left = self.left.get().checked_sub(bytes).ok_or_else(|| {
             Error::new(ErrorKind::Data, "cannot read the bytecode: it expands to too large a program")
-                .because(format!("the program needs more than {MOST_BYTES_PER_BYTE} bytes of memory per input byte"))
+                .because(format!(
+                    "the program needs more than {MOST_BYTES_PER_BYTE} bytes of memory per input byte"
+                ))
         })?;
         self.left.set(left);
         Ok(())

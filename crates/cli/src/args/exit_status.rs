@@ -34,7 +34,10 @@ pub(crate) struct CommandError {
     pub(crate) code: u8,
 }
 
-/// Exit code of a command: 0, or 128 plus the number of the signal that ended it.
+/// Exit code of `quantize` if the accuracy drops by more than accepted.
+pub(crate) const ACCURACY_LOST: u8 = 3;
+
+/// Exit code of a command: 0, [`ACCURACY_LOST`], or 128 plus the number of the signal that ended it.
 pub(crate) type CommandResult = Result<u8, CommandError>;
 
 impl From<Error> for CommandError {

@@ -25,7 +25,7 @@ pub(crate) fn grouped(command: Command, groups: CommandGroups) -> Command {
             short += &format!("{}\n  {}\n\n", styled(heading), names.join(", "));
         }
     }
-    short += "`systole --help` describes every command, `systole COMMAND --help` its options.\n";
+    short += "`systole --help` describes every command, `systole COMMAND --help` its options.";
     command.help_template(TEMPLATE).before_help(short).before_long_help(long)
 }
 

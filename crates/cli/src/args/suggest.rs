@@ -272,7 +272,7 @@ mod tests {
             ("train --batch-size 1e3", "expected an integer, such as 10"),
             ("train --threads=5000", "expected an integer from 0 to 1024"),
             ("train --seed=-1", "expected an integer, such as 10"),
-            ("train --epochs 1 --epochs 2", "give --epochs once"),
+            ("train --epochs 1 --epochs 2", "pass --epochs only once"),
         ] {
             let text = told(line);
             let option = line.split([' ', '=']).nth(1).unwrap();

@@ -65,8 +65,9 @@ fn text(chips: &[ChipFigures], screen: &Screen) {
     let mut rows = vec![head.map(String::from).to_vec()];
     rows.extend(chips.iter().map(row));
     screen.line(table(&rows));
-    screen
-        .detail("\nFigures are per chip or GPU. W: see below for the kind of figure. ?: not published, or no price found.\n");
+    screen.detail(
+        "\nFigures are per chip or GPU. W: kind of figure below. ?: not published, or no price found.\n",
+    );
     for c in chips {
         about(c).iter().for_each(|line| screen.line(wrapped(line, WIDTH)));
     }
@@ -109,6 +110,7 @@ fn about(c: &ChipFigures) -> Vec<String> {
         Some((w, kind)) => format!("  watts: {} ({kind})", plain(*w)),
         None => "  watts: ? (not published)".into(),
     });
+    lines.extend(c.process_nm.map(|nm| format!("  process: {} nm", plain(nm))));
     match &c.unplanned {
         Some(why) => lines.push(format!("  not supported by plan: {why}")),
         None => lines.push(format!("  names: {}", c.slices.join(" "))),
@@ -153,6 +155,7 @@ fn as_json(c: &ChipFigures) -> Value {
         "name": c.name, "aliases": c.aliases, "product": c.product, "since": c.year, "peak_tflops": c.peaks,
         "memory_gib": c.memory_gib, "memory_gb_per_s": c.memory_gb_per_s,
         "watts": c.watts.as_ref().map(|w| w.0), "watts_note": c.watts.as_ref().map(|w| &w.1),
+        "process_nm": c.process_nm,
         "slices": if c.unplanned.is_none() { c.slices.clone() } else { Vec::new() },
         "planned": c.unplanned.is_none(), "why_not_planned": c.unplanned,
         "prices": prices.collect::<Value>(), "source": c.source, "tutorials": printed.collect::<Value>(),

@@ -4,12 +4,14 @@ use crate::args::clap_root;
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::commands::plan;
+use crate::commands::train::TrainArgs;
 use crate::models::command_target::CommandTarget;
 use crate::render::screen::{Screen, quoted};
-use clap::Args;
+use clap::{Args, FromArgMatches};
 use serde_json::json;
 use std::path::PathBuf;
 use systole_cloud::{CloudJob, CloudOptions, CloudPlatform, JobModel, check_given, file_name};
+use systole_config::{ConfigDraft, DataSection, RunConfig};
 use systole_ir::{Error, ErrorKind, Result};
 
 #[derive(Args)]
@@ -61,6 +63,11 @@ pub(crate) struct CloudArgs {
     /// Hours until training is stopped and paid resources are deleted
     #[arg(long, value_name = "HOURS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=720))]
     max_hours: u32,
+    /// Train on synthetic data on the rented machines
+    ///
+    /// Needed for the dataset glyphs, and for CIFAR-10 and texts without a folder on these machines (-- --data-dir PATH).
+    #[arg(long)]
+    synthetic: bool,
     /// Name of the job and its resources [default: systole-MODEL]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -79,7 +86,8 @@ impl RunCommand for CloudArgs {
         place.check(&options).map_err(CommandError::usage)?;
         let tables = plan::tables(self.tables.as_deref())?;
         let model = model(&self.model).map_err(|e| CommandError::usage(e.at("MODEL")))?;
-        check_arguments(&self.args, &model.name).map_err(CommandError::usage)?;
+        let config = train_config(&self.args, &self.model)?;
+        check_data(&config.data, &self.model, self.synthetic).map_err(CommandError::usage)?;
         let job = CloudJob::new(&options, model, &tables).map_err(CommandError::usage)?;
         let mut files = (place.make)(&job).map_err(CommandError::usage)?;
         files.extend(job.model_file());
@@ -151,18 +159,55 @@ fn model(name: &str) -> Result<JobModel> {
     }
 }
 
-/// Rejects words after `--` that are not arguments of `systole train`, because a mistake on a rented machine costs
-/// money.
-fn check_arguments(words: &[String], model: &str) -> Result<()> {
-    check_given(words)?;
+/// Returns the configuration that the words after `--` result in. Rejects words that are not arguments of `systole train`,
+/// because a mistake on a rented machine costs money.
+fn train_config(words: &[String], model: &str) -> Result<RunConfig, CommandError> {
+    check_given(words).map_err(CommandError::usage)?;
     let line = ["systole", "train", model].into_iter().map(String::from).chain(words.iter().cloned());
-    match clap_root::command().try_get_matches_from(line) {
-        Ok(_) => Ok(()),
-        Err(e) => {
-            let told = e.to_string();
-            let first = told.lines().next().unwrap_or_default().trim_start_matches("error: ").to_string();
-            let e = Error::new(ErrorKind::Config, first).at("arguments after --");
-            Err(e.hint("see the arguments of `systole train` with: systole help train"))
+    let refused = |e: clap::Error| {
+        let told = e.to_string();
+        let first = told.lines().next().unwrap_or_default().trim_start_matches("error: ").to_string();
+        let e = Error::new(ErrorKind::Config, first).at("arguments after --");
+        CommandError::usage(e.hint("see the arguments of `systole train` with: systole help train"))
+    };
+    let matches = clap_root::command().try_get_matches_from(line).map_err(refused)?;
+    let none = || Error::new(ErrorKind::Bug, "the arguments of train were not parsed");
+    let train = TrainArgs::from_arg_matches(matches.subcommand_matches("train").ok_or_else(none)?);
+    let draft = match CommandTarget::of(model).map_err(CommandError::usage)? {
+        CommandTarget::Toml(path) => ConfigDraft::read(path)?,
+        _ => ConfigDraft::preset(model)?,
+    };
+    train.map_err(refused)?.config(draft).map_err(|e| CommandError::usage(e.error.at("arguments after --")))
+}
+
+/// Rejects data that will not be on the rented machines, and synthetic data without `--synthetic`.
+fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()> {
+    let copy = "copy the data to the machines and pass its path there: -- --data-dir PATH";
+    let what = match (data.dataset.as_str(), &data.dir) {
+        ("glyphs", _) => "the dataset glyphs is synthetic",
+        ("text", None) => "no text is named, and the machines have none",
+        ("cifar10", None) => "CIFAR-10 is not downloaded, and its folder is not named",
+        ("folder" | "records", None) => {
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("the location of the data of {model} is not set"),
+            )
+            .hint(format!("{copy}; or set data.dir in the TOML file")));
         }
+        _ if is_synthetic => {
+            let what = format!("{model} trains on {}, which is not synthetic", data.dataset);
+            return Err(Error::new(ErrorKind::Config, what).at("--synthetic").hint("remove --synthetic"));
+        }
+        _ => return Ok(()),
+    };
+    if is_synthetic {
+        return Ok(());
     }
+    let hint = match data.dataset.as_str() {
+        "glyphs" => "pass --synthetic to rent machines for it, or choose a model with another dataset".into(),
+        _ => format!("{copy}; or pass --synthetic to rent machines for synthetic data"),
+    };
+    Err(Error::new(ErrorKind::Config, format!("{model} would train on synthetic data"))
+        .because(what)
+        .hint(hint))
 }

@@ -3,22 +3,22 @@
 use crate::args::common::{CommonArgs, DataArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::accuracy::CorrectCount;
-use crate::models::command_target::{config_of, set_all};
-use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
+use crate::models::command_target::set_all;
+use crate::models::model_data::check_samples;
 use crate::models::predictor::{Predictor, answerer, is_of_operators};
-use crate::models::run_directory::{self, RunRecord};
+use crate::models::run_directory;
 use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, counted, values};
 use crate::run::confusion::Confusion;
 use crate::run::generator_scores::{self, ScoreOptions};
-use crate::run::run_summary::one;
-use crate::run::training::{call_as_asked, load_data};
-use crate::run::user_data::UserData;
+use crate::run::run_data::{NamedData, RunData};
+use crate::run::training::call_as_asked;
+use crate::run::training_overlap::TrainingOverlap;
 use clap::Args;
-use serde_json::{Map, json};
-use std::path::Path;
+use serde_json::{Map, Value, json};
 use std::time::Instant;
-use systole_config::{ConfigDraft, DataSection, RunConfig, fraction};
+use systole_config::{RunConfig, fraction};
+use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::applications::biggan::BigGan;
 use systole_nn::loss::Loss;
@@ -74,18 +74,16 @@ impl RunCommand for EvaluateArgs {
 fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = run_directory::model_file(&args.model)?;
     let mut model = Model::load(&file)?;
-    let mut config = config(args, &file, &model)?;
+    let run_data = RunData::of(&model, &file)?;
+    let mut config = config(args, &run_data, &model)?;
     if let Some(gan) = BigGan::of(&model) {
         let asked =
             ScoreOptions { features: args.features.as_deref(), pictures: args.pictures.map(|n| n as usize) };
-        return generator_scores::evaluate((&file, &mut model), (&gan, &config), asked, screen);
+        return generator_scores::evaluate((&file, &mut model), (&gan, &config, &run_data), asked, screen);
     }
     no_scores(args, &file)?;
-    config.data.known_tokenizer = tokenizer_of(&model)?;
-    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
-    check_samples(&model, &config, &data, &file)?;
-    let data = with_its_classes(&model, data, &file, "")?;
-    check_tokens(&model, &data)?;
+    let data = run_data.load(&model, &mut config, screen)?;
+    let overlap = TrainingOverlap::of(&run_data, &model, (&config, &data), screen)?;
     let began = Instant::now();
     let tta = args.tta.or(config.data.tta.filter(|_| data.is_pictures()));
     let logs = match tta {
@@ -95,41 +93,63 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let seconds = began.elapsed().as_secs_f64();
     let samples = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
     call_as_asked(&model, &config);
-    let shown = values(&logs, |n| Some(called(n)));
-    screen.line(format!(
-        "{file}: {shown} on {} of {}",
-        counted(samples as u64, &format!("test {}", one(data.elements))),
-        data.name
-    ));
     let perplexity = data.language.as_ref().and_then(|l| Perplexity::of(&model, &logs, l.bytes_per_token));
-    perplexity.iter().for_each(|p| screen.line(p.text()));
-    if let Some(versions) = tta {
-        screen.line(format!(
-            "  test-time augmentation: the original and {} of each",
-            counted(versions, "augmented version")
-        ));
-    }
     let confusions = match config.data.is_own() && !data.class_names.is_empty() {
         true => Some(Confusion::count(&mut model, &config.test_pipeline(&data))?),
         false => None,
     };
-    confusions.iter().for_each(|c| screen.line(c.text()));
-    if screen.json {
+    let found = EvaluationResult { logs, samples, overlap, perplexity, confusions, tta, seconds };
+    found.show(&args.model, &file, &data, screen);
+    Ok(0)
+}
+
+/// Metrics of a model and the samples that they are computed from.
+struct EvaluationResult {
+    logs: Logs,
+    samples: usize,
+    overlap: TrainingOverlap,
+    perplexity: Option<Perplexity>,
+    confusions: Option<Confusion>,
+    /// Number of augmented versions of each image.
+    tta: Option<u64>,
+    seconds: f64,
+}
+
+impl EvaluationResult {
+    /// Prints the result of `file`, the model that the argument `named` resolves to.
+    fn show(&self, named: &str, file: &str, data: &TrainingData, screen: &Screen) {
+        let shown = values(&self.logs, |n| Some(called(n)));
+        screen.line(format!("{file}: {shown} on {}", self.overlap.describe(self.samples, data)));
+        self.overlap.warning(named).iter().for_each(|warning| screen.line(warning));
+        self.perplexity.iter().for_each(|p| screen.line(p.text()));
+        if let Some(versions) = self.tta {
+            screen.line(format!(
+                "  test-time augmentation: the original and {} of each",
+                counted(versions, "augmented version")
+            ));
+        }
+        self.confusions.iter().for_each(|c| screen.line(c.text()));
+        if screen.json {
+            screen.object(&self.json(file, data));
+        }
+    }
+
+    fn json(&self, file: &str, data: &TrainingData) -> Value {
         let mut object = Map::new();
         object.insert("model_file".into(), json!(file));
         object.insert("dataset".into(), json!(data.name));
-        object.extend(logs.iter().map(|(n, v)| (n.to_string(), json!(v))));
-        if let Some(p) = &perplexity {
+        object.extend(self.logs.iter().map(|(n, v)| (n.to_string(), json!(v))));
+        if let Some(p) = &self.perplexity {
             object.insert("perplexity".into(), json!(p.perplexity));
             object.insert("bits_per_byte".into(), json!(p.bits_per_byte));
         }
-        object.insert("samples".into(), json!(samples));
-        tta.iter().for_each(|versions| drop(object.insert("tta".into(), json!(versions))));
-        object.insert("seconds".into(), json!(seconds));
-        confusions.iter().for_each(|c| drop(object.insert("most_confused".into(), c.json())));
-        screen.object(&object.into());
+        object.insert("samples".into(), json!(self.samples));
+        object.insert("training_samples".into(), json!(self.overlap.training_samples()));
+        self.tta.iter().for_each(|versions| drop(object.insert("tta".into(), json!(versions))));
+        object.insert("seconds".into(), json!(self.seconds));
+        self.confusions.iter().for_each(|c| drop(object.insert("most_confused".into(), c.json())));
+        object.into()
     }
-    Ok(0)
 }
 
 /// Evaluates the accuracy of a .tflite or ONNX file.
@@ -146,9 +166,9 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     }
     let Predictor { model, operators } = answerer(file)?;
     let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "the model file has no operators"))?;
-    let mut config = config(args, file, &model)?;
-    config.data.known_tokenizer = tokenizer_of(&model)?;
-    let mut data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let run_data = RunData::of(&model, file)?;
+    let mut config = config(args, &run_data, &model)?;
+    let mut data = run_data.load_unmatched(&model, &mut config, screen)?;
     if data.language.is_none() {
         check_samples(&model, &config, &data, file)?;
         if data.class_names.is_empty() {
@@ -164,6 +184,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
             data = data.with_classes(&model.class_names)?;
         }
     }
+    let overlap = TrainingOverlap::of(&run_data, &model, (&config, &data), screen)?;
     let began = Instant::now();
     let found = CorrectCount::of(&operators, &config.test_pipeline(&data), "image").at(|| file.clone())?;
     let seconds = began.elapsed().as_secs_f64();
@@ -173,14 +194,14 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
         false => format!("{} in ", counted(found.answers as u64, "position")),
     };
     screen.line(format!(
-        "{file}: accuracy {accuracy:.4} on {places}{} of {}",
-        counted(found.samples as u64, &format!("test {}", one(data.elements))),
-        data.name
+        "{file}: accuracy {accuracy:.4} on {places}{}",
+        overlap.describe(found.samples, &data)
     ));
+    overlap.warning(file).iter().for_each(|warning| screen.line(warning));
     if screen.json {
         screen.object(&json!({
             "model_file": file, "dataset": data.name, "accuracy": accuracy, "samples": found.samples,
-            "answers": found.answers, "seconds": seconds,
+            "training_samples": overlap.training_samples(), "answers": found.answers, "seconds": seconds,
         }));
     }
     Ok(0)
@@ -222,44 +243,10 @@ impl Perplexity {
     }
 }
 
-/// Returns the configuration in the model file, or the named dataset's preset, with the arguments applied.
-fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<RunConfig, CommandError> {
-    let known = config_of(model, file)?;
-    let own = args.source.as_deref().map(|name| own_data(name).map(|own| (name, own))).transpose()?;
-    let mut draft = match (&known, &args.dataset) {
-        (None, None) if own.is_some() => ConfigDraft::preset("folder")?,
-        (Some(config), _) => {
-            ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {file}"))?
-        }
-        (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
-        (None, None) => {
-            let e = Error::new(ErrorKind::Config, format!("{file} does not contain its training dataset"));
-            return Err(CommandError::usage(e.hint("name the dataset with --dataset")));
-        }
-    };
-    let other_data =
-        args.dataset.as_deref().is_some_and(|d| known.as_ref().is_none_or(|k| k.data.dataset != d));
-    if let Some(name) = &args.dataset {
-        draft.set_text(format!("--dataset {name}"), "data.dataset", name);
-    }
-    if let Some(config) = known.as_ref().filter(|_| !other_data) {
-        set_columns(&mut draft, config, model, file);
-    }
-    if other_data {
-        // Folder and size of the original dataset do not apply to the named one.
-        draft.set("--dataset", "data.dir", "none");
-        draft.set("--dataset", "data.test_samples", "none");
-    }
-    // The model file does not contain the data folder, but the run record does.
-    let run = RunRecord::read(Path::new(&args.model))?.map(|run| run.config.data).filter(DataSection::is_own);
-    if let Some((name, own)) = &own {
-        own.set(&mut draft, name, known.as_ref(), model);
-    } else if let Some(dir) = run.and_then(|data| data.dir).filter(|_| !other_data) {
-        draft.set_text(&args.model, "data.dir", &dir.display().to_string());
-    }
-    if let Some(dir) = &args.data.data_dir {
-        draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
-    }
+/// Returns the configuration of the data to evaluate on, with the arguments applied.
+fn config(args: &EvaluateArgs, run_data: &RunData, model: &Model) -> Result<RunConfig, CommandError> {
+    let named = NamedData { source: args.source.as_deref(), ..NamedData::of(&args.dataset, &args.data) };
+    let mut draft = run_data.draft_of(model, &named)?;
     if let Some(n) = args.batch_size {
         draft.set(format!("--batch-size {n}"), "fit.batch_size", &n.to_string());
     }
@@ -270,19 +257,9 @@ fn config(args: &EvaluateArgs, file: &str, model: &Model) -> Result<RunConfig, C
     }
     set_all(&mut draft, &args.sets)?;
     let mut config = draft.finish()?;
-    if own.is_some() {
+    if args.source.is_some() {
         // Evaluate on all of it: no part is needed for training.
         config.data.validation_split = Some(1.0);
     }
     Ok(config)
-}
-
-fn own_data(name: &str) -> Result<UserData, CommandError> {
-    UserData::of(name)?.ok_or_else(|| {
-        let e = Error::new(ErrorKind::Config, format!("cannot evaluate on {name}"));
-        CommandError::usage(e.hint(
-            "name a folder with one image folder per class, a record file (.csv, .npz, .tfrecord, .tar) or a \
-             text file (.txt); or name a published dataset with --dataset",
-        ))
-    })
 }

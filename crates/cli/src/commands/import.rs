@@ -95,7 +95,9 @@ fn model(args: &ImportArgs, source: &WeightSource) -> Result<Model, CommandError
     let target = CommandTarget::of_model(name).map_err(|e| CommandError::usage(e.at("--model")))?;
     let Some(config) = target.config()? else {
         let CommandTarget::Model(path) = &target else {
-            return Err(Error::new(ErrorKind::Bug, "the command's target has no training configuration").into());
+            return Err(
+                Error::new(ErrorKind::Bug, "the command's target has no training configuration").into()
+            );
         };
         return Ok(Model::load_to_predict(path)?);
     };

@@ -213,7 +213,8 @@ commands! {
 }
 
 /// Shown in `--help`. 130 and 143 are the exit codes that shells report for these signals.
-const EXIT_CODES: &str = "Exit codes: 0 success; 1 failure; 2 wrong usage; 130 interrupted (Ctrl-C), 143 terminated: \
+const EXIT_CODES: &str = "Exit codes: 0 success; 1 failure; 2 wrong usage; 3 quantization loses more accuracy than accepted; \
+    130 interrupted (Ctrl-C), 143 terminated: \
     training stops after the current step and the run is saved (`systole resume` continues it); a second signal ends it \
     immediately.\n\
     Environment: `systole knobs` lists the variables.";

@@ -46,8 +46,10 @@ impl RunCommand for ShrinkArgs {
         let whole = FailingCase { graph: program.program.graph.clone(), arguments };
         let kind = quietly(|| pair.compare(&whole.graph, &whole.arguments));
         if matches!(kind, RunComparison::Same) {
-            let e =
-                Error::new(ErrorKind::Config, format!("the program {} does not fail", program::called(&self.program)));
+            let e = Error::new(
+                ErrorKind::Config,
+                format!("the program {} does not fail", program::called(&self.program)),
+            );
             return Err(e
                 .because(format!("{} agree in all results, with {given}", short(&pair).join(" and ")))
                 .hint("pass devices that differ with --devices, failing arguments with --input, or another seed with --random")

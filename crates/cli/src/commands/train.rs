@@ -3,21 +3,22 @@
 use crate::args::common::{CommonArgs, DataArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of, set_all};
-use crate::models::model_data::{set_columns, tokenizer_of};
+use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory::{ResumeMode, RunRecord, SaveArgs, found_rate, model_file};
 use crate::render::screen::{Screen, counted};
 use crate::run::initial_model::{InitialModel, prepared};
+use crate::run::run_data::RunData;
 use crate::run::training::{
     RunDirectory, RunStart, announce_data, barebones, fast_dev_run, load_data, train,
 };
 use crate::run::user_data::beside_model;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 use systole_config::{ConfigDraft, Logger, LrFindSection, RunConfig};
+use systole_data::input_file::absolute;
 use systole_datasets::{
-    DataDir, RecordOptions, Tokenizer, TrainingData, holds_records, is_of_records, picture_size_for,
+    DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
     picture_size_of_records,
 };
 use systole_ir::{Error, ErrorKind};
@@ -210,8 +211,9 @@ fn run(mut args: TrainArgs, screen: &Screen) -> CommandResult {
     if args.print_config {
         return print_config(&args.configured(draft)?, screen);
     }
-    let known = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
-    let TrainingSetup { config, data, reason } = args.plan(draft, known, screen)?;
+    let TrainingSetup { mut config, data, reason } = args.plan(draft, earlier.as_ref(), screen)?;
+    // Absolute, so that the run is resumed and evaluated on the same data from any directory.
+    config.data.dir = config.data.dir.map(|dir| absolute(&dir)).transpose()?;
     let earlier = args.origin(earlier, &config)?;
     // A model that only starts from another model's weights has no epochs yet.
     let initial_epoch = earlier.as_ref().filter(|_| config.fine_tune.is_none()).map_or(0, Model::epochs);
@@ -249,8 +251,7 @@ impl TrainArgs {
         self.from = self.from.as_deref().map(model_file).transpose()?;
         let earlier = self.from.as_ref().map(Model::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
-        let known = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
-        let TrainingSetup { config, data, .. } = self.plan(draft, known, screen)?;
+        let TrainingSetup { config, data, .. } = self.plan(draft, earlier.as_ref(), screen)?;
         let earlier = self.origin(earlier, &config)?;
         let InitialModel { model, data, .. } =
             prepared(earlier, self.from.as_deref(), &config, data, screen)?;
@@ -333,6 +334,12 @@ impl TrainArgs {
         self.target.as_ref().and_then(stem).unwrap_or_else(|| dataset.into())
     }
 
+    /// Returns the configuration `draft` with the arguments applied. Data is not opened: it may be on another machine.
+    #[cfg(feature = "cloud")]
+    pub(crate) fn config(&self, draft: ConfigDraft) -> Result<RunConfig, CommandError> {
+        self.configured(draft)
+    }
+
     /// Returns the initial configuration.
     fn draft(&self, earlier: Option<&Model>) -> Result<ConfigDraft, CommandError> {
         if let (Some(name), Some(model), Some(path)) = (&self.target, earlier, &self.from)
@@ -360,15 +367,8 @@ impl TrainArgs {
                 }
                 CommandTarget::Model(path) => Err(CommandError::usage(not_to_train(&path))),
             },
-            (None, Some(model), Some(path)) => match config_of(model, path)? {
-                Some(config) => {
-                    let mut draft = ConfigDraft::parse(
-                        &config.to_toml()?,
-                        &format!("the configuration stored in {path}"),
-                    )?;
-                    set_columns(&mut draft, &config, model, path);
-                    Ok(draft)
-                }
+            (None, Some(model), Some(path)) => match RunData::of(model, path)?.draft(model)? {
+                Some(draft) => Ok(draft),
                 None => {
                     let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
                     Err(CommandError::usage(e.hint("name a preset or a TOML file in addition to --from")))
@@ -381,6 +381,13 @@ impl TrainArgs {
     /// Whether to fine-tune the model given by --from on a new task.
     fn adapts(&self) -> bool {
         self.fine_tune || self.freeze_until.is_some() || self.lora.is_some()
+    }
+
+    /// Whether the number of epochs is a preset's: neither in a TOML file nor in an argument.
+    fn has_preset_epochs(&self) -> bool {
+        let is_toml = self.target.as_deref().is_some_and(|t| Path::new(t).extension().is_some_and(|e| e == "toml"));
+        let is_set = |set: &String| set.split('=').next().is_some_and(|key| key.trim() == "fit.epochs");
+        self.epochs.is_none() && !is_toml && !self.sets.iter().any(is_set)
     }
 
     /// Returns the record options of `--set`, which are needed to inspect files before there is a configuration.
@@ -525,13 +532,33 @@ impl TrainArgs {
         Ok(config)
     }
 
-    /// Returns configuration and data; text is tokenized with the saved model's tokenizer.
+    /// Loads the data of a configuration, and returns why this data was chosen.
+    fn load(
+        &self,
+        config: &mut RunConfig,
+        earlier: Option<&Model>,
+        screen: &Screen,
+    ) -> Result<(TrainingData, String), CommandError> {
+        if let (None, Some(model), Some(path)) = (&self.target, earlier, &self.from) {
+            let run_data = RunData::of(model, path)?;
+            let reason = match run_data.is_read_by(config) {
+                true => format!("the data of {path}"),
+                false => "as requested".into(),
+            };
+            return Ok((run_data.load_unmatched(model, config, screen)?, reason));
+        }
+        config.data.known_tokenizer = earlier.map_or(Ok(None), tokenizer_of)?;
+        Ok((load_data(config, screen)?, "as requested".into()))
+    }
+
+    /// Returns configuration and data; text is tokenized with the saved model's tokenizer. Without a target, a saved
+    /// model continues on the data of its run.
     ///
     /// Glyphs replaces Fashion-MNIST only if no data was named.
     fn plan(
         &self,
         draft: ConfigDraft,
-        known: Option<Arc<Tokenizer>>,
+        earlier: Option<&Model>,
         screen: &Screen,
     ) -> Result<TrainingSetup, CommandError> {
         let config = self.configured(draft)?;
@@ -539,14 +566,19 @@ impl TrainArgs {
         let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
         if !free {
             let mut config = config;
-            config.data.known_tokenizer = known;
-            let data = load_data(&config, screen)?;
+            let (mut data, reason) = self.load(&mut config, earlier, screen)?;
             match &config.fine_tune {
                 Some(_) if config.data.is_own() => config.fit_head(&data),
-                None if self.from.is_none() => config.fit_data(&data)?,
+                None if self.from.is_none() => {
+                    let notes = config.fit_data(&data)?;
+                    data.notes.extend(notes);
+                    if self.has_preset_epochs() {
+                        data.notes.extend(config.fit_epochs(&data));
+                    }
+                }
                 _ => {}
             }
-            return Ok(announced(config, data, "as requested".into(), screen));
+            return Ok(announced(config, data, reason, screen));
         }
         match load_data(&config, screen) {
             Ok(data) => Ok(announced(config, data, "the default".into(), screen)),

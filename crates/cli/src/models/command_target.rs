@@ -61,7 +61,9 @@ impl CommandTarget {
         match (self, self.config()?) {
             (CommandTarget::Model(path), _) => Model::load(path),
             (_, Some(config)) => config.untrained(),
-            (_, None) => Err(Error::new(ErrorKind::Bug, "the command's target has no training configuration")),
+            (_, None) => {
+                Err(Error::new(ErrorKind::Bug, "the command's target has no training configuration"))
+            }
         }
     }
 

@@ -165,8 +165,9 @@ pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
     }
     // A pipe may be endless.
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
-        let file = std::fs::File::open(path)
-            .map_err(|e| Error::io("cannot read", name, e).hint("check the permissions of the program file"))?;
+        let file = std::fs::File::open(path).map_err(|e| {
+            Error::io("cannot read", name, e).hint("check the permissions of the program file")
+        })?;
         return bounded(file, name);
     }
     systole_data::input_file::read(path).map_err(|e| match e.kind() {

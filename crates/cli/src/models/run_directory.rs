@@ -113,6 +113,12 @@ pub(crate) const LAST: &str = ".safetensors";
 /// File with LoRA adapters that are stored apart from the merged model; not a model itself.
 pub(crate) const ADAPTERS: &str = "adapters.safetensors";
 
+/// Returns the name of the data in the name of a run's model file.
+pub(crate) fn stem(file: &Path) -> Option<String> {
+    let name = file.file_name()?.to_str()?;
+    name.strip_suffix(BEST).or(name.strip_suffix(LAST)).map(String::from)
+}
+
 /// Resolves a name to a model file: for a run's folder the best model, otherwise the last.
 ///
 /// # Errors
@@ -314,10 +320,18 @@ impl RunRecord {
         let value = |keys: &[(String, String)], key: &str| {
             keys.iter().find(|(k, _)| k == key).map_or("not set".to_string(), |(_, v)| v.clone())
         };
+        // Earlier versions stored no fingerprint of a text and of CIFAR-10.
+        let is_older = match (&self.data, &earlier.data) {
+            (Some(now), Some(before)) => now.starts_with(&format!("{before}; text ")),
+            (Some(_), None) => true,
+            _ => false,
+        };
         let mut all: Vec<&String> = now.iter().chain(&before).map(|(k, _)| k).collect();
         all.sort_unstable();
         all.dedup();
-        let differs = all.into_iter().filter(|key| value(&now, key) != value(&before, key));
+        let differs = all
+            .into_iter()
+            .filter(|key| value(&now, key) != value(&before, key) && !(is_older && *key == "the data"));
         differs.map(|key| format!("{key} is {}, was {}", value(&now, key), value(&before, key))).collect()
     }
 }
@@ -346,6 +360,14 @@ fn flatten(path: &str, value: &Value, keys: &mut Vec<(String, String)>) {
 fn refused(folder: &Path, place: &RunPosition, differs: &[String]) -> Error {
     let state = if place.finished { "a finished run" } else { "an unfinished run" };
     let shown = folder.display();
+    if differs.iter().all(|key| key.starts_with("the data is ")) {
+        return Error::new(ErrorKind::Config, format!("{shown} already has {state} with other data"))
+            .because(differs.join("; "))
+            .hint(
+                "restore the run's data, or continue on the changed data with `systole train` and --resume=force; start \
+                 a new run with --resume=never, or in another folder with --out",
+            );
+    }
     Error::new(ErrorKind::Config, format!("{shown} already has {state} with another configuration"))
         .because(differs.join("; "))
         .hint(format!(

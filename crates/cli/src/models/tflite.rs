@@ -286,7 +286,10 @@ fn inputs(model: &TfliteModel, args: &InputArgs) -> Result<Vec<Literal>> {
 
 fn literal(stored: &StoredArray, t: &TfliteTensor) -> Result<Literal> {
     if !stored.elements.contains(&t.ty.dtype.name()) || stored.dims != t.dims() {
-        let e = Error::new(ErrorKind::Data, format!("the type of the array is {}, expected {}", stored.ty(), t.ty));
+        let e = Error::new(
+            ErrorKind::Data,
+            format!("the type of the array is {}, expected {}", stored.ty(), t.ty),
+        );
         return Err(e.hint("run `systole summary FILE.tflite` to see the types and scales of the inputs"));
     }
     Literal::from_bytes(t.ty.clone(), &stored.bytes)

@@ -4,13 +4,13 @@ use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::config_of;
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted, program};
-use crate::run::training::load_data;
+use crate::run::run_data::RunData;
 use serde_json::json;
 use std::time::Instant;
 use systole_config::RunConfig;
 use systole_data::Dataset;
 use systole_datasets::TrainingData;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 use systole_nn::applications::biggan::{
     BigGan, FeatureNetwork, ImageFeatures, frechet_distance, inception_score,
@@ -39,7 +39,7 @@ struct GeneratorScore {
 /// Scores the generator trained with this configuration, and real test images for comparison.
 pub(crate) fn evaluate(
     (file, model): (&str, &mut Model),
-    (gan, config): (&BigGan, &RunConfig),
+    (gan, config, run_data): (&BigGan, &RunConfig, &RunData),
     asked: ScoreOptions<'_>,
     screen: &Screen,
 ) -> CommandResult {
@@ -48,7 +48,7 @@ pub(crate) fn evaluate(
     let mut config = config.clone();
     config.data.train_samples =
         Some(config.data.train_samples.map_or(pictures as u64, |n| n.min(pictures as u64)));
-    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let data = run_data.load_unmatched(model, &mut config, screen)?;
     let began = Instant::now();
     let path = run_directory::model_file(features)?;
     let (network, mark) = network(&path, &data)?;

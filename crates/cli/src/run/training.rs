@@ -8,6 +8,7 @@ use crate::run::evaluation::TestPredictions;
 use crate::run::html_report::{self, ReportPage};
 use crate::run::initial_model::{InitialModel, prepared};
 use crate::run::pruning::PruningReport;
+use crate::run::run_data::keep_data;
 use crate::run::run_summary::{RunFiles, RunSummary};
 use crate::run::signals::StopSignal;
 use crate::run::tensorboard_images;
@@ -107,6 +108,7 @@ pub(crate) fn train(
 /// Stores the configuration, field names and tokenizer with the model.
 fn note_origin(model: &mut Model, config: &RunConfig, data: &TrainingData) -> Result<()> {
     model.notes.insert("config".into(), portable(config).to_toml()?);
+    keep_data(model, config, data);
     if !data.fields.is_empty() {
         model.notes.insert("fields".into(), json!(data.fields).to_string());
     }
@@ -183,7 +185,8 @@ pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) 
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
     let from = if data.origin.starts_with("drawn") { "" } else { "from " };
     let (name, elements, origin) = (&data.name, data.elements, &data.origin);
-    let classes = match data.identity.is_some() && !data.class_names.is_empty() {
+    let is_published = ["cifar10", "colour-glyphs"].contains(&name.as_str());
+    let classes = match data.identity.is_some() && !data.class_names.is_empty() && !is_published {
         true if data.class_names.len() == 1 => " of one class".into(),
         true => format!(" of {} classes", data.class_names.len()),
         false => String::new(),

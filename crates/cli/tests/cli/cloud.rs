@@ -61,6 +61,9 @@ fn write(f: &Folder, line: &str, out: &str) -> Done {
     }
     let (ours, theirs) = line.split_once(" -- ").unwrap_or((line, ""));
     let mut args: Vec<&str> = ["cloud"].into_iter().chain(ours.split(' ')).chain(["--out", out]).collect();
+    if ["mlp", "mine.toml"].iter().any(|model| ours.split(' ').nth(1) == Some(model)) {
+        args.push("--synthetic");
+    }
     if !theirs.is_empty() {
         args.push("--");
         args.extend(theirs.split(' '));
@@ -632,4 +635,49 @@ fn mistakes_are_told_before_anything_is_written() {
         (&"asia-east9-b".into(), &serde_json::Value::Null)
     );
     assert_eq!((&done["machines"], done["files"].as_array().unwrap().len()), (&1.into(), 4));
+}
+
+/// Arguments of `cloud tpu-vm` for data that the machines do not have, and what is said of them.
+const ABSENT: [(&str, &[&str]); 8] = [
+    ("mlp --slice v5e-8", &["mlp would train on synthetic data", "pass --synthetic"]),
+    ("mine.toml --slice v5e-8", &["would train on synthetic data", "pass --synthetic"]),
+    ("gpt2-small --slice v5e-8", &["no text is named", "-- --data-dir PATH", "--synthetic"]),
+    ("cifar-cnn --slice v5e-8", &["CIFAR-10 is not downloaded", "-- --data-dir PATH", "--synthetic"]),
+    ("mnist --slice v5e-8 -- --set data.dataset=cifar10", &["CIFAR-10 is not downloaded"]),
+    ("folder --slice v5e-8", &["location of the data of folder is not set", "-- --data-dir PATH"]),
+    ("folder --slice v5e-8 --synthetic", &["location of the data of folder is not set"]),
+    (
+        "mnist --slice v5e-8 --synthetic",
+        &["mnist trains on mnist, which is not synthetic", "remove --synthetic"],
+    ),
+];
+
+#[test]
+fn nothing_is_rented_for_synthetic_data_unasked() {
+    let f = Folder::new("cloud-synthetic");
+    fs::copy(own("mine.toml"), f.path("mine.toml")).unwrap();
+    let cloud = |line: &str, out: &str| {
+        let (ours, theirs) = line.split_once(" -- ").map_or((line, None), |(a, b)| (a, Some(b)));
+        let mut args = vec!["cloud", "tpu-vm", "--out", out];
+        args.extend(ours.split(' '));
+        theirs.iter().for_each(|words| args.extend(["--"].into_iter().chain(words.split(' '))));
+        f.run(&args)
+    };
+    for (line, parts) in ABSENT {
+        cloud(line, "out").fails(2, &[parts, &["try: "]].concat());
+        assert!(!f.path("out").exists(), "{line}");
+    }
+    for (i, line) in [
+        "gpt2-small --slice v5e-4 --synthetic",
+        "cifar-cnn --slice v5e-8 --synthetic",
+        "mlp --slice v5e-8 --synthetic",
+        "gpt2-small --slice v5e-4 -- --data-dir runs/my.txt",
+        "folder --slice v5e-8 -- --data-dir runs/album",
+        "fashion-mnist --slice v5e-8",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        cloud(line, &format!("job{i}")).ok();
+    }
 }

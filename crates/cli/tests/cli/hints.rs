@@ -549,10 +549,13 @@ fn sources(dir: &Path, all: &mut Vec<(String, String)>) {
 fn known_options(f: &Folder) -> BTreeSet<String> {
     let mut all: BTreeSet<String> = BTreeSet::new();
     let help = |args: &[&str]| f.run(&[args, &["--help"]].concat()).ok().out;
+    // Commands are listed with two spaces in front, below a heading.
     let subcommands = |text: &str| -> Vec<String> {
-        let listed = text.split("Commands:\n").nth(1).unwrap_or_default();
-        let names = listed.lines().take_while(|l| !l.trim().is_empty());
-        names.filter_map(|l| l.split_whitespace().next()).filter(|n| *n != "help").map(String::from).collect()
+        let listed = text.split("Options:\n").next().unwrap_or_default();
+        let lines =
+            listed.lines().filter(|l| l.starts_with("  ") && !l.starts_with("   ") && !l.contains('<'));
+        let names = lines.filter_map(|l| l.split_whitespace().next());
+        names.filter(|n| *n != "help" && n.starts_with(char::is_lowercase)).map(String::from).collect()
     };
     let mut read = |text: &str| {
         let long = text.split([' ', '\n', ',', '[']).filter(|w| w.starts_with("--"));

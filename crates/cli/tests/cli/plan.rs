@@ -332,6 +332,41 @@ fn f16_is_no_faster_than_bf16_on_tpus_and_a_note_says_why() {
 }
 
 #[test]
+fn a_chip_without_bf16_says_what_is_planned_instead() {
+    let f = Folder::new("plan-bf16");
+    let mine = "[[gpu]]\nname = 'old'\nproduct = 'Old'\npeak_tflops = { f16 = 100, f32 = 10 }\nmemory_gb = 24\n\
+        memory_gb_per_s = 300\nlink_gb_per_s = 0\nwatts = 72\n";
+    f.write("mine.toml", mine);
+    let plan = |args: &[&str]| {
+        let targets = ["--targets=v100,p100,h100,v5e-1,old", "--tables=mine.toml", "--steps=1", "--json"];
+        f.run(&[&["plan"], args, &targets[..]].concat()).ok().json()
+    };
+    let notes = |plan: &Value, machine: &str| choice(plan, machine)["notes"].to_string();
+    let bf16 = plan(&["mlp", "--precision=mixed_bfloat16"]);
+    for (machine, rates) in [("v100", [15.7, 125.0]), ("p100", [10.6, 21.2]), ("old", [10.0, 100.0])] {
+        let said = notes(&bf16, machine);
+        for part in [
+            &format!("no bf16 units: planned as f32 at {} TFLOP/s", rates[0]),
+            &format!("--precision mixed_float16 uses its f16 units ({} TFLOP/s)", rates[1]),
+        ] {
+            assert!(said.contains(part), "{machine}: {said}");
+        }
+    }
+    for machine in ["h100", "v5litepod-1"] {
+        assert!(!notes(&bf16, machine).contains("bf16 units"), "{machine}");
+    }
+    let f16 = plan(&["mlp", "--precision=mixed_float16"]);
+    assert!(!notes(&f16, "old").contains("planned as f32"), "{f16}");
+    // A product alone: bf16 takes ten times as long as f16, not the same time.
+    let product = |dtype: &str| plan(&["--matmul=8192x8192x8192", "--dtype", dtype]);
+    let (bf16, f16, i8) = (product("bf16"), product("f16"), product("i8"));
+    let seconds = |p: &Value| choice(p, "old")["device_seconds"]["likely"].as_f64().unwrap();
+    assert!(seconds(&bf16) > 8.0 * seconds(&f16), "{bf16} {f16}");
+    assert!(notes(&bf16, "old").contains("f16 uses its f16 units"), "{bf16}");
+    assert!(notes(&i8, "h100").contains("at the rate of 16-bit products"), "{i8}");
+}
+
+#[test]
 fn the_page_shows_more_than_the_table() {
     let f = Folder::new("plan-page");
     let args = [
@@ -399,14 +434,24 @@ fn every_generation_is_shown_with_its_sources_beside_the_tutorials() {
     let f = Folder::new("plan-chips");
     let text = f.run(&["chips"]).ok().out;
     let names = [
-        "v1", "v2", "v3", "v4i", "v4", "v5e", "v5p", "v6e", "tpu7x", "edgetpu", "k80", "v100", "a100", "h100",
+        "v1", "v2", "v3", "v4i", "v4", "v5e", "v5p", "v6e", "tpu7x", "tpu8t", "tpu8i", "edgetpu", "k80",
+        "v100", "a100", "h100",
     ];
     for name in names {
         assert!(text.lines().any(|l| l.starts_with(&format!("{name} "))), "{name}: {text}");
     }
-    for part in
-        ["peak", "92 int8", "GB/s", "watts: 75 (TDP", "v2-512", "5.22", "1.566", "420 TFLOP/s", "source:"]
-    {
+    for part in [
+        "peak",
+        "92 int8",
+        "GB/s",
+        "watts: 75 (TDP",
+        "v2-512",
+        "5.22",
+        "1.566",
+        "420 TFLOP/s",
+        "process: 16 nm",
+        "source:",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let chips = f.run(&["chips", "v1", "k80", "v5litepod-16", "--json"]).ok().json();
@@ -414,7 +459,7 @@ fn every_generation_is_shown_with_its_sources_beside_the_tutorials() {
     assert_eq!((&v1["peak_tflops"]["int8"], &v1["planned"]), (&92.0.into(), &false.into()));
     assert_eq!((&k80["memory_gb_per_s"], &k80["prices"][0]["on_demand"]), (&160.0.into(), &0.45.into()));
     assert!(v5e["watts"].is_null() && v5e["slices"].as_array().unwrap().len() == 8, "{v5e}");
-    f.run(&["chips", "v9"]).fails(2, &["no chip `v9`", "v1", "k80"]);
+    f.run(&["chips", "v9"]).fails(2, &["chip `v9`", "v1", "k80"]);
     f.write("broken.toml", "[[past]]\nname = 'x'\n");
     f.run(&["chips", "--tables", "broken.toml"]).fails(1, &["broken.toml", "product"]);
 }
@@ -573,7 +618,7 @@ fn a_trained_model_runs_on_the_first_tpu() {
         .json();
     assert_eq!((&trained["cycles"], &trained["shares"]), (&json["cycles"], &json["shares"]));
     let told = json["check"].as_str().unwrap();
-    assert!(told.contains("10 values") && told.contains("match the interpreter"), "{told}");
+    assert!(told.contains("10 output values") && told.contains("match the interpreter"), "{told}");
     assert_eq!((&json["batch"], &json["notes"][0]), (&8.into(), &"the softmax runs on the host".into()));
     f.run(&["tpu1", "int8.tflite", "--batch", "5000"]).fails(1, &["--batch ", "layer `"]);
 }

@@ -286,6 +286,7 @@ fn names_of_the_glossary_are_where_it_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+mod figures;
 mod guides;
 mod ops;
 mod results;

@@ -7,5 +7,6 @@ mod program;
 mod architecture;
 mod documents;
 mod examples;
+mod old_names;
 mod readme;
 mod tutorials;

@@ -96,6 +96,6 @@ fn printed_prices_are_in_the_tables() {
         ("v2-8 preemptible, Europe", "1.485"),
         ("v2-8 preemptible, Asia-Pacific", "1.566"),
     ] {
-        assert!(out.contains(&format!("{place}: {price} $/h; here {price} $/h")), "{place}\n{out}");
+        assert!(out.contains(&format!("{place}: {price} $/h; table value {price} $/h")), "{place}\n{out}");
     }
 }

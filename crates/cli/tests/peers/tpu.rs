@@ -251,7 +251,7 @@ fn meshes_that_do_not_fit_are_refused() {
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--batch-size", "66"]);
     assert!(said.contains("does not divide evenly") && said.contains("multiple of 4, such as 68"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--mesh", "data=8"]);
-    assert!(said.contains("data=8 has 8 devices, and v5litepod-4 only 4"), "{said}");
+    assert!(said.contains("data=8 needs 8 devices") && said.contains("v5litepod-4 has only 4"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "v5e:2x2", "--mesh", "data"]);
     assert!(said.contains("--mesh") && said.contains("data=4"), "{said}");
     let two = ["compile", "fashion-mnist", "--target", "v5e:2x2", "--num-slices", "2", "--mesh", "data=4"];
@@ -273,7 +273,7 @@ fn bad_input_is_one_clear_error() {
     let said = refused(&["compile", "fashion-mnist", "--target", "v5litepod-7"]);
     assert!(said.contains("v5litepod-8 (v5e:2x4)"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "h10"]);
-    assert!(said.contains("--target") && said.contains("nearest: h100"), "{said}");
+    assert!(said.contains("--target") && said.contains("h100"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "h100", "--num-slices", "2"]);
     assert!(said.contains("only TPUs have slices") && said.contains("8*h100"), "{said}");
     let said = refused(&["compile", "fashion-mnist", "--target", "h100", "--plugin", "no-such.so"]);

@@ -199,7 +199,7 @@ fn options_without_a_plugin_are_refused() {
     let f = Folder::new("xla-cpu-options");
     let usage = |args: &[&str], parts: &[&str]| f.run(args).fails(2, parts);
     usage(&["train", "glyphs", "--plugin-option=a=1"], &["--plugin-option a=1", "--device"]);
-    usage(&["train", "glyphs", "--device=cpu", "--plugin-option=a=1"], &["cpu is behind no plugin"]);
+    usage(&["train", "glyphs", "--device=cpu", "--plugin-option=a=1"], &["cpu is not a plugin device"]);
     usage(&["train", "glyphs", "--device=xla", "--plugin-option=a"], &["KEY=VALUE"]);
     usage(
         &["check", "p.mlir", "--devices=cpu,ref", "--plugin-option=a=1"],

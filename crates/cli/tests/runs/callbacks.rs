@@ -118,7 +118,7 @@ fn values_of_lightnings_arguments_are_checked_with_the_configuration() {
         ("callbacks.3.save_last", "lnk", "true, false or \"link\""),
         ("callbacks.0.check_on_train_epoch_end", "never", "true or false"),
         ("compile.loss", "{ type = \"mse\", axis = 1 }", "unknown key `axis`"),
-        ("compile.loss", "{ type = \"mse\", reduction = \"none\" }", "there is no `none`"),
+        ("compile.loss", "{ type = \"mse\", reduction = \"none\" }", "unknown value `none`"),
         ("fit.val_check_interval", "1.5", "expected a validation interval"),
         ("fit.val_check_interval", "soon", "expected a validation interval"),
         ("fit.check_val_every_n_epoch", "0", "validation_freq is 0"),

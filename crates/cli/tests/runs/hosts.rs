@@ -262,7 +262,7 @@ fn a_launch_goes_on_after_kills_to_the_same_bits_and_forwards_signals() {
     let restarts = o["restarts"].as_u64().unwrap() as usize;
     println!("{restarts} of {kills} kills met a running process");
     assert!((1..=kills).contains(&restarts), "{}", done.err);
-    assert!(done.err.contains("was killed by signal 9: all are started again"), "{}", done.err);
+    assert!(done.err.contains("was killed by signal 9: restarting all processes"), "{}", done.err);
     assert!(slice.model("killed") == slice.model("whole"));
     assert_eq!((&o["result"]["history"], &o["devices"]), (&whole["history"], &4.into()), "{o}");
     let log = std::fs::read_to_string(f.path(o["log"].as_str().unwrap())).unwrap();
@@ -342,7 +342,7 @@ fn machines_of_a_file_are_started_by_ssh_and_left_out_where_they_are_lost() {
     slice.wait_for_backup("there");
     signal("-KILL", &pid);
     let done = launched.wait().ok();
-    let told = "process 1 on me@127.0.0.2 was killed by signal 9: all are started again";
+    let told = "process 1 on me@127.0.0.2 was killed by signal 9: restarting all processes";
     assert!(done.err.contains(told), "{}", done.err);
     assert!(slice.model("there") == slice.model("whole"));
     assert_eq!(done.json()["result"]["history"], whole["history"]);

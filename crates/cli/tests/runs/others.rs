@@ -90,7 +90,7 @@ fn labels_say_what_they_are() {
     let set = ["--set=data.records.label=outcome", "--set=data.records.inputs=[\"a\"]"];
     assert_eq!(columns(&train(&f, "odd.csv", "odd", &set).ok().json()), ["a"]);
     f.write("gap.csv", spoilt(50, 2, ""));
-    train(&f, "gap.csv", "x", &[]).fails(1, &["gap.csv, line 52", "no `label`"]);
+    train(&f, "gap.csv", "x", &[]).fails(1, &["gap.csv, line 52", "no label `label`"]);
     f.write("space.csv", table("a,b,label", 200, |i| format!("{}{}", plain(i), [" ", ""][i % 2])));
     assert!(train(&f, "space.csv", "space", &[]).ok().err.contains(" of 2 classes "));
     f.write("float.csv", table("a,b,label", 200, |i| plain(i) + ".0"));
@@ -346,7 +346,7 @@ fn parts_links_and_transparent_pictures_of_an_album_are_told() {
         assert!(done.err.contains(part), "{part}: {}", done.err);
     }
     let white = [&small[..], &["--set=data.background=1"]].concat();
-    assert!(train(&f, "album", "white", &white).ok().err.contains("laid on white"));
+    assert!(train(&f, "album", "white", &white).ok().err.contains("blended with white"));
     train(&f, "album", "x", &["--set=data.background=2"]).fails(2, &["data.background", "0 to 1"]);
 }
 

@@ -75,7 +75,7 @@ fn a_run_from_a_model_elsewhere_is_finished_too() {
     assert!(again.err.contains("is finished: nothing to train"), "{}", again.err);
     assert_eq!(again.json()["total_steps"], 6);
     f.run(&[&from[..], &["--learning-rate=0.5"]].concat())
-        .fails(1, &["holds a finished run", "optimizer.learning_rate is 0.5", "--resume=never"]);
+        .fails(1, &["has a finished run", "optimizer.learning_rate is 0.5", "--resume=never"]);
     // It needs the other folder no more.
     std::fs::rename(f.path("first"), f.path("elsewhere")).unwrap();
     is_finished(&f, "more", 6);

@@ -149,7 +149,7 @@ fn predict_goes_through_folders_and_past_bad_files() {
     assert_eq!(f.run(&named).fails(1, &["new/a/cut.png"]).out, "");
     let done = f.run(&[&named[..], &["--keep-going", "--json"]].concat());
     assert_eq!((done.code, answers(&done).len()), (Some(1), 3), "{}\n{}", done.out, done.err);
-    assert!(answers(&done)[1]["error"].is_string() && done.err.contains("nowhere.png has no answer"));
+    assert!(answers(&done)[1]["error"].is_string() && done.err.contains("no prediction for nowhere.png"));
     fs::create_dir(f.path("empty")).unwrap();
     f.run(&["predict", &m, "empty"]).fails(1, &["the folder contains no images", "empty", "try: "]);
 }

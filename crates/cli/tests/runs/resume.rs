@@ -314,7 +314,7 @@ fn another_configuration_is_refused_with_every_difference() {
     f.run(&train("out", &other)).fails(
         1,
         &[
-            "holds a finished run",
+            "has a finished run",
             "fit.epochs is 5, was 4",
             "optimizer.learning_rate is 0.5, was 0.001",
             "--resume=force",

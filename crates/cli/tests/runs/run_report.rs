@@ -99,7 +99,7 @@ fn a_run_leaves_a_page_that_needs_nothing_else() {
     );
     assert!(html.contains("By layer") && html.contains("kernels of train step"), "the profile is part of it");
     // Each test picture is counted once.
-    let (right, told) = html.split_once(" of 32 are right").unwrap();
+    let (right, told) = html.split_once(" of 32 are correct").unwrap();
     let right: f64 = right.rsplit(' ').next().unwrap().rsplit('>').next().unwrap().parse().unwrap();
     assert!((right / 32.0 - accuracy).abs() < 1e-6, "{right} of 32, {accuracy}: {}", &told[..20]);
 }

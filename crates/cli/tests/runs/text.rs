@@ -173,7 +173,7 @@ fn what_cannot_be_generated_is_told() {
     refused(&["--temperature=-1"], 2, &["temperature is -1", "try: "]);
     refused(&["--top-k=0"], 2, &["top_k", "try: "]);
     refused(&["--top-p=1.5"], 2, &["top_p is 1.5"]);
-    f.run(&["generate", "run", "--max-tokens=0"]).fails(2, &["a whole number from 1 up"]);
+    f.run(&["generate", "run", "--max-tokens=0"]).fails(2, &["expected an integer of at least 1"]);
     refused(&["--tokenizer=nowhere.json"], 1, &["the tokenizer file was not found", "nowhere.json", "try: "]);
     f.write("bad.json", "{\"model\": {\"type\": \"Unigram\"}}");
     refused(&["--tokenizer=bad.json"], 1, &["`Unigram`", "are not supported", "try: "]);

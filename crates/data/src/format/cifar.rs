@@ -85,6 +85,9 @@ impl Dataset {
     }
 }
 
+// Names of the previous version.
+systole_base::renamed! { Cifar => CifarVariant }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -570,8 +570,11 @@ fn integers_array(values: &[i64]) -> Result<Literal> {
 fn shaped(x: Literal, shape: Shape) -> Result<Literal> {
     let expected = shape.checked_elements();
     if expected != Some(x.ty().elements()) {
-        return Err(Error::new(ErrorKind::Data, format!("expected a feature of type {} and shape {shape}", x.dtype()))
-            .because(format!("the record has {} values", x.ty().elements())));
+        return Err(Error::new(
+            ErrorKind::Data,
+            format!("expected a feature of type {} and shape {shape}", x.dtype()),
+        )
+        .because(format!("the record has {} values", x.ty().elements())));
     }
     x.reshape(shape)
 }
@@ -731,6 +734,9 @@ fn unreadable(text: &str) -> Error {
         .hint("write features as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
 }
 
+// Names of the previous version.
+systole_base::renamed! { Feature => FeatureSpec, Features => FeatureSpecs, Partition => RaggedPartition, SequenceFeatures => SequenceFeatureSpecs }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -846,9 +852,11 @@ mod tests {
         );
         assert_eq!(s.get("fr").unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(s.get("tok/row_splits").unwrap().as_slice::<i64>().unwrap(), [0, 2, 3, 3]);
-        for (steps, why) in
-            [("fr: f32[3]", "shape"), ("other: f32[1]", "lacks the requested feature"), ("tok: f32[?]", "floats")]
-        {
+        for (steps, why) in [
+            ("fr: f32[3]", "shape"),
+            ("other: f32[1]", "lacks the requested feature"),
+            ("tok: f32[?]", "floats"),
+        ] {
             let e = features(steps).parse(&sequence()).unwrap_err().to_string();
             assert!(e.contains(why) && e.contains("sequence feature"), "{e}");
         }

@@ -101,7 +101,10 @@ pub fn check_labels(
         None => Ok(()),
         Some(i) => Err(Error::new(ErrorKind::Data, format!("label {} is out of range", label(i)))
             .at(format!("{labels_name}, label {i}, byte {}", 8 + i * labels.dtype().size()))
-            .because(format!("the dataset has {num_classes} classes, so labels must be 0 to {}", num_classes.saturating_sub(1)))
+            .because(format!(
+                "the dataset has {num_classes} classes, so labels must be 0 to {}",
+                num_classes.saturating_sub(1)
+            ))
             .hint("check the file: it is damaged or belongs to another dataset")),
     }
 }

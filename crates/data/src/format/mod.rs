@@ -16,3 +16,18 @@ pub mod tfrecord;
 pub mod zip;
 
 pub use image::{any_format, jpeg, png};
+#[doc(hidden)]
+#[deprecated = "renamed to `text_encoding`"]
+pub mod encoding {
+    pub use super::text_encoding::*;
+}
+#[doc(hidden)]
+#[deprecated = "renamed to `tensorboard_events`"]
+pub mod events {
+    pub use super::tensorboard_events::*;
+}
+#[doc(hidden)]
+#[deprecated = "renamed to `any_format`"]
+pub mod picture {
+    pub use super::any_format::*;
+}

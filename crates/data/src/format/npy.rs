@@ -305,6 +305,9 @@ pub fn write(path: impl AsRef<Path>, x: &Literal) -> Result<()> {
     write_atomically(&OsFileSystem, path.as_ref(), &[&to_bytes(x)?])
 }
 
+// Names of the previous version.
+systole_base::renamed! { Array => NpyArray, Raw => RawNpyArray }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -181,6 +181,11 @@ pub fn frame(path: &str, data: &[u8]) -> Vec<u8> {
     [&header[..], data, &vec![0; padding]].concat()
 }
 
+// Names of the previous version.
+systole_base::renamed! { Entry => TarEntry }
+#[doc(hidden)]
+pub use self::TarReader as Reader;
+
 #[cfg(test)]
 mod tests {
     use super::*;

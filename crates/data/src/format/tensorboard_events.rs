@@ -250,6 +250,9 @@ pub fn histogram(values: &[f64]) -> Vec<[f64; 3]> {
     buckets
 }
 
+// Names of the previous version.
+systole_base::renamed! { GraphNode => TensorBoardGraphNode, HParam => HParamValue, Value => SummaryValue }
+
 #[cfg(test)]
 mod tests {
     use super::*;

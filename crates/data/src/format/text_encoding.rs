@@ -161,6 +161,9 @@ pub(crate) fn not_utf8(bytes: &[u8], at: usize) -> Error {
         )
 }
 
+// Names of the previous version.
+systole_base::renamed! { Encoding => TextEncoding }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -631,6 +631,11 @@ pub fn frame(out: &mut (impl Write + ?Sized), data: &[u8]) -> io::Result<()> {
     out.write_all(&masked_crc(data).to_le_bytes())
 }
 
+// Names of the previous version.
+systole_base::renamed! { Compression => TfRecordCompression, Damage => CorruptRecord, Reader => TfRecordReader }
+#[doc(hidden)]
+pub use self::TfRecordWriter as Writer;
+
 #[cfg(test)]
 mod tests {
     use super::*;

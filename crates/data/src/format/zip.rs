@@ -271,6 +271,12 @@ fn wrong(why: &str) -> Error {
     Error::new(ErrorKind::Data, "invalid ZIP archive").because(why).hint("download the file again")
 }
 
+// Names of the previous version.
+#[doc(hidden)]
+pub use self::StoredZipEntry as Stored;
+#[doc(hidden)]
+pub use self::ZipArchive as Archive;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,3 +30,6 @@ pub(crate) fn dims(x: &Literal, what: &str) -> Result<[usize; 3]> {
         )),
     }
 }
+
+// Names of the previous version.
+systole_base::renamed! { ResizedCrop => RandomResizedCrop }

@@ -159,6 +159,8 @@ impl BatchBuilder {
 
 fn mismatch(at: usize, name: &str, ty: &TensorType, expected: &str, expected_ty: &TensorType) -> Error {
     Error::new(ErrorKind::Data, format!("element {at} of the batch has another type than the first element"))
-        .because(format!("this element has {name}: {ty}, but the first element has {expected}: {expected_ty}"))
+        .because(format!(
+            "this element has {name}: {ty}, but the first element has {expected}: {expected_ty}"
+        ))
         .hint("make the types equal with map (cast, resize) before batch")
 }

@@ -110,7 +110,9 @@ impl DatasetStage for InterleaveStage {
                 "interleave requires a cycle and a block length of at least 1",
             )
             .at(self.label())
-            .because("cycle and block length determine the order of the elements, so AUTOTUNE is not allowed"));
+            .because(
+                "cycle and block length determine the order of the elements, so AUTOTUNE is not allowed",
+            ));
         }
         let ahead = match self.threads {
             None => 0,

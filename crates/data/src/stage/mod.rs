@@ -157,3 +157,12 @@ pub(crate) mod test {
         }
     }
 }
+
+// Names of the previous version.
+systole_base::renamed! { Node => StageNode, Threads => ThreadCount }
+#[doc(hidden)]
+pub use self::DatasetStage as Stage;
+#[doc(hidden)]
+pub use self::ElementCursor as Cursor;
+#[doc(hidden)]
+pub use self::RandomAccess as Access;

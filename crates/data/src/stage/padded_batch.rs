@@ -116,8 +116,11 @@ pub(crate) fn padded_stack(items: Vec<Sample>, padding: &PaddingOptions) -> Resu
 fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<Literal> {
     let ty = rows[0].ty();
     if let Some(other) = rows.iter().find(|r| r.dtype() != ty.dtype || r.ty().rank() != ty.rank()) {
-        return Err(Error::new(ErrorKind::Data, format!("cannot batch an element of type {} with one of type {ty}", other.ty()))
-            .because("their element types or ranks differ"));
+        return Err(Error::new(
+            ErrorKind::Data,
+            format!("cannot batch an element of type {} with one of type {ty}", other.ty()),
+        )
+        .because("their element types or ranks differ"));
     }
     let told = padding.shapes.iter().find(|(n, _)| &**n == name).map(|(_, s)| s.as_slice());
     if told.is_some_and(|s| s.len() != ty.rank()) {

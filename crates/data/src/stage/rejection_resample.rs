@@ -53,7 +53,10 @@ impl DatasetStage for ResampleStage {
         if !are_shares(&self.target) || !fits {
             return Err(Error::new(ErrorKind::Config, "invalid class distributions")
                 .at(self.label())
-                .because(format!("the target distribution is {:?}, the initial distribution is {:?}", self.target, self.initial))
+                .because(format!(
+                    "the target distribution is {:?}, the initial distribution is {:?}",
+                    self.target, self.initial
+                ))
                 .hint("pass one number for each class, none negative, not all 0"));
         }
         Ok(Box::new(ResampleCursor {

@@ -349,7 +349,9 @@ impl FolderSplitReader<'_> {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(root.display().to_string())
                 .because(named.join("; "))
-                .hint("repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5"));
+                .hint(
+                    "repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5",
+                ));
         }
         Ok(Some(format!("{what} and are skipped: {}", named.join("; "))))
     }

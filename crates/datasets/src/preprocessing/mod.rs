@@ -72,5 +72,10 @@ fn wrong(what: impl std::fmt::Display, hint: &str) -> Error {
     Error::new(ErrorKind::Config, what.to_string()).hint(hint)
 }
 
+// Names of the previous version.
+systole_base::renamed! { Feature => CrossedFeature, OutputMode => LookupOutputMode, Split => TokenSplit }
+#[doc(hidden)]
+pub use self::VocabularyTerm as Term;
+
 #[cfg(test)]
 mod tests;

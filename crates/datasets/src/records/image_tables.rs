@@ -153,7 +153,9 @@ impl ImagePathColumn {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(self.root.display().to_string())
                 .because(named(&unreadable))
-                .hint("repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5"));
+                .hint(
+                    "repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5",
+                ));
         }
         let all: Vec<String> = missing.iter().map(|p| format!("{p} (not found)")).chain(unreadable).collect();
         let note = (!all.is_empty())

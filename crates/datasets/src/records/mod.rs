@@ -362,7 +362,10 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         let there = first.names().collect::<Vec<_>>().join(", ");
         return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
             .at(source.place())
-            .because(format!("the fields of the records are {there}; the model was trained on {}", fields.join(", ")))
+            .because(format!(
+                "the fields of the records are {there}; the model was trained on {}",
+                fields.join(", ")
+            ))
             .hint("rename the fields as in training"));
     }
     let label = label_of(&first, options).unwrap_or_default();

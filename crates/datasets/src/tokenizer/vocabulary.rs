@@ -33,9 +33,14 @@ impl CharVocabulary {
             self.ids.get(&c).copied().ok_or_else(|| {
                 let known: String = self.chars.iter().take(100).collect();
                 Error::new(ErrorKind::Data, format!("the model has no token for the character `{c}`"))
-                    .because(format!("the training text has {} other characters: {known:?}", self.chars.len()))
-                    .hint("remove the character from the text, or train with data.tokenizer = \"bytes\" or \
-                    \"bpe\", which support any text")
+                    .because(format!(
+                        "the training text has {} other characters: {known:?}",
+                        self.chars.len()
+                    ))
+                    .hint(
+                        "remove the character from the text, or train with data.tokenizer = \"bytes\" or \
+                    \"bpe\", which support any text",
+                    )
             })
         };
         text.chars().map(of).collect()

@@ -89,12 +89,8 @@ impl GraphBuilder {
     }
 
     fn at_depth(name: &str, depth: usize, asked: LocationStack) -> GraphBuilder {
-        let state = BuilderState {
-            name: name.into(),
-            scopes: vec![String::new()],
-            scope: vec![0],
-            ..Default::default()
-        };
+        let (name, scopes, scope) = (name.into(), vec![String::new()], vec![0]);
+        let state = BuilderState { name, scopes, scope, ..Default::default() };
         GraphBuilder(Rc::new(BuilderInner { state: state.into(), depth, region: RefCell::default(), asked }))
     }
 
@@ -449,12 +445,9 @@ impl GraphBuilder {
     pub(crate) fn augment_node(&self, i: usize, op: Op, extra: &[Tensor], outs: ResultTypes) {
         if extra.iter().any(|t| !Rc::ptr_eq(&t.builder.0, &self.0)) {
             self.fail(
-                Error::new(
-                    ErrorKind::Graph,
-                    format!("cannot differentiate {} from inside this body", op.name()),
-                )
-                .because("the op is outside of the body that requests the derivative")
-                .hint("take the gradient outside of the loop or branch"),
+                Error::new(ErrorKind::Graph, format!("cannot differentiate {} inside this body", op.name()))
+                    .because("the op is outside of the body that requests the derivative")
+                    .hint("take the gradient outside of the loop or branch"),
             );
             return;
         }

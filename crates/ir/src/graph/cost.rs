@@ -3,8 +3,7 @@
 use super::{Graph, OpCost};
 use systole_base::TensorType;
 
-/// Sums the operations and bytes of all live nodes, without fusion. Loop bodies count once per iteration if the trip
-/// count is known.
+/// Sums the operations and bytes of all live nodes, without fusion. Loop bodies count once per iteration, if that is known.
 pub fn cost(graph: &Graph) -> OpCost {
     let mut needed = vec![false; graph.nodes.len()];
     graph.results.iter().for_each(|r| needed[r.index()] = true);

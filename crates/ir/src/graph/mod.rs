@@ -135,8 +135,7 @@ impl Graph {
         live
     }
 
-    /// Extracts the subgraph that computes `results` from the first `params` parameters. The results must not depend on
-    /// other parameters.
+    /// Extracts the subgraph that computes `results` from the first `params` parameters, on which alone `results` depend.
     pub(crate) fn pruned(&self, results: &[ValueId], params: usize) -> Graph {
         let mut keep = self.live(results);
         self.params[..params].iter().for_each(|p| keep[p.index()] = true);

@@ -182,8 +182,7 @@ pub struct Select;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Clamp;
 
-/// Element type conversion: `x: T[…] → U[…]`. Floats round to nearest even; float → integer truncates and saturates.
-/// Spec: convert.
+/// Element type conversion: `x: T[…] → U[…]`. Floats round to nearest even; float → integer truncates and saturates. Spec: convert.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Convert {
     /// Element type of the result.
@@ -296,11 +295,10 @@ pub struct Gather {
     pub indices_are_sorted: bool,
 }
 
-/// Op scatter: `x₀: T₀[…], …, indices: I[…], update₀: T₀[…], … → T₀[…], …`. Spec: scatter, with the same attribute
-/// names.
+/// Op scatter: `x₀: T₀[…], …, indices: I[…], update₀: T₀[…], … → T₀[…], …`. Spec: scatter, with the same attribute names.
 ///
-/// The interpreter applies updates in row-major order, backends in any order. A block that is not entirely in bounds is
-/// dropped, as in XLA; the specification drops only its out-of-bounds elements.
+/// The interpreter applies updates in row-major order, backends in any order. A block that is not entirely in bounds is dropped, as
+/// in XLA; the specification drops only its out-of-bounds elements.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub struct Scatter {

@@ -1,7 +1,6 @@
 //! Tensor arithmetic operators, constants of a tensor's type, and NumPy broadcasting.
 //!
-//! Operators (`+ - * /`) and methods with two operands broadcast like NumPy; ops require equal shapes. Methods of all
-//! other ops are in `op/`.
+//! Operators (`+ - * /`) and methods with two operands broadcast like NumPy; ops require equal shapes. Other methods are in `op/`.
 
 use super::{Binary, BroadcastInDim, GraphBuilder, Op, Tensor, Unary};
 use std::ops;

@@ -27,10 +27,7 @@ impl Graph {
             let outs =
                 node.op.rule().infer(&args).map_err(|c| broken(format!("({}) {}", c.label, c.message)))?;
             if outs != node.outs {
-                return Err(broken(format!(
-                    "stored types {:?} differ from the inferred {outs:?}",
-                    node.outs
-                )));
+                return Err(broken(format!("stored types {:?} differ from inferred {outs:?}", node.outs)));
             }
             for region in node.op.rule().regions() {
                 region.verify()?;

@@ -225,6 +225,9 @@ impl AttentionMatcher<'_> {
     }
 }
 
+// Names of the previous version.
+systole_base::renamed! { Attention => AttentionConfig, Dropped => AttentionDropout, Wanted => AttentionOperand }
+
 #[cfg(test)]
 mod tests {
     use super::*;

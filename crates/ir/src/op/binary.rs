@@ -130,6 +130,9 @@ fn truncated(x: &Tensor) -> Tensor {
     x.sign() * x.abs().floor()
 }
 
+// Names of the previous version.
+systole_base::renamed! { Row => BinaryOpRow }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -376,8 +376,7 @@ impl While {
         y: &[Tensor],
         dy: &[Option<Tensor>],
     ) -> Vec<Grad> {
-        let (nc, own) = (self.captures, self.own_state());
-        let counted = self.counts_trips(x);
+        let (nc, own, counted) = (self.captures, self.own_state(), self.counts_trips(x));
         let (body, outputs) = self.body_of_a_trip(trips, counted);
         let g = x[0].builder().clone();
         let LoopGradientSpec { state, outputs, captures, stacks, owed } =

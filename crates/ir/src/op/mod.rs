@@ -67,3 +67,21 @@ pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), SpecConstraint>
     crate::require!(args.len() == n, "-", "expected {n} operands, got {}", args.len());
     Ok(())
 }
+
+// Names of the previous version.
+systole_base::renamed! { Along => FactorResult, Attrs => AttrList, Constraint => SpecConstraint, Cost => OpCost, Cut => RowDims, Devices => DeviceCounts, Entry => OpEntry, Factor => ShardingFactor, Field => AttrField, Groups => ReplicaGroups, Lowering => LoweringClass, Outs => ResultTypes, Rows => RowBlocking }
+#[doc(hidden)]
+#[deprecated = "renamed to `control_builders`"]
+pub mod flow {
+    pub use super::control_builders::*;
+}
+#[doc(hidden)]
+#[deprecated = "renamed to `quantized_weights`"]
+pub mod packed {
+    pub use super::quantized_weights::*;
+}
+#[doc(hidden)]
+#[deprecated = "renamed to `op_source`"]
+pub mod source {
+    pub use super::op_source::*;
+}

@@ -197,3 +197,10 @@ impl OpSource<'_> {
         self.results.get(i).ok_or_else(|| format!("expected at least {} results", i + 1))
     }
 }
+
+// Names of the previous version.
+systole_base::renamed! { Value => AttrValue }
+#[doc(hidden)]
+pub use self::OpParseResult as Unread;
+#[doc(hidden)]
+pub use self::OpSource as Source;

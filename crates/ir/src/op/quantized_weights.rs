@@ -145,6 +145,9 @@ impl DequantizeWeights {
     }
 }
 
+// Names of the previous version.
+systole_base::renamed! { Unpack => DequantizeWeights }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -242,3 +242,6 @@ pub(crate) mod check {
         Literal::from_slice(x.shape(), &sum).unwrap()
     }
 }
+
+// Names of the previous version.
+systole_base::renamed! { Domain => ArgDomain, Sample => OpSample }

@@ -103,6 +103,9 @@ fn erf_vjp(x: &Tensor, _: &Tensor, dy: &Tensor) -> Tensor {
     dy * &slope
 }
 
+// Names of the previous version.
+systole_base::renamed! { Row => UnaryOpRow }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -248,3 +248,6 @@ impl<'a> TextReader<'a> for TokenCursor<'a> {
         self
     }
 }
+
+#[doc(hidden)]
+pub use self::{TextReader as Reader, TokenCursor as Cursor};

@@ -28,3 +28,5 @@ pub use dense::{parse_element, parse_hex};
 pub use lexer::Token;
 pub use parse::{StableHloProgram, parse, parse_program};
 pub use print::{print, print_annotated, print_program};
+
+systole_base::renamed! { Program => StableHloProgram }

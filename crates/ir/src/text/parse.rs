@@ -6,8 +6,7 @@ mod values;
 use super::cursor::{TextReader, TokenCursor};
 use super::lexer::Token;
 use crate::graph::Graph;
-use crate::op::op_source::AttrValue;
-use crate::op::{Op, OpSource, entry};
+use crate::op::{Op, OpSource, entry, op_source::AttrValue};
 use crate::{GraphBuilder, Mesh, Sharding, Shardings, Tensor, control_builders};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -261,8 +260,8 @@ impl<'a> TokenCursor<'a> {
         let Token::Str(name) = self.advance()? else {
             return Err(self.error_at(at, "expected the quoted name of an op"));
         };
-        let mut parts =
-            OpSyntaxParts { operands: self.list('(', ')', |p| p.value(frames))?, ..OpSyntaxParts::default() };
+        let operands = self.list('(', ')', |p| p.value(frames))?;
+        let mut parts = OpSyntaxParts { operands, ..Default::default() };
         if self.eat('<')? {
             parts.attrs = self.dictionary()?;
             self.expect('>')?;
@@ -277,9 +276,7 @@ impl<'a> TokenCursor<'a> {
         self.location()?;
         let outs = self.build(frames, &name, parts, (from, to), at)?;
         if outs.len() != count {
-            return Err(
-                self.error_at(at, format!("{name} has {} results, but {count} are named", outs.len()))
-            );
+            return Err(self.error_at(at, format!("{name} has {} results, not {count}", outs.len())));
         }
         if let (Some(target), Some(frame)) = (target, frames.last_mut()) {
             self.define(frame, target, |_| outs)?;
@@ -355,10 +352,7 @@ impl<'a> TokenCursor<'a> {
         }
         let outs = op.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
         if outs[..] != source.results[..] {
-            return Err(wrong(format!(
-                "the results have types {outs:?}, but are declared as {:?}",
-                source.results
-            )));
+            return Err(wrong(format!("the results are {outs:?}, declared as {:?}", source.results)));
         }
         match frames.last() {
             Some(frame) => Ok(frame.builder.emit(op, &operands)),

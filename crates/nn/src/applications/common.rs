@@ -83,7 +83,8 @@ pub(super) fn check_factor(name: &str, argument: &str, value: f64) -> Result<()>
         return Ok(());
     }
     let what = format!("{name} needs a {argument} above 0 and at most 16, got {value}");
-    Err(Error::new(ErrorKind::Config, what).hint("use a depth multiplier of 1 for the original size, 0.5 for half of it"))
+    Err(Error::new(ErrorKind::Config, what)
+        .hint("use a depth multiplier of 1 for the original size, 0.5 for half of it"))
 }
 
 /// Rejects width multipliers outside of 0 to 16.

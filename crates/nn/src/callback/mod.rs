@@ -79,3 +79,10 @@ callbacks! {
     GradientAccumulationScheduler in mod gradient_accumulation_scheduler;
     ThroughputMonitor in mod throughput_monitor;
 }
+
+// Names of the previous version.
+systole_ir::renamed! { Checked => ArgumentCheck, HParam => HParamValue, Pace => EpochPace }
+#[doc(hidden)]
+pub use self::CallbackRunInfo as Place;
+#[doc(hidden)]
+pub use self::ConfigCallback as Configured;

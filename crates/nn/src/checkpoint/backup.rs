@@ -337,9 +337,12 @@ impl BackupWriter {
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
-                return Err(Error::new(ErrorKind::Io, format!("the run directory {} is in use", dir.display()))
-                    .because("another process trains a run in this directory")
-                    .hint("wait for that process, stop it, or choose another folder"));
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    format!("the run directory {} is in use", dir.display()),
+                )
+                .because("another process trains a run in this directory")
+                .hint("wait for that process, stop it, or choose another folder"));
             }
             // The file system has no locks: avoiding two runs in one folder is up to the user.
             Err(fs::TryLockError::Error(_)) => {}

@@ -35,14 +35,17 @@ impl Model {
                 fed.filter_map(|node| Some((node, rows(node).filter(|_| x.dtype().is_int())?)))
             {
                 if let Some((at, id)) = outside(x, rows, None) {
-                    return Err(Error::new(ErrorKind::Data, format!("the input {} has an id {id}", spec.name))
-                        .at(place(x, at))
-                        .because(format!("layer {} has {rows} rows: ids must be 0 to {}", node.name, rows - 1))
-                        .hint(format!(
-                            "raise the layer's input_dim (vocabulary_size for applications) to at least {}, or \
+                    return Err(Error::new(
+                        ErrorKind::Data,
+                        format!("the input {} has an id {id}", spec.name),
+                    )
+                    .at(place(x, at))
+                    .because(format!("layer {} has {rows} rows: ids must be 0 to {}", node.name, rows - 1))
+                    .hint(format!(
+                        "raise the layer's input_dim (vocabulary_size for applications) to at least {}, or \
                             use data with smaller ids",
-                            id + 1.0
-                        )));
+                        id + 1.0
+                    )));
                 }
             }
         }

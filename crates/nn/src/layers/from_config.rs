@@ -129,7 +129,9 @@ impl LayerSpec {
                     .values()
                     .try_for_each(crate::layer::quantized_weight::QuantizedWeightLayout::check)?;
                 if read.rank == 0 || read.rank > 1 << 16 || !read.alpha.is_finite() {
-                    return Err(wrong_type("lora", lora).because("rank and alpha of a LoRA layer must be above 0"));
+                    return Err(
+                        wrong_type("lora", lora).because("rank and alpha of a LoRA layer must be above 0")
+                    );
                 }
                 Some(Arc::new(read))
             }

@@ -155,3 +155,11 @@ pub mod testing {
         super::PARITY.iter().copied()
     }
 }
+
+// Names of the previous version.
+#[doc(hidden)]
+pub use self::FactorRange as Span;
+#[doc(hidden)]
+pub use self::SizeArgument as Each;
+#[doc(hidden)]
+pub use self::WrappedLayer as Wrapped;

@@ -178,9 +178,8 @@ pub(super) fn check_some_place(class: &str, places: usize, x: &Tensor) -> Result
             2 => "images of at least one pixel [B, H, W, C]",
             _ => "volumes of at least one voxel [B, D, H, W, C]",
         };
-        return Err(
-            unfit(class, needs, x.ty()).hint("check the preceding layers: one of them outputs an empty array")
-        );
+        return Err(unfit(class, needs, x.ty())
+            .hint("check the preceding layers: one of them outputs an empty array"));
     }
     Ok(())
 }

@@ -658,3 +658,6 @@ fn weighted_sums(values: &Tensor, mask: Option<&Tensor>, sample_weight: Option<&
     let sum = |x: &Tensor| x.sum_all().convert(DType::F64) / rest;
     vec![sum(&(values * &weight)), sum(&weight)]
 }
+
+// Names of the previous version.
+systole_ir::renamed! { Curve => AucCurve }

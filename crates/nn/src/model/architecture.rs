@@ -102,7 +102,9 @@ impl Architecture {
                         "the output of layer {} cannot be an input of the model",
                         layer.default_name()
                     );
-                    return Err(Error::new(ErrorKind::Config, what).hint("list only symbols that input(…) returned"));
+                    return Err(
+                        Error::new(ErrorKind::Config, what).hint("list only symbols that input(…) returned")
+                    );
                 }
             }
         }
@@ -429,7 +431,9 @@ impl Architecture {
         let takes = spec.ty.as_ref().map_or(String::new(), |ty| ty.shape.to_string());
         let what =
             format!("the model's input {} expects samples of shape {takes}, got {}", spec.name, x.ty());
-        Some(fail(Error::new(ErrorKind::Graph, what).hint("build the model with any_input(…) to accept any shape")))
+        Some(fail(
+            Error::new(ErrorKind::Graph, what).hint("build the model with any_input(…) to accept any shape"),
+        ))
     }
 }
 

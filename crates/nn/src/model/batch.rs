@@ -75,7 +75,10 @@ impl Batch {
         }
         let label = label.ok_or_else(|| {
             Error::new(ErrorKind::Data, "the data contains no label field")
-                .because(format!("the fields of the data are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .because(format!(
+                    "the fields of the data are: {}",
+                    sample.names().collect::<Vec<_>>().join(", ")
+                ))
                 .hint(format!("rename the label field to one of: {}", LABEL_FIELDS.join(", ")))
         })?;
         batch.label = Some(sample.get(label)?.clone());
@@ -97,7 +100,10 @@ impl Batch {
                     ErrorKind::Data,
                     format!("the data contains no labels for output {output}"),
                 )
-                .because(format!("the fields of the data are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .because(format!(
+                    "the fields of the data are: {}",
+                    sample.names().collect::<Vec<_>>().join(", ")
+                ))
                 .hint(format!("rename the label field to `{label}`")));
             }
             let own = weight_field(output);
@@ -136,7 +142,10 @@ impl Batch {
                     ErrorKind::Data,
                     format!("the data contains no field for the model's input {name}"),
                 )
-                .because(format!("the fields of the data are: {}", sample.names().collect::<Vec<_>>().join(", ")))
+                .because(format!(
+                    "the fields of the data are: {}",
+                    sample.names().collect::<Vec<_>>().join(", ")
+                ))
                 .hint("rename a field of the data, or the input")
             })?;
             arrays.push(sample.get(field)?.clone());

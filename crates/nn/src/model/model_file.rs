@@ -233,7 +233,8 @@ fn damaged(what: impl Into<String>) -> Error {
 }
 
 fn cut_short(expected: u64, found: u64) -> Error {
-    damaged("the model file is truncated").because(format!("expected a file of {expected} bytes, got {found}"))
+    damaged("the model file is truncated")
+        .because(format!("expected a file of {expected} bytes, got {found}"))
 }
 
 /// Reads the header's bytes. Its length is checked against the file's before anything is allocated.
@@ -369,9 +370,8 @@ fn check_format(metadata: &mut BTreeMap<String, String>) -> Result<()> {
     }
     if version != FORMAT_VERSION {
         let what = format!("unsupported format version `{version}`, expected {FORMAT_VERSION}");
-        return Err(
-            Error::new(ErrorKind::Unsupported, what).hint("load the file with the Systole version that wrote it")
-        );
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .hint("load the file with the Systole version that wrote it"));
     }
     Ok(())
 }
@@ -399,7 +399,9 @@ impl TensorLayout {
                     if *begin < at { "overlaps the tensor before it" } else { "leaves a gap before it" };
                 return Err(damaged(format!("tensor {name} {what}"))
                     .at(format!("header, tensor {name}"))
-                    .because(format!("the array's data should start at offset {at}, but starts at {begin}")));
+                    .because(format!(
+                        "the array's data should start at offset {at}, but starts at {begin}"
+                    )));
             }
             at = *end;
         }
@@ -421,7 +423,8 @@ fn tensor_type(entry: &TensorEntry) -> Result<TensorType> {
     let Some((dtype, _)) = DTYPES.iter().find(|(_, name)| *name == entry.dtype) else {
         let what = format!("element type `{}` is not supported", entry.dtype);
         let known: Vec<&str> = DTYPES.iter().map(|(_, name)| *name).collect();
-        return Err(Error::new(ErrorKind::Data, what).hint(format!("use one of these element types: {}", known.join(", "))));
+        return Err(Error::new(ErrorKind::Data, what)
+            .hint(format!("use one of these element types: {}", known.join(", "))));
     };
     let dims: Option<Vec<usize>> = entry.shape.iter().map(|&d| usize::try_from(d).ok()).collect();
     let shape = dims.map(Shape::from);
@@ -446,7 +449,8 @@ fn read_tensor(source: &mut dyn Read, ty: TensorType, sum: Option<String>) -> Re
     read_exactly(source, value.bytes_mut())?;
     let found = hex(crc(value.bytes()));
     if found != sum {
-        return Err(damaged("the tensor is damaged").because(format!("expected the checksum CRC32C {sum}, got {found}")));
+        return Err(damaged("the tensor is damaged")
+            .because(format!("expected the checksum CRC32C {sum}, got {found}")));
     }
     if value.dtype() == DType::Bool && value.bytes().iter().any(|&b| b > 1) {
         return Err(damaged("expected a bool of 0 or 1"));

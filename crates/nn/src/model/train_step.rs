@@ -440,7 +440,10 @@ impl StepCx {
             loss = loss.fail(e);
         }
         for name in step.logged().iter().filter(|name| own.logged.get(name).is_none()) {
-            let e = Error::new(ErrorKind::Graph, format!("the training step {} did not log `{name}`", step.name()));
+            let e = Error::new(
+                ErrorKind::Graph,
+                format!("the training step {} did not log `{name}`", step.name()),
+            );
             loss = loss.fail(e.hint("log every name in TrainStep::logged: cx.log(…)"));
         }
         let slots = own.updates.map_or_else(Params::new, |u| u.slots);

@@ -92,7 +92,8 @@ impl ModelFile {
         let mut all = BTreeMap::new();
         for (path, numbers) in numbers {
             let place = || format!("weight {path}");
-            let lacks = || Error::new(ErrorKind::Data, "the file contains no scales for the quantized weight");
+            let lacks =
+                || Error::new(ErrorKind::Data, "the file contains no scales for the quantized weight");
             let scales = scales.remove(&path).ok_or_else(lacks).at(place)?;
             let Some(packing) = packings.remove(&path) else { continue };
             packing.check_arrays(&numbers, &scales).at(place)?;

@@ -79,3 +79,7 @@ optimizers! {
 pub fn parity_cases() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|row| row.parity)
 }
+
+// Names of the previous version.
+#[doc(hidden)]
+pub use self::ScheduledValue as Scheduled;

@@ -318,9 +318,8 @@ impl Model {
         if own != file.tensors.len() || !file.metadata.contains_key(FORMAT) {
             let what =
                 format!("{} has {} adapters, expected {own}", path.as_ref().display(), file.tensors.len());
-            return Err(
-                Error::new(ErrorKind::Data, what).hint("call enable_lora first, with the options of the run that saved the adapters")
-            );
+            return Err(Error::new(ErrorKind::Data, what)
+                .hint("call enable_lora first, with the options of the run that saved the adapters"));
         }
         file.tensors.into_iter().try_for_each(|(path, value)| self.set_weight(&path, value))
     }

@@ -325,7 +325,13 @@ fn fields(o: &TfliteOperator, [h, w]: [OptionField; 2]) -> Result<[usize; 2]> {
     let one = |f: OptionField| match usize::try_from(o.int(f)) {
         // A missing option is 0 in the file.
         Ok(n) => Ok(n.max(1)),
-        Err(_) => Err(Error::new(ErrorKind::Data, format!("invalid TFLite option {f:?}: expected an integer that is not negative, got {}", o.int(f)))),
+        Err(_) => Err(Error::new(
+            ErrorKind::Data,
+            format!(
+                "invalid TFLite option {f:?}: expected an integer that is not negative, got {}",
+                o.int(f)
+            ),
+        )),
     };
     Ok([one(h)?, one(w)?])
 }

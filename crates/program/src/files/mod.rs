@@ -100,7 +100,9 @@ fn of_numpy(x: RawNpyArray) -> Result<StoredArray> {
     let elements: Vec<&'static str> = KNOWN.iter().filter(is_it).map(|k| k.0).collect();
     if elements.is_empty() || size.is_some_and(|n| KNOWN.iter().any(|k| k.0 == elements[0] && k.1 != n)) {
         let what = format!("unsupported NumPy element type {}", x.descr);
-        return Err(Error::new(ErrorKind::Data, what).hint("convert the array to another element type before saving"));
+        return Err(
+            Error::new(ErrorKind::Data, what).hint("convert the array to another element type before saving")
+        );
     }
     Ok(StoredArray { elements, dims: x.dims, bytes: x.bytes })
 }

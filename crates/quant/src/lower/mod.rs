@@ -60,7 +60,10 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<O
     let mut b = TfliteBuilder::new();
     let mut inputs = Vec::new();
     for spec in &architecture.inputs {
-        let ty = spec.ty.as_ref().ok_or_else(|| Error::new(ErrorKind::Config, "an input of the model has no shape"))?;
+        let ty = spec
+            .ty
+            .as_ref()
+            .ok_or_else(|| Error::new(ErrorKind::Config, "an input of the model has no shape"))?;
         let dims: Vec<usize> = std::iter::once(1).chain(ty.shape.iter().copied()).collect();
         let dtype = if ty.dtype.is_float() || ty.dtype == DType::U8 { DType::F32 } else { DType::I32 };
         inputs.push(b.tensor(TfliteTensor::new(&*spec.name, dims, dtype)));

@@ -35,8 +35,8 @@ fn sizes<'a>(call: &OperatorCall<'a>) -> Result<(KernelOperand<'a>, [usize; 4], 
 
 fn nearest(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, [b, h, w, c], [oh, ow]) = sizes(call)?;
-    let (align, half) =
-        (call.operator.is(OptionField::AlignCorners), call.operator.is(OptionField::HalfPixelCenters));
+    let option = |field| call.operator.is(field);
+    let (align, half) = (option(OptionField::AlignCorners), option(OptionField::HalfPixelCenters));
     let place = |at: usize, size: usize, out: usize| {
         let scale =
             if align && out > 1 { (size - 1) as f32 / (out - 1) as f32 } else { size as f32 / out as f32 };
@@ -75,10 +75,9 @@ fn bilinear(call: &OperatorCall) -> Result<Vec<Literal>> {
     match x.dtype() {
         DType::I8 => {
             let values = x.elements::<i8>()?;
-            let rows: Vec<PixelPosition> =
-                (0..oh).map(|i| PixelPosition::new(i, h, oh, align, half)).collect();
-            let columns: Vec<PixelPosition> =
-                (0..ow).map(|i| PixelPosition::new(i, w, ow, align, half)).collect();
+            let position = |i, size, out| PixelPosition::new(i, size, out, align, half);
+            let rows: Vec<PixelPosition> = (0..oh).map(|i| position(i, h, oh)).collect();
+            let columns: Vec<PixelPosition> = (0..ow).map(|i| position(i, w, ow)).collect();
             let y = of_all(&|n, oy, ox, channel| {
                 let (r, k) = (&rows[oy], &columns[ox]);
                 let q = |y: usize, x: usize| i64::from(values[at(n, y, x, channel)]);

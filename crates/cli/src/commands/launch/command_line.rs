@@ -36,9 +36,9 @@ impl LaunchedCommand {
         config: &LaunchConfig,
         count: u32,
     ) -> Result<LaunchedCommand> {
-        let (first, rest) = command
-            .split_first()
-            .ok_or_else(|| Error::new(ErrorKind::Bug, "`systole launch` got no command to run").at("launch"))?;
+        let (first, rest) = command.split_first().ok_or_else(|| {
+            Error::new(ErrorKind::Bug, "`systole launch` got no command to run").at("launch")
+        })?;
         if first != "train" && first != "resume" {
             let what = format!("`{}` cannot run in several processes", first.display());
             let hint = "write train or resume after `--`: launch --nproc 2 -- train fashion-mnist";
@@ -183,7 +183,9 @@ fn usual_device(config: &LaunchConfig) -> Result<String> {
     let name = format!("{}systole_plugin{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let beside = std::env::current_exe().ok().map(|exe| exe.with_file_name(&name));
     let beside = beside.filter(|path| path.is_file()).ok_or_else(|| {
-        let e = Error::new(ErrorKind::Config, format!("the plugin library {name} is not next to this program")).at("launch");
+        let e =
+            Error::new(ErrorKind::Config, format!("the plugin library {name} is not next to this program"))
+                .at("launch");
         e.hint("build the plugin with `cargo build --release -p systole-plugin`, or pass --plugin FILE")
     })?;
     Ok(format!("pjrt:{}", beside.display()))

@@ -156,7 +156,9 @@ fn job(
         let mesh = mesh(args.mesh.as_deref(), &Machine::Slice(slice.clone())).map_err(|f| f.error)?;
         if mesh.devices() != slice.all_devices() {
             let e = Error::new(ErrorKind::Config, format!("the mesh {mesh} does not cover all devices"));
-            return Err(e.at("--mesh").hint("pass a --mesh that covers all devices; plan slices of different sizes one at a time"));
+            return Err(e.at("--mesh").hint(
+                "pass a --mesh that covers all devices; plan slices of different sizes one at a time",
+            ));
         }
         let spread = spread(&Strategy::parse(name)?, &graph, &roles, &mesh).map_err(|f| f.error)?;
         let program = spread_text(&graph, &all(graph.params.len()), &spread);

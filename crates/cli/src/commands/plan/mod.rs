@@ -151,11 +151,9 @@ fn choice(
 ) -> Result<MachineChoice> {
     let mut notes = Vec::new();
     let half = if subject.is_f16() { HalfType::F16 } else { HalfType::Bf16 };
+    let subject_is_step = subject.step().is_some();
     let (share, samples) = subject.share(machine.devices(), &mut notes)?;
-    if let (Machine::Slice(_), true) = (&machine, multiplies_f16(&share.work)) {
-        notes
-            .push("TPUs do not multiply f16: the compiler converts it first, so bf16 is never slower".into());
-    }
+    notes.extend(arithmetic_notes(&machine, &share.work, subject_is_step));
     let estimate = match (compiler, &machine) {
         (Some(c), Machine::Slice(slice)) => {
             c.estimate(args, (&share.work, share.batch, samples), &machine, slice, tables, &mut notes)?
@@ -199,8 +197,53 @@ fn on_this_cpu(subject: &PlannedProgram, estimate: Estimate, notes: &mut Vec<Str
     }
 }
 
-fn multiplies_f16(work: &KernelList) -> bool {
-    work.kernels.iter().filter_map(|k| k.product.as_ref()).any(|p| p.dtype == DType::F16)
+fn multiplies(work: &KernelList, dtype: DType) -> bool {
+    work.kernels.iter().filter_map(|k| k.product.as_ref()).any(|p| p.dtype == dtype)
+}
+
+/// Notes on products that a machine computes in another element type than the program's. `is_step`: whether
+/// `--precision` chooses the type.
+fn arithmetic_notes(machine: &Machine, work: &KernelList, is_step: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    let chosen = |f16: bool| match (is_step, f16) {
+        (true, true) => "--precision mixed_float16",
+        (true, false) => "--precision mixed_bfloat16",
+        (false, true) => "f16",
+        (false, false) => "bf16",
+    };
+    if multiplies(work, DType::I8) {
+        notes.push("products of int8 are planned at the rate of 16-bit products".into());
+    }
+    let halves = [(DType::BF16, "bf16"), (DType::F16, "f16")];
+    for (dtype, name) in halves.into_iter().filter(|(dtype, _)| multiplies(work, *dtype)) {
+        match machine {
+            Machine::Slice(_) if dtype == DType::F16 => notes.push(
+                "TPUs do not multiply f16: the compiler converts it first, so bf16 is never slower".into(),
+            ),
+            Machine::Gpus(gpu, _) => {
+                let rate = |name: &str| gpu.peak_tflops.get(name).copied().unwrap_or(0.0);
+                let (own, f32) = (rate(name), rate("f32"));
+                if own > f32 {
+                    continue;
+                }
+                let other = if dtype == DType::BF16 { "f16" } else { "bf16" };
+                let faster = match rate(other) > f32 {
+                    true => format!(
+                        "; {} uses its {other} units ({} TFLOP/s)",
+                        chosen(other == "f16"),
+                        rate(other)
+                    ),
+                    false => String::new(),
+                };
+                notes.push(format!("no {name} units: planned as f32 at {f32} TFLOP/s{faster}"));
+            }
+            Machine::Cpu(cpu) if dtype == DType::F16 || cpu.bf16_flops <= cpu.flops => {
+                notes.push(format!("no {name} units: planned as f32"));
+            }
+            Machine::Slice(_) | Machine::Cpu(_) => {}
+        }
+    }
+    notes
 }
 
 fn price_notes(price: &Price, old: bool, no_spot: bool) -> Vec<String> {

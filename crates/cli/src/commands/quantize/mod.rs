@@ -1,22 +1,23 @@
 //! `systole quantize`: quantizes a trained model to an int8 .tflite or ONNX file and reports the accuracy.
 
+mod accuracy_limit;
 mod weight_only_quantization;
 
 use crate::args::common::{CommonArgs, DataArgs};
-use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
-use crate::models::accuracy::{Int8Accuracy, LabeledSamples, agreeing, classes_in_floats, taken};
-use crate::models::command_target::{config_of, set_all};
-use crate::models::model_data::check_samples;
+use crate::args::exit_status::{ACCURACY_LOST, CommandError, CommandResult, RunCommand, check_out};
+use crate::models::accuracy::{Int8Quality, LabeledSamples, agreeing, classes_in_floats, taken};
+use crate::models::command_target::set_all;
 use crate::models::onnx;
 use crate::models::predictor::NOTE;
 use crate::models::run_directory;
 use crate::models::tflite;
-use crate::render::screen::{Screen, table};
-use crate::run::training::load_data;
+use crate::render::screen::{Screen, program, quoted, table};
+use crate::run::run_data::{NamedData, RunData};
+use accuracy_limit::{AccuracyLimits, FloatLayers};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_config::{ConfigDraft, RunConfig};
+use systole_config::RunConfig;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
@@ -25,6 +26,7 @@ use systole_quant::{
     CACHE, Calibration, LayerReport, QatModel, QuantizeOptions, RangeMethod, TensorRanges, alone,
     correct_bias, dynamic, edgetpu, equalize, lower, quantize, report, trained,
 };
+use systole_tflite::TfliteModel;
 
 #[derive(Args)]
 pub(crate) struct QuantizeArgs {
@@ -99,6 +101,8 @@ pub(crate) struct QuantArgs {
     /// Correct biases for the mean shift caused by weight rounding
     #[arg(long)]
     correct_bias: bool,
+    #[command(flatten)]
+    limits: AccuracyLimits,
     /// Report which operators run on a chip, and why others do not
     #[arg(long, value_name = "CHIP")]
     target: Option<TargetName>,
@@ -169,6 +173,7 @@ impl QuantArgs {
             skip: Vec::new(),
             equalize: false,
             correct_bias: false,
+            limits: AccuracyLimits::default(),
             target: None,
             sets: Vec::new(),
         }
@@ -186,6 +191,7 @@ impl QuantArgs {
             && !self.equalize
             && !self.correct_bias
             && self.skip.is_empty()
+            && self.limits.is_empty()
             && self.sets.is_empty()
     }
 
@@ -226,28 +232,36 @@ impl QuantArgs {
         }
     }
 
-    /// Returns the configuration of the training data, in order and without augmentation.
-    pub(crate) fn config(&self, model: &Model, file: &str) -> Result<RunConfig, CommandError> {
-        let mut draft = match (config_of(model, file)?, &self.dataset) {
-            (Some(config), _) => {
-                ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {file}"))?
-            }
-            (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
-            (None, None) => {
-                let e =
-                    Error::new(ErrorKind::Config, format!("{file} does not contain its training dataset"));
-                return Err(CommandError::usage(e.hint("name the dataset with --dataset")));
-            }
-        };
-        if let Some(name) = &self.dataset {
-            draft.set_text(format!("--dataset {name}"), "data.dataset", name);
-        }
-        if let Some(dir) = &self.data.data_dir {
-            draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
-        }
+    /// Loads the training data, in order and without augmentation, with its configuration.
+    pub(crate) fn load(
+        &self,
+        model: &Model,
+        file: &str,
+        screen: &Screen,
+    ) -> Result<(RunConfig, TrainingData), CommandError> {
+        let run_data = RunData::of(model, file)?;
+        let mut draft = run_data.draft_of(model, &NamedData::of(&self.dataset, &self.data))?;
         draft.set("--samples", "data.augment", "[]");
         set_all(&mut draft, &self.sets)?;
-        Ok(draft.finish()?)
+        let mut config = draft.finish()?;
+        let data = run_data.load(model, &mut config, screen)?;
+        Ok((config, data))
+    }
+}
+
+impl QuantArgs {
+    /// Returns the test samples with classes or regression targets.
+    fn tests(
+        &self,
+        config: &RunConfig,
+        data: &TrainingData,
+        input: &(String, DType),
+    ) -> Result<LabeledSamples> {
+        let are_values = data.class_names.is_empty() && data.language.is_none();
+        match self.test_samples.unwrap_or(1000) as usize {
+            0 => Ok(LabeledSamples::default()),
+            most => LabeledSamples::take(&config.test_pipeline(data), input, most, are_values),
+        }
     }
 }
 
@@ -339,7 +353,7 @@ struct CalibrationResult {
 
 fn calibrated(
     layers: &Model,
-    float: &systole_tflite::TfliteModel,
+    float: &TfliteModel,
     file: &str,
     args: &QuantArgs,
     screen: &Screen,
@@ -348,9 +362,7 @@ fn calibrated(
     if trained.is_some() {
         args.check_trained(file)?;
     }
-    let config = args.config(layers, file)?;
-    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
-    check_samples(layers, &config, &data, file)?;
+    let (config, data) = args.load(layers, file, screen)?;
     // With trained ranges the samples only measure the noise per layer.
     let few = if trained.is_some() { SHOWN } else { 500 };
     let samples = args.samples.map_or(few, |n| n as usize);
@@ -366,11 +378,7 @@ fn calibrated(
 
 /// Quantizes a trained model to an int8 graph without writing a file.
 #[cfg(feature = "tpu1")]
-pub(crate) fn graph(
-    model: &str,
-    args: &QuantArgs,
-    screen: &Screen,
-) -> Result<systole_tflite::TfliteModel, CommandError> {
+pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> Result<TfliteModel, CommandError> {
     let file = run_directory::model_file(model)?;
     let mut layers = Model::load_to_predict(&file)?;
     // A quantization-aware trained model may have per-channel steps.
@@ -382,7 +390,7 @@ pub(crate) fn graph(
 
 fn int8(
     layers: &Model,
-    float: &systole_tflite::TfliteModel,
+    float: &TfliteModel,
     file: &str,
     args: &QuantArgs,
     out: &Path,
@@ -392,36 +400,71 @@ fn int8(
     let float = equal.as_ref().unwrap_or(float);
     let CalibrationResult { options, is_trained, config, data, samples, ranges } =
         calibrated(layers, float, file, args, screen)?;
-    let mut made = quantize(float, &ranges, &options).at(|| file.to_string())?;
-    if args.correct_bias {
-        made = correct_bias(float, &made, &samples)?;
-    }
-    let written = write(&mut made, layers, false, out)?;
-    let has_classes = !data.class_names.is_empty() || data.language.is_some();
-    let tests = match args.test_samples.unwrap_or(1000) as usize {
-        most if most > 0 && has_classes => {
-            LabeledSamples::take(&config.test_pipeline(&data), &input_of(layers, float)?, most)?
-        }
-        _ => LabeledSamples::default(),
+    let make = |options: &QuantizeOptions| -> Result<TfliteModel> {
+        let made = quantize(float, &ranges, options).at(|| file.to_string())?;
+        if args.correct_bias { correct_bias(float, &made, &samples) } else { Ok(made) }
     };
-    let accuracy = Int8Accuracy::of(float, &made, &tests)?;
+    let mut made = make(&options)?;
+    let written = write(&mut made, layers, false, out)?;
+    let tests = args.tests(&config, &data, &input_of(layers, float)?)?;
+    let quality = Int8Quality::of(float, &made, &tests)?;
     let few = &samples[..samples.len().min(SHOWN)];
     let layers = report(float, &made, &ranges, few)?;
-    let alone = each_alone(&tests, float, &ranges, &options, &layers)?;
+    let alone = if tests.are_values() {
+        vec![None; layers.len()]
+    } else {
+        each_alone(&tests, float, &ranges, &options, &layers)?
+    };
     if !screen.json {
         screen.line(layer_table(&layers, &alone).trim_end());
     }
     let seen = if is_trained { 0 } else { samples.len() };
-    let mut object = told(out, &made, &written, Some((seen, accuracy)), screen);
+    let mut object = told(out, &made, &written, Some((seen, quality.as_ref())), screen);
     object["trained_ranges"] = json!(is_trained);
     object["layers"] = layers.iter().zip(&alone).map(layer_json).collect();
     if args.target.is_some() {
         object["edgetpu"] = placed(&made, screen);
     }
+    let excess = quality.as_ref().and_then(|quality| args.limits.excess(quality));
+    object["accepted"] = json!(quality.as_ref().map(|_| excess.is_none()));
+    if let Some(excess) = &excess {
+        let measure = |skip: &[String]| {
+            let skip = options.skip.iter().chain(skip).cloned().collect();
+            Int8Quality::of(float, &make(&QuantizeOptions { skip, ..options.clone() })?, &tests)
+        };
+        // Training fixed the layers in float.
+        let ranked = if is_trained { Vec::new() } else { most_sensitive(&layers, &alone) };
+        let remedy = FloatLayers::find(&ranked, &args.limits, measure);
+        screen.line(excess);
+        screen.line(
+            remedy.as_ref().map_or_else(|| train_for_int8(file, is_trained), |r| r.text(&options.skip)),
+        );
+        object["remedy"] = json!(remedy.map(|r| r.json(&options.skip)));
+    }
     if screen.json {
         screen.object(&object);
     }
-    Ok(0)
+    Ok(if excess.is_some() { ACCURACY_LOST } else { 0 })
+}
+
+/// Suggests quantization-aware training.
+fn train_for_int8(file: &str, is_trained: bool) -> String {
+    let epochs = if is_trained { "train longer" } else { "train for int8" };
+    format!("  try: {epochs}: {} train --from {} --quantize --epochs 5", program(), quoted(Path::new(file)))
+}
+
+/// Orders the layers by how much quantization changes them, the most sensitive first.
+fn most_sensitive(layers: &[LayerReport], alone: &[Option<f64>]) -> Vec<String> {
+    let mut all: Vec<(f64, f64, &str)> =
+        layers.iter().zip(alone).map(|(l, alone)| (alone.unwrap_or(1.0), l.snr, l.layer.as_str())).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let mut names: Vec<String> = Vec::new();
+    for (_, _, name) in all {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.into());
+        }
+    }
+    names
 }
 
 /// Number of samples for the noise and the accuracy cost per layer.
@@ -436,22 +479,26 @@ fn layer_json((l, alone): (&LayerReport, &Option<f64>)) -> serde_json::Value {
 
 fn layer_table(layers: &[LayerReport], alone: &[Option<f64>]) -> String {
     let head = ["Layer", "ops", "range", "clipped", "signal/noise", "same class (only this layer quantized)"];
-    let mut rows = vec![head.map(String::from).to_vec()];
+    let has_classes = alone.iter().any(Option::is_some);
+    let columns = if has_classes { head.len() } else { head.len() - 1 };
+    let mut rows = vec![head[..columns].iter().map(|name| name.to_string()).collect()];
     for (l, alone) in layers.iter().zip(alone) {
-        rows.push(vec![
+        let mut row = vec![
             l.layer.clone(),
             l.operators.join(" "),
             format!("{:.3} … {:.3}", l.chosen.0, l.chosen.1),
             format!("{:.3} %", 100.0 * l.clipped),
             if l.snr.is_finite() { format!("{:.1} dB", l.snr) } else { "–".into() },
             alone.map_or("–".into(), |a| format!("{:.1} %", 100.0 * a)),
-        ]);
+        ];
+        row.truncate(columns);
+        rows.push(row);
     }
     table(&rows)
 }
 
 /// Reports how the Edge TPU compiler would map the file.
-fn placed(made: &systole_tflite::TfliteModel, screen: &Screen) -> serde_json::Value {
+fn placed(made: &TfliteModel, screen: &Screen) -> serde_json::Value {
     let mapping = edgetpu(made);
     let rows: Vec<Vec<String>> = mapping
         .operators
@@ -485,7 +532,7 @@ fn placed(made: &systole_tflite::TfliteModel, screen: &Screen) -> serde_json::Va
 }
 
 /// Returns the name of the model's single input and its element type in the float graph.
-fn input_of(layers: &Model, float: &systole_tflite::TfliteModel) -> Result<(String, DType)> {
+fn input_of(layers: &Model, float: &TfliteModel) -> Result<(String, DType)> {
     let dtype = float.inputs.first().and_then(|&i| float.tensors.get(i)).map_or(DType::F32, |t| t.ty.dtype);
     match &layers.architecture().inputs[..] {
         [one] => Ok((one.name.clone(), dtype)),
@@ -500,7 +547,7 @@ fn input_of(layers: &Model, float: &systole_tflite::TfliteModel) -> Result<(Stri
 /// For each layer, the share of samples whose class is unchanged if only this layer is quantized.
 fn each_alone(
     tests: &LabeledSamples,
-    float: &systole_tflite::TfliteModel,
+    float: &TfliteModel,
     ranges: &TensorRanges,
     options: &QuantizeOptions,
     layers: &[LayerReport],
@@ -525,12 +572,7 @@ struct QuantizedFile {
 
 /// Writes the file with the model's notes. Float ONNX files are written from the layers, where recurrent layers are
 /// single operators.
-fn write(
-    made: &mut systole_tflite::TfliteModel,
-    layers: &Model,
-    is_float: bool,
-    out: &Path,
-) -> Result<QuantizedFile> {
+fn write(made: &mut TfliteModel, layers: &Model, is_float: bool, out: &Path) -> Result<QuantizedFile> {
     for (key, note) in &layers.notes {
         made.notes.insert(format!("{NOTE}{key}"), note.clone());
     }
@@ -552,33 +594,22 @@ fn write(
 
 fn told(
     out: &Path,
-    made: &systole_tflite::TfliteModel,
+    made: &TfliteModel,
     written: &QuantizedFile,
-    found: Option<(usize, Option<Int8Accuracy>)>,
+    found: Option<(usize, Option<&Int8Quality>)>,
     screen: &Screen,
 ) -> serde_json::Value {
     let calibrated = found.as_ref().map(|(samples, _)| *samples);
-    let accuracy = found.and_then(|(_, accuracy)| accuracy);
+    let quality = found.and_then(|(_, quality)| quality);
     let object = json!({
         "file": out, "bytes": written.bytes, "operators": written.operators, "constant_bytes": made.constant_bytes(),
         "calibration_samples": calibrated,
-        "accuracy": accuracy.as_ref().map(|a| json!({
-            "samples": a.samples, "float": a.share(a.float), "int8": a.share(a.int8), "agree": a.share(a.agree),
-        })),
+        "accuracy": quality.map(Int8Quality::json),
     });
     if screen.json {
         return object;
     }
-    if let Some(a) = accuracy {
-        let row = |what: &str, n: usize| vec![what.into(), format!("{:.2} %", 100.0 * a.share(n))];
-        let rows = [row("float", a.float), row("int8", a.int8), row("same class", a.agree)];
-        let places = match a.answers == a.samples {
-            true => String::new(),
-            false => format!("{} in ", counted(a.answers as u64, "position")),
-        };
-        screen.line(format!("Accuracy on {places}{}:", counted(a.samples as u64, "test sample")));
-        screen.line(table(&rows).trim_end());
-    }
+    quality.iter().for_each(|quality| screen.line(quality_text(quality)));
     match calibrated {
         Some(0) => screen.line("The ranges come from quantization-aware training."),
         Some(samples) => screen
@@ -593,4 +624,30 @@ fn told(
         counted(written.operators as u64, "operator")
     ));
     object
+}
+
+/// Describes accuracy or RMSE of both models.
+fn quality_text(quality: &Int8Quality) -> String {
+    match quality {
+        Int8Quality::Classes(a) => {
+            let row = |what: &str, n: usize| vec![what.into(), format!("{:.2} %", 100.0 * a.share(n))];
+            let rows = [row("float", a.float), row("int8", a.int8), row("same class", a.agree)];
+            let places = match a.answers == a.samples {
+                true => String::new(),
+                false => format!("{} in ", counted(a.answers as u64, "position")),
+            };
+            let samples = counted(a.samples as u64, "test sample");
+            format!("Accuracy on {places}{samples}:\n{}", table(&rows).trim_end())
+        }
+        Int8Quality::Values(e) => {
+            let row = |what: &str, x: f64| vec![what.into(), format!("{x:.4}")];
+            let rows = [row("float", e.float), row("int8", e.int8), row("int8 against float", e.difference)];
+            let samples = counted(e.samples as u64, "test sample");
+            format!(
+                "RMSE on {samples}, whose targets have a standard deviation of {:.4}:\n{}",
+                e.deviation,
+                table(&rows).trim_end()
+            )
+        }
+    }
 }

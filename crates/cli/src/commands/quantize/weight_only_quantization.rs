@@ -1,12 +1,10 @@
 //! Weight-only quantization to int8 or int4 (`systole quantize --activations none`), with loss and metrics before and
 //! after.
 
-use crate::args::exit_status::{CommandError, CommandResult};
+use crate::args::exit_status::{ACCURACY_LOST, CommandError, CommandResult};
 use crate::commands::quantize::QuantArgs;
-use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory;
-use crate::render::screen::{Screen, counted, grouped, table, values};
-use crate::run::training::load_data;
+use crate::render::screen::{Screen, counted, grouped, program, quoted, table, values};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use systole_ir::{Result, ResultExt};
@@ -34,10 +32,25 @@ pub(crate) fn make(
         Some(0) => None,
         _ => Some(measured((&mut before, &mut after), &file, args, screen)?),
     };
+    let excess = found.as_ref().and_then(|found| found.excess(args));
+    let code = if excess.is_some() { ACCURACY_LOST } else { 0 };
     if !screen.json {
         show(&weights, found.as_ref(), screen);
         screen.line(format!("{}: {}", out.display(), counted(size, "byte")));
-        return Ok(0);
+    }
+    if let Some(excess) = excess {
+        screen.line(excess);
+        screen.line(match bits {
+            WeightBits::Int4 => "  try: pass --weights int8 --force".to_string(),
+            WeightBits::Int8 => format!(
+                "  try: train adapters on the quantized weights: {} train --from {} --lora 4 --epochs 1",
+                program(),
+                quoted(out)
+            ),
+        });
+    }
+    if !screen.json {
+        return Ok(code);
     }
     let one = |w: &QuantizedWeightReport| json!({"weight": w.path, "bytes": w.bytes.0, "packed_bytes": w.bytes.1, "error": w.error});
     let mut object = json!({"model_file": file, "file": out, "bytes": size, "weights": weights.iter().map(one).collect::<Vec<_>>()});
@@ -45,9 +58,10 @@ pub(crate) fn make(
         object["before"] = found.json(&found.before);
         object["after"] = found.json(&found.after);
         object["samples"] = json!(found.samples);
+        object["accepted"] = json!(code == 0);
     }
     screen.object(&object);
-    Ok(0)
+    Ok(code)
 }
 
 /// Loss and metrics before and after quantization.
@@ -62,6 +76,18 @@ struct WeightOnlyReport {
 }
 
 impl WeightOnlyReport {
+    /// Returns a message if an accuracy drops, or else the loss rises, by more than accepted.
+    fn excess(&self, args: &QuantArgs) -> Option<String> {
+        let pairs = || self.before.iter().filter_map(|(name, x)| Some((name, x, self.after.get(name)?)));
+        let mut accuracies = pairs().filter(|(name, ..)| name.contains("accuracy")).peekable();
+        match accuracies.peek() {
+            Some(_) => accuracies.find_map(|(_, x, y)| args.limits.excess_of_accuracy(x, y)),
+            None => pairs()
+                .filter(|(name, ..)| *name == "loss")
+                .find_map(|(_, x, y)| args.limits.excess_of_error("loss", x, y, 0.0)),
+        }
+    }
+
     fn perplexity(&self, logs: &Logs) -> Option<f64> {
         logs.get("loss").filter(|_| self.is_text).map(f64::exp)
     }
@@ -84,9 +110,7 @@ fn measured(
     args: &QuantArgs,
     screen: &Screen,
 ) -> Result<WeightOnlyReport, CommandError> {
-    let mut config = args.config(before, file)?;
-    config.data.known_tokenizer = tokenizer_of(before)?;
-    let data = load_data(&config, screen).at(|| format!("the data for {file}"))?;
+    let (config, data) = args.load(before, file, screen)?;
     let test = config.test_pipeline(&data);
     let batch = config.samples_per_step();
     let most = args.test_samples.map_or(1000, |n| n as usize);

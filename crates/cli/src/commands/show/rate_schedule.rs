@@ -4,9 +4,12 @@ use crate::args::exit_status::CommandResult;
 use crate::models::command_target::{CommandTarget, config_of};
 use crate::render::chart::{Chart, ChartAxis};
 use crate::render::screen::{Screen, counted, grouped, quoted};
+use crate::run::run_data::RunData;
 use serde_json::json;
 use std::path::PathBuf;
+use systole_config::RunConfig;
 use systole_data::file_system::{OsFileSystem, write_atomically};
+use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
 use systole_nn::optimizer::ScheduledValue;
@@ -25,7 +28,7 @@ pub(crate) struct ScheduleArgs<'a> {
 pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
     let target = CommandTarget::of_model(args.target)?;
     let model = target.model()?;
-    let (steps, each) = steps_of(&target, args, &model)?;
+    let (steps, each) = steps_of(&target, args, &model, screen)?;
     let Some(compile) = model.compile_config() else {
         let e = Error::new(ErrorKind::Config, format!("the model {} is not compiled", args.target));
         return Err(e.because("the model has no optimizer").hint("name a preset or a TOML file").into());
@@ -104,7 +107,12 @@ fn pictures(out: Option<&PathBuf>, curves: &[ScheduleCurve]) -> Vec<PathBuf> {
 }
 
 /// Returns the steps of the configured run and of each epoch.
-fn steps_of(target: &CommandTarget, args: &ScheduleArgs<'_>, model: &Model) -> Result<(u64, u64)> {
+fn steps_of(
+    target: &CommandTarget,
+    args: &ScheduleArgs<'_>,
+    model: &Model,
+    screen: &Screen,
+) -> Result<(u64, u64)> {
     let named = target.config()?;
     let config = named.map_or_else(|| config_of(model, args.target), |config| Ok(Some(config)))?;
     let Some(config) = config else {
@@ -123,11 +131,26 @@ fn steps_of(target: &CommandTarget, args: &ScheduleArgs<'_>, model: &Model) -> R
     }
     let each = match config.fit.steps_per_epoch {
         Some(steps) => steps,
-        None => config.load_data(|dir| dir)?.train_len.div_ceil(config.fit.batch_size),
+        None => data_of(target, &config, model, screen)?.train_len.div_ceil(config.fit.batch_size),
     } as u64;
     match each * epochs {
-        0 => Err(Error::new(ErrorKind::Config, format!("the run of {} has {} steps", args.target, grouped(0)))
-            .hint("pass --steps N")),
+        0 => {
+            Err(Error::new(ErrorKind::Config, format!("the run of {} has {} steps", args.target, grouped(0)))
+                .hint("pass --steps N"))
+        }
         steps => Ok((steps, each)),
     }
+}
+
+/// Loads the data of a configuration, or of the run that trained a model.
+fn data_of(
+    target: &CommandTarget,
+    config: &RunConfig,
+    model: &Model,
+    screen: &Screen,
+) -> Result<TrainingData> {
+    let CommandTarget::Model(file) = target else { return config.load_data(|dir| dir) };
+    let run_data = RunData::of(model, file)?;
+    let draft = run_data.draft(model)?.ok_or_else(|| Error::new(ErrorKind::Bug, "no configuration"))?;
+    run_data.load_unmatched(model, &mut draft.finish().map_err(|e| e.error)?, &screen.silent())
 }

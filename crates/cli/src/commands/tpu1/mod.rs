@@ -35,7 +35,9 @@ impl RunCommand for Tpu1Args {
             if self.check {
                 let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
                 let graph = graph.ok_or_else(|| {
-                    CommandError::usage(none().at("--check").hint("name a model file of your own instead of this preset"))
+                    CommandError::usage(
+                        none().at("--check").hint("name a model file of your own instead of this preset"),
+                    )
                 })?;
                 let words = int8_model::check(name, &graph, &chip)?;
                 screen.line(format!("\n{words}"));

@@ -307,7 +307,7 @@ fn a_model_is_adapted_to_other_classes(l: &Lines) {
         ["train", "album", "--from=model", "--fine-tune", "--epochs=1", "--batch-size=4", "--out=adapted"];
     let printed = l.run(&args);
     assert!(
-        printed.contains("Fine-tuning: 1 epoch of the head alone") && printed.contains("new: "),
+        printed.contains("Fine-tuning: 1 epoch of only the head") && printed.contains("new: "),
         "{printed}"
     );
 }

@@ -446,8 +446,8 @@ impl AttentionKernel {
                     io.note(row.sum);
                 }
                 let right = |x: StridedMatrix, tile| RightOperand { at: x.at, step: x.row, tile };
-                let dv = StridedMatrix { at: dv, row: depth, step: 1 };
-                let by_dy = right(dy, self.to_depth.columns);
+                let (dv, by_dy) =
+                    (StridedMatrix { at: dv, row: depth, step: 1 }, right(dy, self.to_depth.columns));
                 multiply(&self.to_depth, [seen, self.depth, rows], across(scores), by_dy, dv, true);
                 let dk = StridedMatrix { at: dk, row: width, step: 1 };
                 let by_q = right(q, self.to_width.columns);

@@ -84,24 +84,7 @@ impl RequantizeParams {
     /// These columns exist, counting the padding to a whole panel.
     #[inline(always)]
     pub unsafe fn sixteen<L: I32x16>(&self, at: usize) -> RequantizeLanes<L> {
-        let nothing = L::splat(0);
-        let (zero, low, high) = (L::splat(self.zero), L::splat(self.low), L::splat(self.high));
-        let plain = RequantizeLanes {
-            is_near: false,
-            is_signed: false,
-            left: nothing,
-            multiplier: nothing,
-            right: nothing,
-            half: nothing,
-            some: nothing,
-            is_shifted: false,
-            is_bounded: false,
-            has_zero: false,
-            factor: std::ptr::null(),
-            zero,
-            low,
-            high,
-        };
+        let plain = RequantizeLanes::unscaled([self.zero, self.low, self.high].map(L::splat));
         if let Some(near) = &self.near {
             // SAFETY: the caller guarantees that all have these columns.
             unsafe {
@@ -150,6 +133,28 @@ impl RequantizeParams {
 }
 
 impl<L: I32x16> RequantizeLanes<L> {
+    /// Parameters without a scale: zero point and bounds.
+    #[inline(always)]
+    fn unscaled([zero, low, high]: [L; 3]) -> RequantizeLanes<L> {
+        let nothing = L::splat(0);
+        RequantizeLanes {
+            is_near: false,
+            is_signed: false,
+            left: nothing,
+            multiplier: nothing,
+            right: nothing,
+            half: nothing,
+            some: nothing,
+            is_shifted: false,
+            is_bounded: false,
+            has_zero: false,
+            factor: std::ptr::null(),
+            zero,
+            low,
+            high,
+        }
+    }
+
     /// Scales sixteen accumulators to the result's scale, before clamping.
     #[inline(always)]
     pub fn unbounded(&self, sums: L) -> L {

@@ -121,8 +121,8 @@ impl<'m> Importer<'m> {
         g: &GraphBuilder,
     ) -> Result<Option<Vec<Vec<ImportedValue>>>> {
         let numbers = |of: fn(usize, usize) -> usize| {
-            let id =
-                |i: usize| vec![ImportedValue::Array(g.scalar(DType::U32, of(i, grid.partitions) as f64))];
+            let value = |i: usize| g.scalar(DType::U32, of(i, grid.partitions) as f64);
+            let id = |i: usize| vec![ImportedValue::Array(value(i))];
             Ok(Some((0..grid.replicas * grid.partitions).map(id).collect()))
         };
         let name = op.name.strip_prefix("stablehlo.").unwrap_or_default();
@@ -137,7 +137,7 @@ impl<'m> Importer<'m> {
             | "collective_broadcast"
             | "collective_reduce" => {}
             "cross-replica-sum" => {
-                return Err(not_there("cross-replica-sum in run_parallel is not supported"));
+                return Err(not_there("cross-replica-sum is not supported in run_parallel"));
             }
             _ if op.regions.iter().flat_map(|r| &r.operations).any(|op| meets(&op.name)) => {
                 return Err(not_there("collectives inside a loop or branch are not supported"));

@@ -84,8 +84,9 @@ impl FeatureNetwork {
         let taken = self.model.architecture.inputs.first().and_then(|i| i.ty.clone());
         if taken.as_ref().is_some_and(|ty| ty.shape.dims() != [h, w, c]) {
             let what = format!("the feature network does not accept images of size {h} × {w} × {c}");
-            return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("train the classifier on images of that size: --set data.image_size=[{h},{w}]")));
+            return Err(Error::new(ErrorKind::Config, what).hint(format!(
+                "train the classifier on images of that size: --set data.image_size=[{h},{w}]"
+            )));
         }
         for start in (0..count).step_by(AT_ONCE) {
             let n = AT_ONCE.min(count - start);

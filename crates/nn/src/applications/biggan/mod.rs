@@ -15,3 +15,6 @@ pub use frechet::{FeatureStatistics, frechet_distance, inception_score};
 pub use options::{BigGan, Init, NormStyle, WeightParametrization};
 pub use sample_images::{SampleGrid, grid};
 pub(crate) use train_step::NAME;
+
+// Names of the previous version.
+systole_ir::renamed! { Features => ImageFeatures, Param => WeightParametrization }

@@ -163,9 +163,8 @@ impl Fit {
         let n = limit.of(name, data, self.steps_per_epoch)?;
         if n == 0 {
             let what = format!("{name} leaves no batch to train on");
-            return Err(
-                Error::new(ErrorKind::Config, what).hint("use 1 for one batch of the epoch, or 1.0 for all batches")
-            );
+            return Err(Error::new(ErrorKind::Config, what)
+                .hint("use 1 for one batch of the epoch, or 1.0 for all batches"));
         }
         // An epoch with a fixed number of steps continues in the data where the previous one ended.
         if self.steps_per_epoch.is_some() && self.overfit_batches.is_none() {

@@ -742,8 +742,8 @@ impl<T: GemmElement> BlockedGemm<T> {
         let completes = last && self.completes(job);
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
         let stride = self.sums_stride(columns);
-        let mine;
-        let mut right = part;
+        let (mine, mut right);
+        right = part;
         if self.packs(at) {
             let (panels, columns) = (job.panels.clone(), job.columns.clone());
             mine =

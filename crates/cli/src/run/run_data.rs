@@ -1,0 +1,285 @@
+//! Data that a saved model was trained on: finds its location, loads it, and rejects other data.
+//!
+//! All commands that load data for a saved model or a run get it here. A model file contains no local paths: the
+//! location is in `run.json` next to the model, the fingerprint is in the model. Data that the command line names is
+//! used as named; otherwise no other dataset replaces the run's.
+
+use crate::args::common::DataArgs;
+use crate::args::exit_status::CommandError;
+use crate::models::command_target::config_of;
+use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
+use crate::models::run_directory::{self, RunRecord};
+use crate::render::screen::Screen;
+use crate::run::training::load_data;
+use crate::run::user_data::UserData;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use systole_config::{ConfigDraft, RunConfig};
+use systole_datasets::TrainingData;
+use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_nn::Model;
+
+/// Key of [`DataNote`] in a model file.
+const NOTE: &str = "data";
+
+/// Training data of a model, stored in its file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct DataNote {
+    name: String,
+    /// Fingerprint, if the data may change.
+    identity: Option<String>,
+    /// Number of training elements.
+    train: usize,
+    /// Whether the user named the location.
+    is_own: bool,
+}
+
+/// Stores name and fingerprint of the training data with the model.
+pub(crate) fn keep_data(model: &mut Model, config: &RunConfig, data: &TrainingData) {
+    model.notes.remove(NOTE);
+    let is_own = config.data.dir.is_some();
+    if !is_own && data.identity.is_none() {
+        return;
+    }
+    let (name, identity) = (data.name.clone(), data.identity.clone());
+    let note = DataNote { name, identity, train: data.train_len, is_own };
+    if let Ok(text) = serde_json::to_string(&note) {
+        model.notes.insert(NOTE.into(), text);
+    }
+}
+
+/// Data that the command line names.
+#[derive(Default)]
+pub(crate) struct NamedData<'a> {
+    /// Image folder, record file or text file, all of which is used for testing.
+    pub(crate) source: Option<&'a str>,
+    /// `--dataset`.
+    pub(crate) dataset: Option<&'a str>,
+    /// `--data-dir`.
+    pub(crate) dir: Option<&'a Path>,
+}
+
+impl<'a> NamedData<'a> {
+    pub(crate) fn of(dataset: &'a Option<String>, data: &'a DataArgs) -> NamedData<'a> {
+        NamedData { source: None, dataset: dataset.as_deref(), dir: data.data_dir.as_deref() }
+    }
+}
+
+/// Relation of loaded data to the run's data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum DataMatch {
+    /// The run's data with the run's test split.
+    Same,
+    /// The run's location, but files were added, removed or replaced since training.
+    Changed,
+    /// Other data, or another split of the run's.
+    Other,
+}
+
+/// Training data of a saved model, as far as the model file and the run's folder describe it.
+pub(crate) struct RunData {
+    file: String,
+    /// The configuration stored in the model.
+    pub(crate) config: Option<RunConfig>,
+    /// Location of the data, from the run's folder.
+    dir: Option<PathBuf>,
+    note: Option<DataNote>,
+}
+
+impl RunData {
+    /// Reads what `model`, loaded from `file`, and the run's folder around the file contain about the data.
+    pub(crate) fn of(model: &Model, file: &str) -> Result<RunData> {
+        let config = config_of(model, file)?;
+        let note = model.notes.get(NOTE).map(|text| serde_json::from_str::<DataNote>(text));
+        let note = note.transpose().map_err(|e| {
+            let e =
+                Error::new(ErrorKind::Data, "cannot parse the training data's name").because(e.to_string());
+            e.at(file.to_string()).hint("train the model again, or use another copy of the file")
+        })?;
+        let folder = Path::new(file).parent().filter(|f| !f.as_os_str().is_empty());
+        let record = RunRecord::read(folder.unwrap_or(Path::new(".")))?;
+        // The folder may contain a newer run on other data.
+        let is_its = |r: &RunRecord| {
+            config.as_ref().is_some_and(|c| c.data.dataset == r.config.data.dataset)
+                && note.as_ref().is_none_or(|n| r.data.is_none() || n.identity == r.data)
+        };
+        let dir = record.filter(is_its).and_then(|r| r.config.data.dir);
+        Ok(RunData { file: file.into(), config, dir, note })
+    }
+
+    /// Returns the stored configuration with the location of the run's data; `None` if the model contains none.
+    pub(crate) fn draft(&self, model: &Model) -> Result<Option<ConfigDraft>> {
+        let Some(config) = &self.config else { return Ok(None) };
+        let mut draft = self.stored_draft(config)?;
+        set_columns(&mut draft, config, model, &self.file);
+        self.set_dir(&mut draft);
+        Ok(Some(draft))
+    }
+
+    fn stored_draft(&self, config: &RunConfig) -> Result<ConfigDraft> {
+        ConfigDraft::parse(&config.to_toml()?, &format!("the configuration stored in {}", self.file))
+    }
+
+    fn set_dir(&self, draft: &mut ConfigDraft) {
+        if let Some(dir) = &self.dir {
+            draft.set_text(&self.file, "data.dir", &dir.display().to_string());
+        }
+    }
+
+    /// Returns the configuration for the data that the command line names, otherwise for the run's data.
+    ///
+    /// # Errors
+    /// If nothing is named and the model does not contain its configuration.
+    pub(crate) fn draft_of(&self, model: &Model, named: &NamedData<'_>) -> Result<ConfigDraft, CommandError> {
+        let own = named.source.map(|name| user_data(name).map(|own| (name, own))).transpose()?;
+        let mut draft = match (&self.config, named.dataset) {
+            (Some(config), _) => self.stored_draft(config)?,
+            (None, None) if own.is_some() => ConfigDraft::preset("folder")?,
+            (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
+            (None, None) => {
+                let what = format!("{} does not contain its training dataset", self.file);
+                let e = Error::new(ErrorKind::Config, what);
+                return Err(CommandError::usage(e.hint("name the dataset with --dataset")));
+            }
+        };
+        let is_other =
+            named.dataset.is_some_and(|d| self.config.as_ref().is_none_or(|k| k.data.dataset != d));
+        if let Some(name) = named.dataset {
+            draft.set_text(format!("--dataset {name}"), "data.dataset", name);
+        }
+        match self.config.as_ref().filter(|_| !is_other) {
+            Some(config) => {
+                set_columns(&mut draft, config, model, &self.file);
+                self.set_dir(&mut draft);
+            }
+            // Number of test samples of the original dataset does not apply to the named one.
+            None => draft.set("--dataset", "data.test_samples", "none"),
+        }
+        if let Some((name, own)) = &own {
+            own.set(&mut draft, name, self.config.as_ref(), model);
+            draft.set(*name, "data.test_samples", "none");
+        }
+        if let Some(dir) = named.dir {
+            draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
+        }
+        Ok(draft)
+    }
+
+    /// Loads the data of a configuration that [`RunData::draft`] or [`RunData::draft_of`] began, and matches its
+    /// classes to the model's.
+    ///
+    /// # Errors
+    /// If the location of the run's data is unknown, the text is another one, or the data does not fit the model.
+    pub(crate) fn load(
+        &self,
+        model: &Model,
+        config: &mut RunConfig,
+        screen: &Screen,
+    ) -> Result<TrainingData> {
+        let data = self.load_unmatched(model, config, screen)?;
+        check_samples(model, config, &data, &self.file)?;
+        let data = with_its_classes(model, data, &self.file, "")?;
+        check_tokens(model, &data)?;
+        Ok(data)
+    }
+
+    /// Like [`RunData::load`], without matching the data to the model.
+    pub(crate) fn load_unmatched(
+        &self,
+        model: &Model,
+        config: &mut RunConfig,
+        screen: &Screen,
+    ) -> Result<TrainingData> {
+        config.data.known_tokenizer = tokenizer_of(model)?;
+        self.check_location(config)?;
+        let mut data = load_data(config, screen).at(|| format!("the data for {}", self.file))?;
+        self.check_replaced(model, config, &data)?;
+        if self.matches(config, &data) == DataMatch::Changed {
+            data.notes.push(format!("{} has changed since {} was trained", data.origin, self.file));
+        }
+        Ok(data)
+    }
+
+    /// Whether a configuration reads the run's data rather than data that the command line names.
+    pub(crate) fn is_read_by(&self, config: &RunConfig) -> bool {
+        let stored = self.config.as_ref().map(|stored| &stored.data);
+        stored.is_some_and(|stored| stored.dataset == config.data.dataset) && config.data.dir == self.dir
+    }
+
+    /// Rejects a configuration that would search the default locations for data that the user named when training.
+    pub(crate) fn check_location(&self, config: &RunConfig) -> Result<()> {
+        let is_own = self.note.as_ref().is_some_and(|note| note.is_own) || config.data.is_own();
+        if !(is_own && self.dir.is_none() && self.is_read_by(config)) {
+            return Ok(());
+        }
+        let name = self.note.as_ref().map_or(String::new(), |note| format!(" `{}`", note.name));
+        Err(Error::new(ErrorKind::Config, format!("{} does not contain the location of its data{name}", self.file))
+            .because("only run.json in the run's folder contains it, and there is none for this model")
+            .hint("name the data's file or folder with --data-dir, or name the run's folder instead of the model file"))
+    }
+
+    /// Rejects another text than that of training, and synthetic images in place of CIFAR-10 (or the reverse), unless
+    /// the command line names them.
+    fn check_replaced(&self, model: &Model, config: &RunConfig, data: &TrainingData) -> Result<()> {
+        let may_be_replaced = ["text", "cifar10"].contains(&config.data.dataset.as_str());
+        if !may_be_replaced || !self.is_read_by(config) {
+            return Ok(());
+        }
+        let before = match &self.note {
+            Some(note) if text_of(note.identity.as_deref()) == text_of(data.identity.as_deref()) => {
+                return Ok(());
+            }
+            Some(note) => note.name.clone(),
+            // An earlier version named the file after the data and stored no fingerprint.
+            None if self.dir.is_some() || !model.notes.contains_key("history") => return Ok(()),
+            None => run_directory::stem(Path::new(&self.file)).unwrap_or_default(),
+        };
+        if self.note.is_none() && before == data.name {
+            return Ok(());
+        }
+        let (what, data_dir) = match data.language {
+            Some(_) => ("text", "a text with --data-dir FILE.txt"),
+            None => ("dataset", "the dataset's folder with --data-dir DIR"),
+        };
+        Err(Error::new(ErrorKind::Data, format!("{} was not trained on this {what}", self.file))
+            .at(data.origin.clone())
+            .because(format!("its training data, `{before}`, was changed or is no longer found"))
+            .hint(format!("name {data_dir}")))
+    }
+
+    /// Compares loaded data with the run's.
+    pub(crate) fn matches(&self, config: &RunConfig, data: &TrainingData) -> DataMatch {
+        let Some(stored) = &self.config else { return DataMatch::Other };
+        let identity = self.note.as_ref().and_then(|note| note.identity.as_deref());
+        let is_split =
+            config.data.validation_split == stored.data.validation_split && config.seed == stored.seed;
+        let is_kept = self.note.is_none() || text_of(identity) == text_of(data.identity.as_deref());
+        // The same files at another location are the run's data as well.
+        let is_moved = identity.is_some() && is_kept;
+        match (self.is_read_by(config) || is_moved, is_split, is_kept) {
+            (true, true, true) => DataMatch::Same,
+            (true, true, false) => DataMatch::Changed,
+            _ => DataMatch::Other,
+        }
+    }
+
+    /// Number of training elements, if the model contains it.
+    pub(crate) fn train_len(&self) -> Option<usize> {
+        self.note.as_ref().map(|note| note.train)
+    }
+}
+
+/// Fingerprint without that of a tokenizer, which a saved model brings along.
+fn text_of(identity: Option<&str>) -> Option<&str> {
+    identity.map(|identity| identity.rsplit("; ").next().unwrap_or(identity))
+}
+
+fn user_data(name: &str) -> Result<UserData, CommandError> {
+    UserData::of(name)?.ok_or_else(|| {
+        let e = Error::new(ErrorKind::Config, format!("cannot evaluate on {name}"));
+        CommandError::usage(e.hint(
+            "name a folder with one image folder per class, a record file (.csv, .npz, .tfrecord, .tar) or a \
+             text file (.txt); or name a published dataset with --dataset",
+        ))
+    })
+}
