@@ -37,7 +37,7 @@ fn leads() -> Result<bool> {
 pub(crate) struct RunStart {
     pub(crate) record: RunRecord,
     pub(crate) data: TrainingData,
-    /// The saved model of [`Record::from`].
+    /// The saved model of [`RunRecord::from`].
     pub(crate) earlier: Option<Model>,
     /// Number of epochs after which it pauses, to be resumed later.
     pub(crate) pause_after: Option<usize>,

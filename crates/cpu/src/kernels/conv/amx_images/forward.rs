@@ -260,7 +260,7 @@ impl StagedImages {
     /// Copies a strip of `x` to `to`.
     ///
     /// # Safety
-    /// `x` has the type of [`StagedImages::new`], `to` has room for [`Staged::bytes`].
+    /// `x` has the type of [`StagedImages::new`], `to` has room for [`StagedImages::bytes`].
     unsafe fn load(&self, x: *const u8, strip: PixelStrip, to: *mut u8) {
         let (rows, size) = (self.rows_of(strip), self.channels * 2);
         let zeros = self.channels.next_multiple_of(CHUNK) * 2 - size;
