@@ -370,7 +370,10 @@ impl ValuedAugmentation {
         let value = written.parse::<f64>().ok().filter(|v| (least..=most).contains(v));
         value.filter(|v| !is_whole || v.fract() == 0.0).ok_or_else(|| {
             let kind = if is_whole { "an integer" } else { "a number" };
-            let e = systole_ir::Error::new(ErrorKind::Config, format!("invalid value {written} for the augmentation {name}"));
+            let e = systole_ir::Error::new(
+                ErrorKind::Config,
+                format!("invalid value {written} for the augmentation {name}"),
+            );
             KeyError::of(
                 "data.augment",
                 e.hint(format!("choose {kind} from {least} to {most}; the default is {usual}")),

@@ -28,7 +28,9 @@ impl RunConfig {
             return None;
         }
         self.fit.epochs = epochs;
-        Some(format!("{epochs} epochs, because {rows} rows are only {steps} steps; set another number with --epochs"))
+        Some(format!(
+            "{epochs} epochs, because {rows} rows are only {steps} steps; set another number with --epochs"
+        ))
     }
 
     /// Sets the last layers, the loss and the metrics for numeric labels, if they still have the presets' values.
@@ -49,7 +51,8 @@ impl RunConfig {
             if let Some((mean, deviation)) = self.target_statistics(data)? {
                 let rescaling: [(&str, Value); 3] =
                     [("type", "Rescaling".into()), ("scale", deviation.into()), ("offset", mean.into())];
-                let rescaling: Table = rescaling.map(|(key, value)| (key.to_string(), value)).into_iter().collect();
+                let rescaling: Table =
+                    rescaling.map(|(key, value)| (key.to_string(), value)).into_iter().collect();
                 self.layers.push(rescaling);
                 notes.push(format!(
                     "the target has mean {mean:.4} and standard deviation {deviation:.4}: the last layer rescales to them"

@@ -327,9 +327,11 @@ pub fn convert(
     compression: TfRecordCompression,
 ) -> Result<ConversionResult> {
     if shards == 0 || shards > 99_999 {
-        return Err(
-            Error::new(ErrorKind::Config, format!("cannot write {shards} shards of a TFRecord dataset")).hint("use 1 to 99999")
-        );
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!("cannot write {shards} shards of a TFRecord dataset"),
+        )
+        .hint("use 1 to 99999"));
     }
     let name = |i: usize| {
         let mut name = prefix.as_os_str().to_owned();

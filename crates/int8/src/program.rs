@@ -342,9 +342,10 @@ impl SegmentRun<'_> {
                     Literal::from_bytes(tensor.ty.clone(), &self.slots[home.slot].bytes()[place])
                 }
                 (None, Some(data)) => Ok(data.clone()),
-                (None, None) => {
-                    Err(Error::new(ErrorKind::Bug, format!("no step of the program computes output tensor {t}")))
-                }
+                (None, None) => Err(Error::new(
+                    ErrorKind::Bug,
+                    format!("no step of the program computes output tensor {t}"),
+                )),
             }
         };
         (0..samples.len()).map(|s| model.outputs.iter().map(|&t| output(s, t)).collect()).collect()

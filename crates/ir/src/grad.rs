@@ -199,7 +199,7 @@ fn accumulate(cotangents: &mut BTreeMap<ValueId, Tensor>, v: ValueId, t: Tensor)
 }
 
 fn poisoned(g: &GraphBuilder) -> Tensor {
-    g.scalar(systole_base::DType::F32, 0.0).fail(
-        g.error().unwrap_or_else(|| Error::new(ErrorKind::Graph, "cannot differentiate a tensor that carries an earlier error")),
-    )
+    g.scalar(systole_base::DType::F32, 0.0).fail(g.error().unwrap_or_else(|| {
+        Error::new(ErrorKind::Graph, "cannot differentiate a tensor that carries an earlier error")
+    }))
 }

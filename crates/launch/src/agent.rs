@@ -57,8 +57,9 @@ pub fn run_agent(note: impl Fn(&str)) -> Result<u8> {
 
 impl AgentRequest {
     fn start(&self) -> Result<Child> {
-        let failed =
-            |e: std::io::Error| Error::new(ErrorKind::Io, "cannot start a child process").because(e.to_string());
+        let failed = |e: std::io::Error| {
+            Error::new(ErrorKind::Io, "cannot start a child process").because(e.to_string())
+        };
         if !self.folder.is_dir() {
             let e = Error::new(ErrorKind::Io, format!("no such folder: {}", self.folder.display()));
             return Err(e.hint("call the launch in a folder that exists on all machines"));
@@ -93,9 +94,9 @@ fn attend(child: &mut Child, signals: &Signals, words: &Receiver<String>) -> Res
     use std::sync::mpsc::TryRecvError::Disconnected;
     let mut until = None;
     loop {
-        let ended = child
-            .try_wait()
-            .map_err(|e| Error::new(ErrorKind::Io, "cannot query the state of a child process").because(e.to_string()))?;
+        let ended = child.try_wait().map_err(|e| {
+            Error::new(ErrorKind::Io, "cannot query the state of a child process").because(e.to_string())
+        })?;
         if let Some(status) = ended {
             let code = killed(status).map(|signal| SIGNALLED + signal).or(status.code());
             return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));

@@ -85,7 +85,9 @@ impl FloatEvaluator {
                 let mut bytes = Vec::with_capacity(ty.bytes());
                 for k in 0..self.batch {
                     let x = part.get(k).or(part.last()).and_then(|sample| sample.get(i));
-                    let x = x.ok_or_else(|| Error::new(ErrorKind::Data, format!("the model's input {i} is missing")))?;
+                    let x = x.ok_or_else(|| {
+                        Error::new(ErrorKind::Data, format!("the model's input {i} is missing"))
+                    })?;
                     bytes.extend_from_slice(x.bytes());
                     if x.dtype() != ty.dtype || x.ty().bytes() * self.batch != ty.bytes() {
                         let what = format!(

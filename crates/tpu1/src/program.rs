@@ -221,5 +221,7 @@ pub(crate) fn too_large(chip: &Tpu1Chip, layer: &str, rows: usize, batch: usize)
 /// Error for weights that exceed the off-chip weight memory.
 pub(crate) fn too_many_weights(chip: &Tpu1Chip, layer: &str) -> Error {
     let what = format!("the weights need more than the {} GiB of weight memory", chip.weight_memory >> 30);
-    Error::new(ErrorKind::Unsupported, what).at(format!("layer `{layer}`")).hint("use a smaller model for TPU v1")
+    Error::new(ErrorKind::Unsupported, what)
+        .at(format!("layer `{layer}`"))
+        .hint("use a smaller model for TPU v1")
 }

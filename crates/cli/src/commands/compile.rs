@@ -214,7 +214,8 @@ pub(crate) fn spread(
     let spread = strategy.spread(mesh, step, roles, true)?;
     for (sharding, ty) in spread.params.iter().zip(step.param_types()) {
         sharding.local(mesh, &ty).map_err(|e| {
-            let split = Error::new(ErrorKind::Config, "the batch size does not divide evenly over the devices");
+            let split =
+                Error::new(ErrorKind::Config, "the batch size does not divide evenly over the devices");
             let hint = e.hint_text().unwrap_or_default().replace("make it", "make the batch size");
             CommandError::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
         })?;
@@ -267,8 +268,11 @@ fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
 /// Loads a saved model, whose precision and settings are fixed.
 fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usize), CommandError> {
     if args.precision.is_some() {
-        let e = Error::new(ErrorKind::Config, "the precision of a saved model cannot be changed").at("--precision");
-        return Err(CommandError::usage(e.hint("remove the precision option, or name a preset or a TOML file")));
+        let e = Error::new(ErrorKind::Config, "the precision of a saved model cannot be changed")
+            .at("--precision");
+        return Err(CommandError::usage(
+            e.hint("remove the precision option, or name a preset or a TOML file"),
+        ));
     }
     if let Some(set) = args.sets.first() {
         let e = Error::new(ErrorKind::Config, "the training step of a saved model cannot be changed");

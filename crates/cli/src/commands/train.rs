@@ -385,7 +385,8 @@ impl TrainArgs {
 
     /// Whether the number of epochs is a preset's: neither in a TOML file nor in an argument.
     fn has_preset_epochs(&self) -> bool {
-        let is_toml = self.target.as_deref().is_some_and(|t| Path::new(t).extension().is_some_and(|e| e == "toml"));
+        let is_toml =
+            self.target.as_deref().is_some_and(|t| Path::new(t).extension().is_some_and(|e| e == "toml"));
         let is_set = |set: &String| set.split('=').next().is_some_and(|key| key.trim() == "fit.epochs");
         self.epochs.is_none() && !is_toml && !self.sets.iter().any(is_set)
     }

@@ -69,7 +69,8 @@ fn values_that_are_not_finite_are_told_with_their_place() {
     bad.set_weight(&path, Literal::splat(weight, Scalar::Float(f64::NAN))).unwrap();
     bad.save(f.path("bad.safetensors")).unwrap();
     let done = f.run(&["predict", "bad.safetensors", "new.csv"]);
-    let told = ["no prediction for new.csv[1]", "the model's output is not finite", "2 samples have no prediction"];
+    let told =
+        ["no prediction for new.csv[1]", "the model's output is not finite", "2 samples have no prediction"];
     assert!(done.code == Some(1) && done.out.is_empty(), "{}", done.err);
     told.iter().for_each(|part| assert!(done.err.contains(part), "{}", done.err));
     let mut x: Vec<f32> = (0..200).flat_map(|i| [pair(i).0 as f32, pair(i).1 as f32]).collect();

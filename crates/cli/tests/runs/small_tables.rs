@@ -26,8 +26,15 @@ fn classes() -> String {
     for row in 0..150 {
         let class = row % 3;
         let [a, b, c] = [0, 1, 2].map(|column| f64::from(u8::from(class == column)) * 3.0 + noise.normal());
-        writeln!(text, "{},{},{},{}", 13.0 + a, 0.02 + 0.01 * b, 1000.0 + 300.0 * c, ["red", "white", "rose"][class])
-            .unwrap();
+        writeln!(
+            text,
+            "{},{},{},{}",
+            13.0 + a,
+            0.02 + 0.01 * b,
+            1000.0 + 300.0 * c,
+            ["red", "white", "rose"][class]
+        )
+        .unwrap();
     }
     text
 }
@@ -38,8 +45,14 @@ fn numbers() -> String {
     let mut text = String::from("age,pressure,label\n");
     for _ in 0..200 {
         let (a, b) = (noise.normal(), noise.normal());
-        writeln!(text, "{},{},{}", 50.0 + 10.0 * a, 120.0 + b, 150.0 + 50.0 * a - 45.0 * b + 5.0 * noise.normal())
-            .unwrap();
+        writeln!(
+            text,
+            "{},{},{}",
+            50.0 + 10.0 * a,
+            120.0 + b,
+            150.0 + 50.0 * a - 45.0 * b + 5.0 * noise.normal()
+        )
+        .unwrap();
     }
     text
 }
@@ -74,7 +87,10 @@ fn any_regression_loss_gets_one_linear_unit_and_fitting_metrics() {
     let more = ["--set=compile.loss=mean_absolute_error", "--epochs=2"];
     let (result, _) = trained(&f, "target.csv", numbers(), &more);
     let config = &result["config"];
-    assert_eq!((&config["fit"]["epochs"], &config["compile"]["loss"]), (&2.into(), &"mean_absolute_error".into()));
+    assert_eq!(
+        (&config["fit"]["epochs"], &config["compile"]["loss"]),
+        (&2.into(), &"mean_absolute_error".into())
+    );
     let layers = config["layers"].as_array().unwrap();
     let [.., dense, rescaling] = &layers[..] else { panic!("{layers:?}") };
     assert_eq!((&dense["units"], dense.get("activation")), (&1.into(), None));

@@ -605,8 +605,9 @@ impl<F: FileSystem> TfRecordWriter<F> {
             TfRecordOutput::Gzip(w) => frame(w, data),
             TfRecordOutput::Zlib(w) => frame(w, data),
         };
-        written
-            .map_err(|e| Error::io("cannot write", &self.path, e).hint("free disk space, or write to another disk"))
+        written.map_err(|e| {
+            Error::io("cannot write", &self.path, e).hint("free disk space, or write to another disk")
+        })
     }
 
     /// Syncs the TFRecord file and renames it to its final name.
@@ -617,7 +618,8 @@ impl<F: FileSystem> TfRecordWriter<F> {
             TfRecordOutput::Zlib(w) => w.finish(),
         };
         let file = buffered.and_then(|w| w.into_inner().map_err(io::IntoInnerError::into_error));
-        let wrong = |e| Error::io("cannot write", &self.path, e).hint("free disk space, or write to another disk");
+        let wrong =
+            |e| Error::io("cannot write", &self.path, e).hint("free disk space, or write to another disk");
         file.map_err(wrong)?.publish()
     }
 }

@@ -104,9 +104,10 @@ impl DatasetStage for SelectStage {
     }
 
     fn spec(&self) -> Result<ElementSpec> {
-        self.up
-            .first()
-            .map_or_else(|| Err(Error::new(ErrorKind::Config, "the list of datasets to sample from is empty")), |n| n.spec())
+        self.up.first().map_or_else(
+            || Err(Error::new(ErrorKind::Config, "the list of datasets to sample from is empty")),
+            |n| n.spec(),
+        )
     }
 
     fn is_random(&self) -> bool {

@@ -235,9 +235,10 @@ fn is_text(label: &Literal) -> bool {
 
 /// Decodes a label as text; NumPy pads strings with zeros.
 fn text(label: &Literal) -> Result<&str> {
-    std::str::from_utf8(label.bytes())
-        .map(|t| t.trim_end_matches('\0').trim())
-        .map_err(|_| Error::new(ErrorKind::Data, "a text label of the records is not UTF-8").hint("save the text file as UTF-8"))
+    std::str::from_utf8(label.bytes()).map(|t| t.trim_end_matches('\0').trim()).map_err(|_| {
+        Error::new(ErrorKind::Data, "a text label of the records is not UTF-8")
+            .hint("save the text file as UTF-8")
+    })
 }
 
 impl LabelEncoding {

@@ -108,9 +108,10 @@ impl Loss {
         let Some(at) = place(axis, pred.value.rank()) else {
             let what = format!("axis {axis} of predictions {} cannot be the class axis", pred.value.ty());
             let e = Error::new(ErrorKind::Graph, what).at(format!("loss {}", self.name()));
-            return pred
-                .value
-                .fail(e.because("axis 0 of the loss is the batch").hint("remove axis to use -1, the last dimension"));
+            return pred.value.fail(
+                e.because("axis 0 of the loss is the batch")
+                    .hint("remove axis to use -1, the last dimension"),
+            );
         };
         let moved = |x: &Tensor| {
             let mut order: Vec<usize> = (0..x.rank()).collect();

@@ -112,7 +112,8 @@ impl Architecture {
             SymbolWalk { inputs, nodes: Vec::new(), seen: Vec::new(), names: LayerNames::default() };
         let outputs = outputs.symbols();
         let (first, more) = outputs.split_first().ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the model has no output symbol").hint("pass at least one output: [&y]")
+            Error::new(ErrorKind::Config, "the model has no output symbol")
+                .hint("pass at least one output: [&y]")
         })?;
         let output = walk.visit(first)?;
         let more_outputs = more.iter().map(|s| walk.visit(s)).collect::<Result<_>>()?;

@@ -214,9 +214,8 @@ fn pad(c: &mut NodeCall) -> RuleResult {
         "reflect" => around(&x, &low, &high, 1)?,
         "edge" => edges(&x, &low, &high)?,
         other => {
-            return Err(
-                unsupported(format!("unsupported pad mode {other}")).hint("use Pad mode constant, reflect or edge")
-            );
+            return Err(unsupported(format!("unsupported pad mode {other}"))
+                .hint("use Pad mode constant, reflect or edge"));
         }
     };
     made(y, is_last)

@@ -373,7 +373,10 @@ fn constant_in(data: &Literal, order: ChannelOrder) -> Result<Literal> {
 pub(super) fn permuted(data: &Literal, permutation: &[usize]) -> Result<Literal> {
     let shape = data.shape();
     if permutation.len() != shape.rank() {
-        return Err(Error::new(ErrorKind::Unsupported, format!("unsupported element type {} of weights", data.ty())));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("unsupported element type {} of weights", data.ty()),
+        ));
     }
     let dims: Vec<usize> = permutation.iter().map(|&d| shape[d]).collect();
     let strides = shape.strides();

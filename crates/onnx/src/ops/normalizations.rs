@@ -127,7 +127,10 @@ fn unit(c: &mut NodeCall) -> RuleResult {
     let length = match c.int("p", 2)? {
         1 => wide.abs().sum(&[dim]),
         2 => (&wide * &wide).sum(&[dim]).sqrt(),
-        p => return Err(unsupported(format!("unsupported norm order {p}")).hint("use LpNormalization of order 1 or 2")),
+        p => {
+            return Err(unsupported(format!("unsupported norm order {p}"))
+                .hint("use LpNormalization of order 1 or 2"));
+        }
     };
     let length = length.broadcast_except(wide.shape(), &[dim]);
     let is_zero = length.equal(&length.zeros_like());

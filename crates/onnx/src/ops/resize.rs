@@ -35,9 +35,8 @@ fn resize(c: &mut NodeCall) -> RuleResult {
             "nearest" => taken(&y, d, &nearest(c, &places, old)?)?,
             "linear" => linear(&y, d, &places)?,
             other => {
-                return Err(
-                    unsupported(format!("unsupported resize mode {other}")).hint("use Resize mode nearest or linear")
-                );
+                return Err(unsupported(format!("unsupported resize mode {other}"))
+                    .hint("use Resize mode nearest or linear"));
             }
         };
     }

@@ -125,8 +125,9 @@ impl LaunchedCommand {
 
     /// Runs the command with `--print-config` and returns the configuration.
     fn printed(&self) -> Result<Value, CommandError> {
-        let failed =
-            |e: std::io::Error| Error::new(ErrorKind::Io, "cannot start a child process").because(e.to_string());
+        let failed = |e: std::io::Error| {
+            Error::new(ErrorKind::Io, "cannot start a child process").because(e.to_string())
+        };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(&self.given).args(["--print-config", "--json"]);
         let done = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().map_err(failed)?;

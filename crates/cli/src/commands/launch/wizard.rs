@@ -102,11 +102,14 @@ impl<R: BufRead, W: Write> Wizard<R, W> {
             self.say(&format!("{question}{shown} "))?;
             let mut line = String::new();
             let n = self.answers.read_line(&mut line);
-            let n =
-                n.map_err(|e| Error::new(ErrorKind::Io, "cannot read an answer from the terminal").because(e.to_string()))?;
+            let n = n.map_err(|e| {
+                Error::new(ErrorKind::Io, "cannot read an answer from the terminal").because(e.to_string())
+            })?;
             if n == 0 {
-                let e =
-                    Error::new(ErrorKind::Interrupted, "standard input ended before all questions were answered");
+                let e = Error::new(
+                    ErrorKind::Interrupted,
+                    "standard input ended before all questions were answered",
+                );
                 return Err(
                     e.hint("no file was written; answer with options instead: launch config --nproc 2")
                 );
@@ -121,7 +124,9 @@ impl<R: BufRead, W: Write> Wizard<R, W> {
 
     fn say(&mut self, text: &str) -> Result<()> {
         let told = write!(self.questions, "{text}").and_then(|()| self.questions.flush());
-        told.map_err(|e| Error::new(ErrorKind::Io, "cannot print a question to the terminal").because(e.to_string()))
+        told.map_err(|e| {
+            Error::new(ErrorKind::Io, "cannot print a question to the terminal").because(e.to_string())
+        })
     }
 }
 

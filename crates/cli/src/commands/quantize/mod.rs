@@ -282,7 +282,9 @@ impl RunCommand for QuantizeArgs {
                 ErrorKind::Config,
                 format!("{} is not a .tflite or .onnx file", self.out.display()),
             );
-            return Err(CommandError::usage(e.at("--out").hint("write the model to a file that ends in .tflite or .onnx")));
+            return Err(CommandError::usage(
+                e.at("--out").hint("write the model to a file that ends in .tflite or .onnx"),
+            ));
         }
         check_out(&self.out, self.force)?;
         make(&self.model, FileArithmetic::Int8, &self.quant, &self.out, screen)
@@ -294,7 +296,9 @@ impl QuantizeArgs {
         if self.out.extension().is_none_or(|end| end != "safetensors") {
             let e =
                 Error::new(ErrorKind::Config, format!("{} is not a .safetensors file", self.out.display()));
-            return Err(CommandError::usage(e.at("--out").hint("write the model to a file that ends in .safetensors")));
+            return Err(CommandError::usage(
+                e.at("--out").hint("write the model to a file that ends in .safetensors"),
+            ));
         }
         if let Some(flag) = self.quant.of_activations() {
             let e = Error::new(ErrorKind::Config, "the option does not apply to weight-only quantization")

@@ -111,10 +111,9 @@ fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
             }
         }
     };
-    std::thread::Builder::new()
-        .name("systole-selftest".into())
-        .spawn(read)
-        .map_err(|e| Error::new(ErrorKind::Io, "cannot start a thread for the self-test").because(e.to_string()))?;
+    std::thread::Builder::new().name("systole-selftest".into()).spawn(read).map_err(|e| {
+        Error::new(ErrorKind::Io, "cannot start a thread for the self-test").because(e.to_string())
+    })?;
     Ok(lines)
 }
 

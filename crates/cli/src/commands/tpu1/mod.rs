@@ -88,7 +88,9 @@ impl Tpu1Args {
                         ErrorKind::Config,
                         format!("{} is not an .svg or .html file", path.display()),
                     );
-                    return Err(e.at("--animate").hint("write the animation to a file that ends in .svg or .html"));
+                    return Err(e
+                        .at("--animate")
+                        .hint("write the animation to a file that ends in .svg or .html"));
                 }
             };
             std::fs::write(path, page).map_err(|e| Error::io("cannot write", path, e))?;

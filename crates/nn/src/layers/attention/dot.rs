@@ -64,7 +64,11 @@ impl Dot {
         let (i, j) = (axis_of(a, 0)?, axis_of(b, 1)?);
         if a.dim(0) != b.dim(0) || a.dim(i as isize) != b.dim(j as isize) {
             return Err(Error::new(ErrorKind::Graph, "Dot's inputs have incompatible shapes")
-                .because(format!("the first input is {} (axis {i}), the second is {} (axis {j})", a.ty(), b.ty()))
+                .because(format!(
+                    "the first input is {} (axis {i}), the second is {} (axis {j})",
+                    a.ty(),
+                    b.ty()
+                ))
                 .hint("use equal batch sizes and equal sizes along the axes"));
         }
         let ready = |x: &Tensor, axis: usize| match self.normalize {

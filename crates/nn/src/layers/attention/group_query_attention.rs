@@ -88,7 +88,9 @@ impl Layer for GroupQueryAttention {
                 ErrorKind::Graph,
                 format!("{CLASS} takes 1 to 3 inputs, got {}", inputs.len()),
             )
-            .hint("call the layer in a functional model: group_query_attention(64, 8, 2).on(&[&query, &value])")),
+            .hint(
+                "call the layer in a functional model: group_query_attention(64, 8, 2).on(&[&query, &value])",
+            )),
         });
         built.unwrap_or_else(|e| refuse(cx, inputs, e))
     }

@@ -107,7 +107,8 @@ impl<const N: usize> Layer for Conv<N> {
             let channels = channels_of(class, x)?;
             if !channels.is_multiple_of(self.groups) {
                 let needs = format!("a number of channels divisible by {} groups", self.groups);
-                return Err(unfit(class, &needs, x.ty()).hint("choose a number of groups that divides the number of channels"));
+                return Err(unfit(class, &needs, x.ty())
+                    .hint("choose a number of groups that divides the number of channels"));
             }
             let padding = sliding.padding_for(x)?;
             let shape = [&self.kernel_size.0[..], &[channels / self.groups, self.filters]].concat();

@@ -69,7 +69,10 @@ fn check_mergeable((class, op): (&str, ElementWise), inputs: &[Tensor]) -> Resul
     if inputs.len() < 2 || (exact && inputs.len() > 2) {
         let needs = if exact { "two inputs" } else { "at least two inputs" };
         return Err(Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {}", inputs.len()))
-            .hint(format!("call the layer in a functional model: {}().on(&[&a, &b])", class.to_lowercase())));
+            .hint(format!(
+                "call the layer in a functional model: {}().on(&[&a, &b])",
+                class.to_lowercase()
+            )));
     }
     let mut common = inputs[0].shape().to_vec();
     for x in &inputs[1..] {

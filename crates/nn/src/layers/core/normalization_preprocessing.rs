@@ -67,8 +67,9 @@ impl Arguments for Normalization {
 
     fn check(&self) -> Result<()> {
         let (Some(mean), Some(variance)) = (&self.mean, &self.variance) else {
-            return Err(wrong("Normalization", "a mean and a variance", "none")
-                .hint("pass both mean and variance, or compute them from data: normalization().adapt(&data, \"x\")"));
+            return Err(wrong("Normalization", "a mean and a variance", "none").hint(
+                "pass both mean and variance, or compute them from data: normalization().adapt(&data, \"x\")",
+            ));
         };
         if mean.is_empty() || mean.len() != variance.len() {
             let needs = "as many variances as means, at least one";

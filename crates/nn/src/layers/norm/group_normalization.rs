@@ -42,7 +42,9 @@ impl GroupNormalization {
             let needs = format!("a number of features divisible by {groups} groups");
             return Err(unfit("GroupNormalization", &needs, x.ty())
                 .because(format!("the input has {features} features along axis {}", self.axis))
-                .hint("choose a number of groups that divides the features; −1 makes one group per feature"));
+                .hint(
+                    "choose a number of groups that divides the features; −1 makes one group per feature",
+                ));
         }
         Ok(groups)
     }

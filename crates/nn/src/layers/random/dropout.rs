@@ -41,7 +41,8 @@ impl NoiseShape {
             self.0.len() == x.rank() && x.shape().dims().iter().zip(&drawn).all(|(is, n)| *n == 1 || n == is);
         if !fits {
             let needs = format!("an input that matches its noise_shape {:?}", self.0);
-            return Err(unfit("Dropout", &needs, x.ty()).hint("set each entry of noise_shape to the input's size, 0 for the input's size, or 1"));
+            return Err(unfit("Dropout", &needs, x.ty())
+                .hint("set each entry of noise_shape to the input's size, 0 for the input's size, or 1"));
         }
         let dims: Vec<usize> = (0..x.rank()).collect();
         Ok(kept(cx, &drawn, rate).map(|kept| kept.broadcast_in_dim(x.shape(), &dims)))
