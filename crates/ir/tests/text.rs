@@ -166,7 +166,7 @@ fn a_program_for_a_mesh_says_how_its_arrays_are_split() {
     assert_eq!((read.donated, read.spread.as_ref()), (vec![(0, 0)], Some(&spread)));
     for (from, to, what) in [
         (r#"[{"data"}, {}]"#, r#"[{"dat"}, {}]"#, "no axis dat"),
-        (r#"[{"data"}, {}]"#, r#"[{"data"}]"#, "of 1 dimensions"),
+        (r#"[{"data"}, {}]"#, r#"[{"data"}]"#, "1 sharding dimensions"),
         (r#"[{"data"}, {}]"#, r#"[{}, {"data"}]"#, "4 equal parts"),
         (r#"[{"data"}, {}]"#, r#"[{"data"}, {"data"}]"#, "twice"),
         (r#"["data"=4, "model"=1]"#, r#"["data"=0]"#, "no devices"),

@@ -301,7 +301,7 @@ fn wrong_input_is_told_with_the_op_and_its_place() {
         (of("8xcomplex<f32>", "stablehlo.fft %x, type = FFT, length = [-8]", "8xcomplex<f32>"), "negative"),
         (of("2x3xf32", "\"stablehlo.cholesky\"(%x) <{lower = true}>", "2x3xf32"), "must be square"),
         (of("3xf32", "\"stablehlo.cholesky\"(%x) <{lower = true}>", "3xf32"), "(I1)"),
-        (of("2x2xi32", "\"stablehlo.cholesky\"(%x) <{lower = true}>", "2x2xi32"), "floats"),
+        (of("2x2xi32", "\"stablehlo.cholesky\"(%x) <{lower = true}>", "2x2xi32"), "float matrices"),
         (of("4xcomplex<f32>", "\"stablehlo.floor\"(%x)", "4xcomplex<f32>"), "of complex numbers"),
         (of("3xi4", "\"stablehlo.bitcast_convert\"(%x)", "ui8"), "bits"),
     ];

@@ -94,7 +94,7 @@ fn arguments_without_a_meaning_are_refused() {
             told(m.compile(Compile { loss, ..Default::default() }), &["label_smoothing", "0 to 1"]);
         }
     }
-    told(with(ReduceLROnPlateau::new("loss").factor(2.0), quiet()), &["factor is 2", "lower"]);
+    told(with(ReduceLROnPlateau::new("loss").factor(2.0), quiet()), &["factor is 2", "decrease"]);
     let scheduled = || model(sgd(Schedule::cosine_decay(0.1, 10)));
     let callbacks = || -> [Box<dyn Callback>; 2] {
         [Box::new(ReduceLROnPlateau::new("loss")), Box::new(LearningRateScheduler(|_, rate| rate))]

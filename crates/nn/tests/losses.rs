@@ -227,7 +227,7 @@ fn names_and_configurations_read_back() {
     }
     assert!(categorical_crossentropy().axis(0).check().unwrap_err().to_string().contains("the batch"));
     let metric = Metric::from(mean_squared_error().reduction(Reduction::Sum));
-    assert!(metric.check().unwrap_err().to_string().contains("leave reduction out"));
+    assert!(metric.check().unwrap_err().to_string().contains("remove reduction"));
     let settled = categorical_crossentropy().axis(1).label_smoothing(0.1).axis(-1);
     assert_eq!(settled, categorical_crossentropy().label_smoothing(0.1));
 }

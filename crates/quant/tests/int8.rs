@@ -557,7 +557,7 @@ fn what_cannot_be_calibrated_is_told_by_its_layer() {
     let graph = lower(&net.layers).unwrap();
     let ranges = |x: Literal| Calibration::default().ranges(&graph, &[x]).unwrap_err().to_string();
     let e = ranges(drawn(&[1, 5, 6], 1));
-    assert!(e.contains("the model takes f32[1, 6, 6]") && e.contains("calibration sample 0"), "{e}");
+    assert!(e.contains("the model requires f32[1, 6, 6]") && e.contains("calibration sample 0"), "{e}");
     let e = ranges(Literal::zeros(TensorType::new(DType::F32, [1, 6, 6])));
     assert!(e.contains("all values of the calibration data are 0") && e.contains("try: "), "{e}");
     let e = ranges(Literal::from_slice([1, 6, 6], &[f32::NAN; 36]).unwrap());

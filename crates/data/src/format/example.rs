@@ -869,7 +869,7 @@ mod tests {
             ("lable: i64[]", &["lacks the requested feature", "feature lable"]),
             ("label: f32[]", &["expected floats", "a list of integers"]),
             ("image: ui8[2, 3]", &["feature image", "4 bytes"]),
-            ("w: f32[?, 3]", &["rows"]),
+            ("w: f32[?, 3]", &["row partition", "row size"]),
             ("neg: ui8[?]", &["byte strings"]),
         ] {
             let e = parse(features).unwrap_err().to_string();

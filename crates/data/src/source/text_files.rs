@@ -536,7 +536,7 @@ mod tests {
         let items: Vec<_> = d.iter().collect();
         assert_eq!(items[0].as_ref().unwrap().text("name").unwrap(), "a, \"b\"\nc");
         let e = items[1].as_ref().unwrap_err().to_string();
-        assert!(e.contains("column y") && e.contains("no integer") && e.contains("record 1"), "{e}");
+        assert!(e.contains("column y") && e.contains("expected an integer") && e.contains("record 1"), "{e}");
         assert_eq!(items[2].as_ref().unwrap().get("x").unwrap().to_f64s(), [-1000.0]);
         let column = |name: &str, default: Option<&str>| CsvColumn {
             name: name.into(),

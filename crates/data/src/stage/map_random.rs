@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_cache_below_is_warned_about() {
         let warnings = ints(3).map_random(1, noise).cache().batch(2).warnings();
-        assert!(warnings.len() == 1 && warnings[0].contains("put cache above"), "{warnings:?}");
+        assert!(warnings.len() == 1 && warnings[0].contains("move cache before"), "{warnings:?}");
         assert!(ints(3).cache().map_random(1, noise).shuffle(3, 1).warnings().is_empty());
     }
 }

@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(pairs, [0, 1, 2]);
             assert_eq!(z.element_spec().unwrap().to_string(), "x: i32[], value: i64[]");
             let clash = Dataset::zip([d.clone(), d.clone()]);
-            assert!(clash.iter().next().unwrap().unwrap_err().to_string().contains("a field x"));
+            assert!(clash.iter().next().unwrap().unwrap_err().to_string().contains("a field `x`"));
         }
         let both = Dataset::zip([ints(3), Dataset::range(5).repeat()]);
         assert_eq!(both.cardinality(), Cardinality::Finite(3));
