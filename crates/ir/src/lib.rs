@@ -31,11 +31,9 @@ pub use grad::{grad, vjp};
 pub use graph::{DERIVATIVE, Graph, GraphBuilder, Node, Op, SourceLoc, Tensor, ValueId, cost};
 pub use op::{attention, composites, control_builders, quantized_weights};
 pub use sharding::{Mesh, Sharding, Shardings};
-#[doc(hidden)]
-pub use systole_base::renamed;
 pub use systole_base::{
     DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,
-    TensorType, bf16, bug, f16, knobs, rng, user_line,
+    TensorType, bf16, bug, f16, knobs, renamed, rng, user_line,
 };
 
 systole_base::renamed! { Loc => SourceLoc, Spread => Shardings }

@@ -407,7 +407,7 @@ fn wrong_pruning_is_told() {
         let compiled = model.compile(Compile { pruning: Some(pruning), ..Compile::default() });
         compiled.and_then(|()| model.fit(&data().batch(8), quiet()).map(drop)).unwrap_err().to_string()
     };
-    assert!(e(Pruning::constant_sparsity(1.0)).contains("target_sparsity is 1"));
+    assert!(e(Pruning::constant_sparsity(1.0)).contains("invalid target_sparsity 1"));
     assert!(e(Pruning::constant_sparsity(0.5).frequency(0)).contains("frequency is 0"));
     assert!(e(Pruning::constant_sparsity(0.5).begin_step(9).end_step(3)).contains("before begin_step"));
     assert!(e(Pruning::constant_sparsity(0.5).sparsity_m_by_n(4, 4)).contains("[4, 4]"));
