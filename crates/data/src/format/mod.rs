@@ -7,6 +7,7 @@ pub mod csv;
 pub mod example;
 pub mod idx;
 mod image;
+mod model_format;
 pub mod npy;
 pub(crate) mod protobuf_wire;
 pub mod tar;
@@ -16,3 +17,4 @@ pub mod tfrecord;
 pub mod zip;
 
 pub use image::{any_format, jpeg, png};
+pub use model_format::ModelFormat;

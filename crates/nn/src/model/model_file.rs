@@ -14,6 +14,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
+use systole_data::format::ModelFormat;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
 
 /// Format version that this build writes and accepts.
@@ -243,6 +244,10 @@ fn read_header(source: &mut dyn Read, length: u64) -> Result<Vec<u8>> {
     }
     let mut bytes = [0u8; 8];
     read_exactly(source, &mut bytes)?;
+    if let Some(format) = ModelFormat::of(&bytes) {
+        let what = format!("this is {}, not a Systole model file", format.name());
+        return Err(Error::new(ErrorKind::Data, what).hint(format.hint()));
+    }
     let header = u64::from_le_bytes(bytes);
     if header > MAX_HEADER || header > length - 8 {
         return Err(damaged("invalid header length").at("bytes 0..8").because(format!(
@@ -264,9 +269,16 @@ fn read_exactly(source: &mut dyn Read, bytes: &mut [u8]) -> Result<()> {
 fn check_header_sum(header: &[u8]) -> Result<()> {
     let digits = PREFIX.len()..PREFIX.len() + DIGITS;
     let Some(stored) = header.get(digits.clone()).filter(|_| header.starts_with(PREFIX.as_bytes())) else {
-        return Err(damaged("this is not a Systole model file").at("byte 8").because(format!(
-            "its header does not start with {PREFIX}; safetensors files of other programs have no checksums"
-        )));
+        let why = format!("its header does not start with {PREFIX}");
+        if header.starts_with(b"{") {
+            let what =
+                "this is a safetensors file of another program, or a damaged one, not a Systole model file";
+            return Err(Error::new(ErrorKind::Data, what)
+                .at("byte 8")
+                .because(why)
+                .hint("convert it first: systole import FILE --out model.safetensors"));
+        }
+        return Err(damaged("this is not a Systole model file").at("byte 8").because(why));
     };
     let mut blank = header.to_vec();
     blank[digits].fill(b'0');
