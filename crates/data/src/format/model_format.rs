@@ -18,10 +18,13 @@ pub enum ModelFormat {
 }
 
 impl ModelFormat {
-    /// Recognizes a file by its first 16 bytes.
+    /// Recognizes a file by its first 16 bytes; safetensors files are not recognized.
     pub fn of(start: &[u8]) -> Option<ModelFormat> {
         let is_onnx = matches!(start, [0x08, 3..=0x20, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..]);
+        // The length of a safetensors header may look like the start of a pickle or an ONNX model.
+        let is_safetensors = start.get(4..9) == Some(b"\0\0\0\0{");
         match start {
+            _ if is_safetensors => None,
             _ if start.starts_with(b"GGUF") => Some(ModelFormat::Gguf),
             _ if start.starts_with(b"\x89HDF\r\n\x1a\n") => Some(ModelFormat::Hdf5),
             _ if start.starts_with(b"PK\x03\x04") => Some(ModelFormat::Zip),
@@ -77,6 +80,8 @@ mod tests {
             (b"\x08\x08\x12\x04", Some(ModelFormat::Onnx)),
             (b"\x1c\0\0\0TFL3", Some(ModelFormat::Tflite)),
             (b"\x40\0\0\0\0\0\0\0{\"", None),
+            (b"\x80\x02\0\0\0\0\0\0{\"", None),
+            (b"\x08\x08\x12\0\0\0\0\0{\"", None),
             (b"module {", None),
             (b"", None),
         ] {

@@ -244,12 +244,13 @@ fn read_header(source: &mut dyn Read, length: u64) -> Result<Vec<u8>> {
     }
     let mut bytes = [0u8; 8];
     read_exactly(source, &mut bytes)?;
-    if let Some(format) = ModelFormat::of(&bytes) {
-        let what = format!("this is {}, not a Systole model file", format.name());
-        return Err(Error::new(ErrorKind::Data, what).hint(format.hint()));
-    }
     let header = u64::from_le_bytes(bytes);
     if header > MAX_HEADER || header > length - 8 {
+        let mut start = bytes.to_vec();
+        source.take(8).read_to_end(&mut start).map_err(unreadable)?;
+        if let Some(e) = other_format(&start) {
+            return Err(e);
+        }
         return Err(damaged("invalid header length").at("bytes 0..8").because(format!(
             "the header has {header} bytes, but the file has only {} after the length, and at most {MAX_HEADER} are allowed",
             length - 8
@@ -257,13 +258,27 @@ fn read_header(source: &mut dyn Read, length: u64) -> Result<Vec<u8>> {
     }
     let mut text = vec![0u8; header as usize];
     read_exactly(source, &mut text)?;
-    Ok(text)
+    // The first bytes of another format may be a valid length.
+    let start: Vec<u8> = bytes.iter().chain(text.iter().take(8)).copied().collect();
+    match other_format(&start) {
+        Some(e) => Err(e),
+        None => Ok(text),
+    }
+}
+
+/// Returns the error for a model file of another program.
+fn other_format(start: &[u8]) -> Option<Error> {
+    let format = ModelFormat::of(start)?;
+    let what = format!("this is {}, not a Systole model file", format.name());
+    Some(Error::new(ErrorKind::Data, what).hint(format.hint()))
 }
 
 fn read_exactly(source: &mut dyn Read, bytes: &mut [u8]) -> Result<()> {
-    source.read_exact(bytes).map_err(|e| {
-        Error::new(ErrorKind::Io, "cannot read the model file to its end").because(e.to_string())
-    })
+    source.read_exact(bytes).map_err(unreadable)
+}
+
+fn unreadable(e: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "cannot read the model file to its end").because(e.to_string())
 }
 
 fn check_header_sum(header: &[u8]) -> Result<()> {

@@ -93,12 +93,8 @@ fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
             r.ty()
         )));
     };
-    plain_form(c, kind)?;
+    plain_form(c, kind, h)?;
     let linear = kind.name == "GRU" && c.is("linear_before_reset", false)?;
-    let stated = c.int("hidden_size", h as i64)?;
-    if usize::try_from(stated) != Ok(h) {
-        return Err(broken(format!("hidden_size is {stated}, but the recurrent weights are {}", r.ty())));
-    }
     let bias = c.optional(3)?;
     let zeros = c.scalar(x.dtype(), 0.0).broadcast_to(&[directions, n, h].into());
     let mut states = Vec::new();
@@ -150,7 +146,11 @@ fn a(kind: &CellSpec) -> String {
 }
 
 /// Rejects variants that PyTorch does not export.
-fn plain_form(c: &NodeCall, kind: &CellSpec) -> Result<()> {
+fn plain_form(c: &NodeCall, kind: &CellSpec, h: usize) -> Result<()> {
+    let stated = c.int("hidden_size", h as i64)?;
+    if usize::try_from(stated) != Ok(h) {
+        return Err(broken(format!("hidden_size is {stated}, but the recurrent weights have {h}")));
+    }
     let usual = |a: &OnnxAttribute| match a {
         OnnxAttribute::Texts(t) => t.chunks(kind.activations.len()).all(|t| t == kind.activations),
         _ => false,

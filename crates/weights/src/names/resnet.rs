@@ -104,7 +104,7 @@ pub(crate) fn architecture(
     let x = convolved(&x, conv2d(width, 7).strides(2), "conv1").apply(relu("conv1_relu"));
     let mut x = x.apply(zero_padding2d(1).name("pool1_pad"));
     x = x.apply(max_pooling2d(3).strides(2).name("pool1_pool"));
-    let (mut depths, mut widths, mut is_bottleneck) = (Vec::new(), Vec::new(), false);
+    let mut sizes = ResNetSizes::default();
     for stack in 1..=16 {
         for block in (0..1000).take_while(|b| has(format!("{}.weight", style.convolution(stack, *b, 1)))) {
             let filters = out(format!("{}.weight", style.convolution(stack, block, 1)))?;
@@ -118,23 +118,12 @@ pub(crate) fn architecture(
                 projects: has(format!("{}.weight", style.convolution(stack, block, 0))),
             };
             x = shape.apply(&x, &format!("conv{}_block{}", stack + 1, block + 1));
-            depths.resize(stack, 0);
-            depths[stack - 1] += 1;
-            widths.resize(stack, 0);
-            widths[stack - 1] = shape.wide.unwrap_or(filters);
-            is_bottleneck |= shape.wide.is_some();
+            sizes.add(stack, &shape);
         }
     }
     config.same("num_channels", channels)?;
     config.same("embedding_size", width)?;
-    config.same_list("depths", &depths)?;
-    config.same_list("hidden_sizes", &widths)?;
-    let kind = if is_bottleneck { "bottleneck" } else { "basic" };
-    if let Some(other) = config.text("layer_type")?.filter(|k| *k != kind) {
-        return Err(
-            config.wrong(format!("config.json: layer_type is {other}, but the tensors are of {kind} blocks"))
-        );
-    }
+    sizes.check(&config)?;
     let classes = out(format!("{}.weight", style.head()))?;
     let head = dense(classes).activation(config.head(classes)?).name("predictions");
     let y = x.apply(global_average_pooling2d().name("avg_pool")).apply(head);
@@ -144,6 +133,37 @@ pub(crate) fn architecture(
         inputs,
         guesses: config.finish()?,
     })
+}
+
+/// Sizes that config.json repeats.
+#[derive(Default)]
+struct ResNetSizes {
+    depths: Vec<usize>,
+    widths: Vec<usize>,
+    is_bottleneck: bool,
+}
+
+impl ResNetSizes {
+    fn add(&mut self, stack: usize, block: &ResNetBlock) {
+        self.depths.resize(stack, 0);
+        self.depths[stack - 1] += 1;
+        self.widths.resize(stack, 0);
+        self.widths[stack - 1] = block.wide.unwrap_or(block.filters);
+        self.is_bottleneck |= block.wide.is_some();
+    }
+
+    fn check(&self, config: &FamilyConfig<'_>) -> Result<()> {
+        config.same_list("depths", &self.depths)?;
+        config.same_list("hidden_sizes", &self.widths)?;
+        let kind = if self.is_bottleneck { "bottleneck" } else { "basic" };
+        match config.text("layer_type")? {
+            Some(other) if other != kind => {
+                let why = format!("config.json: layer_type is {other}, but the tensors are of {kind} blocks");
+                Err(config.wrong(why))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Returns whether the first stage strides, and whether bottlenecks stride in their first convolution.
