@@ -7,6 +7,9 @@ use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_ir::{Graph, GraphBuilder};
 
+/// First and last supported opset.
+const OPSETS: (i64, i64) = (7, 28);
+
 /// Values for symbolic and unknown dimension sizes of an ONNX model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DimSizes {
@@ -34,6 +37,7 @@ impl OnnxModel {
     /// # Errors
     /// If an operator is unsupported or a node is inconsistent (names the node), or if a symbolic size has two values.
     pub fn import(&self, sizes: &DimSizes) -> Result<ImportedOnnx> {
+        self.check_opset()?;
         let g = GraphBuilder::new("main");
         let mut settled = ResolvedSizes::of(self, sizes)?;
         let mut values = ValueTable::new(g.clone(), &self.graph.constants);
@@ -55,6 +59,18 @@ impl OnnxModel {
         Ok(ImportedOnnx { graph, settled: settled.order, types })
     }
 
+    /// Rejects an opset whose definitions are not those of the operators here.
+    fn check_opset(&self) -> Result<()> {
+        let known = OPSETS.0..=OPSETS.1;
+        if known.contains(&self.opset) {
+            return Ok(());
+        }
+        let what = format!("unsupported opset {}", self.opset);
+        Err(Error::new(ErrorKind::Unsupported, what)
+            .because(format!("supported opsets: {} to {}", OPSETS.0, OPSETS.1))
+            .hint(format!("convert it: onnx.version_converter.convert_version(model, {})", OPSETS.1)))
+    }
+
     fn node(
         &self,
         i: usize,
@@ -68,16 +84,19 @@ impl OnnxModel {
                 .hint("inline functions in the writer: onnx.inliner.inline_local_functions"));
         }
         let row = row(&node.op, &node.domain)?;
+        row.defined_in(self.opset)?;
         let name = if node.name.is_empty() { &node.op } else { &node.name };
         let g = values.g.clone();
-        let mut call = NodeCall { node, g: g.clone(), values, opset: self.opset };
+        let mut call = NodeCall::new(node, values, self.opset);
         let made = g.scope(name, || (row.import)(&mut call));
+        let unread = call.all_attributes_read();
         // An op that the graph rejected explains the following errors.
         if let Some(e) = g.error() {
             let told = Error::new(ErrorKind::Data, e.what());
             return Err(e.reasons().iter().fold(told, |told, why| told.because(why.clone())));
         }
         let made = made?;
+        unread?;
         for (k, name) in node.outputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
             let value = match made.get(k) {
                 Some(value) => value.clone(),

@@ -1,6 +1,8 @@
 //! Tests with models from PyTorch's ONNX exporter, on the interpreter and the CPU engine, with any batch size; broken
 //! files are errors.
 
+mod attributes;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::rng::RandomStream;

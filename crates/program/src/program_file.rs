@@ -1,7 +1,8 @@
 //! Opens program files by content: StableHLO text (Systole's or external), portable bytecode, or an ONNX model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
+use systole_data::format::ModelFormat;
 use systole_mlir::import::{self, ImportedProgram};
 use systole_mlir::syntax::MlirModule;
 use systole_onnx::{DimSizes, OnnxModel};
@@ -101,6 +102,7 @@ pub fn onnx(bytes: &[u8], around: &OpenContext) -> Result<OnnxModel> {
     let beside = |file: &str| match &around.folder {
         Some(folder) => {
             let path = folder.join(file);
+            stays_in(folder, &path)?;
             systole_data::input_file::read(&path).map_err(|e| {
                 Error::io("cannot read", &path, e)
                     .hint("keep the external data in the ONNX model's directory")
@@ -110,6 +112,21 @@ pub fn onnx(bytes: &[u8], around: &OpenContext) -> Result<OnnxModel> {
             .hint("pass the model's path, with that file in the same directory")),
     };
     OnnxModel::from_parts("the ONNX model", bytes, &beside)
+}
+
+/// Rejects external data that a symbolic link takes out of the model's directory: a downloaded model must not read other
+/// files.
+fn stays_in(folder: &Path, path: &Path) -> Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    // Remote and missing files have no real path; reading them tells the rest.
+    let (Ok(folder), Ok(real)) = (folder.canonicalize(), path.canonicalize()) else { return Ok(()) };
+    if real.starts_with(&folder) {
+        return Ok(());
+    }
+    let what = format!("external data {} is a symbolic link to {}", path.display(), real.display());
+    Err(Error::new(ErrorKind::Data, what)
+        .because("external data is read only from the model's directory")
+        .hint("copy the file itself to the model's directory"))
 }
 
 /// Selects a function as the program: by name, or like [`open`].
@@ -194,6 +211,9 @@ const UNREAD: &str =
 
 /// Returns the apparent type of a file that is not a program, and a hint.
 fn other_kind(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    if let Some(format) = ModelFormat::of(bytes).filter(|f| *f != ModelFormat::Onnx) {
+        return Some((format.name(), format.hint()));
+    }
     let text = bytes.trim_ascii_start();
     let lower: Vec<u8> = text.iter().take(64).map(u8::to_ascii_lowercase).collect();
     let begins = |with: &[u8]| lower.starts_with(with);
@@ -210,9 +230,6 @@ fn other_kind(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
         () if begins(b"{\"") || begins(b"{ \"") => ("it is JSON", HINT),
         () if begins(b"\x7felf") => ("it is machine code", HINT),
         () if bytes.starts_with(b"\x1f\x8b") => ("it is compressed with gzip", "unpack it: gunzip -k FILE"),
-        () if bytes.starts_with(b"PK\x03\x04") => {
-            ("it is a ZIP archive", "unpack it and pass the program in it")
-        }
         () if bytes.starts_with(b"\x93NUMPY") => ("it is a NumPy array", "pass arrays with --input"),
         () if bytes.contains(&0) && bytes.get(8..9) == Some(b"{") => {
             ("it is a safetensors file", "pass arrays with --input")
@@ -241,6 +258,34 @@ mod tests {
             let told = open(bytes).unwrap_err().to_string();
             assert!(told.contains(part) && told.contains("try: "), "{told}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn external_data_is_not_read_through_links_that_leave_the_directory() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/onnx");
+        let all = std::env::temp_dir().join(format!("systole-external-data-{}", std::process::id()));
+        let (folder, away) = (all.join("model"), all.join("away"));
+        for folder in [&folder, &away] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let name = "beside.onnx.data";
+        std::fs::copy(fixtures.join(name), away.join(name)).unwrap();
+        std::fs::copy(fixtures.join(name), folder.join("kept")).unwrap();
+        let bytes = std::fs::read(fixtures.join("beside.onnx")).unwrap();
+        let around = OpenContext { folder: Some(folder.clone()), ..OpenContext::default() };
+        let link = folder.join(name);
+        std::os::unix::fs::symlink(away.join(name), &link).unwrap();
+        let e = onnx(&bytes, &around).unwrap_err().to_string();
+        assert!(e.contains("is a symbolic link to") && e.contains("away") && e.contains("try: copy"), "{e}");
+        // A link within the directory, and the directory itself behind a link.
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("kept", &link).unwrap();
+        assert!(onnx(&bytes, &around).is_ok());
+        std::os::unix::fs::symlink(&folder, all.join("link")).unwrap();
+        let around = OpenContext { folder: Some(all.join("link")), ..OpenContext::default() };
+        assert!(onnx(&bytes, &around).is_ok());
+        std::fs::remove_dir_all(&all).unwrap();
     }
 
     #[test]

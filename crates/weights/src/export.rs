@@ -37,7 +37,10 @@ pub fn export(model: &Model, format: WeightFormat, out: &Path) -> Result<Exporte
 
 fn rules(model: &Model) -> Result<(Vec<WeightRule>, &'static str)> {
     if bert::is_one(model) {
-        return Ok((bert::rules(model, "bert.")?, "names of BERT in Hugging Face transformers"));
+        return Ok((
+            bert::rules(model, bert::BertNames::of_bert())?,
+            "names of BERT in Hugging Face transformers",
+        ));
     }
     if vit::is_one(model) {
         return Ok((vit::rules(model, "vit.")?, "names of ViT in Hugging Face transformers"));

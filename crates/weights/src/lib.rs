@@ -24,6 +24,7 @@ mod export;
 mod hdf5;
 mod huggingface;
 mod keras;
+mod legacy_torch;
 mod names;
 mod pickle;
 mod safetensors;

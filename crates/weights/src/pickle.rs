@@ -11,7 +11,7 @@ use systole_ir::{Error, ErrorKind, Result};
 #[derive(Clone, Debug)]
 pub(crate) enum PickleValue {
     None,
-    Bool,
+    Bool(bool),
     Int(i64),
     Float,
     Text(Arc<str>),
@@ -52,6 +52,8 @@ pub(crate) struct TorchStorage {
     pub key: String,
     pub dtype: &'static str,
     pub elements: usize,
+    /// First element and number of elements, if it is part of another storage; only in legacy files.
+    pub view: Option<(usize, usize)>,
 }
 
 /// A view of a storage.
@@ -68,6 +70,8 @@ pub(crate) struct TorchTensor {
 pub(crate) struct Pickle {
     pub root: PickleValue,
     pub objects: Vec<PickleObject>,
+    /// All storages that it refers to.
+    pub storages: Vec<Arc<TorchStorage>>,
 }
 
 const STORAGES: [(&str, &str); 13] = [
@@ -130,6 +134,9 @@ struct PickleMachine<'a> {
     stack: Vec<StackItem>,
     memo: HashMap<u64, PickleValue>,
     objects: Vec<PickleObject>,
+    /// Pairs copied to dictionaries; at most one per byte.
+    copied: usize,
+    storages: Vec<Arc<TorchStorage>>,
 }
 
 /// Runs a pickle to its end.
@@ -137,14 +144,26 @@ struct PickleMachine<'a> {
 /// # Errors
 /// If it is damaged, or refers to a global that tensors do not need (names it).
 pub(crate) fn read(bytes: &[u8]) -> Result<Pickle> {
-    let mut machine =
-        PickleMachine { bytes, at: 0, stack: Vec::new(), memo: HashMap::new(), objects: Vec::new() };
+    read_first(bytes).map(|(pickle, _)| pickle)
+}
+
+/// Like [`read`], for a pickle that other data follows; also returns its length.
+pub(crate) fn read_first(bytes: &[u8]) -> Result<(Pickle, usize)> {
+    let mut machine = PickleMachine {
+        bytes,
+        at: 0,
+        stack: Vec::new(),
+        memo: HashMap::new(),
+        objects: Vec::new(),
+        copied: 0,
+        storages: Vec::new(),
+    };
     loop {
         let at = machine.at;
         let op = machine.take(1)?[0];
         if op == b'.' {
             let root = machine.pop()?;
-            return Ok(Pickle { root, objects: machine.objects });
+            return Ok((Pickle { root, objects: machine.objects, storages: machine.storages }, machine.at));
         }
         machine.step(op).map_err(|e| e.at(format!("byte {at} of the pickle")))?;
     }
@@ -228,8 +247,7 @@ impl<'a> PickleMachine<'a> {
                 self.push(top)?;
             }
             b'N' => self.push(PickleValue::None)?,
-            0x88 => self.push(PickleValue::Bool)?,
-            0x89 => self.push(PickleValue::Bool)?,
+            0x88 | 0x89 => self.push(PickleValue::Bool(op == 0x88))?,
             b'q' | b'r' | 0x94 | b'h' | b'j' => self.memo_step(op)?,
             b']' => self.object(PickleObject::List(Vec::new()))?,
             b'}' => self.object(PickleObject::Dict(Vec::new()))?,
@@ -375,6 +393,21 @@ impl<'a> PickleMachine<'a> {
         values.iter().map(size).collect()
     }
 
+    /// Returns the entries of an OrderedDict as Python 2 pickles them: a list of lists of two.
+    fn pairs(&mut self, list: Option<&PickleValue>) -> Result<Vec<(PickleValue, PickleValue)>> {
+        let Some(list) = list else { return Ok(Vec::new()) };
+        let count = self.tuple(list)?.len();
+        self.copied += count;
+        if self.copied > self.bytes.len() {
+            return Err(wrong("its dictionaries have more entries than it has bytes"));
+        }
+        let pair = |value: &PickleValue| match self.tuple(value)? {
+            [key, value] => Ok((key.clone(), value.clone())),
+            _ => Err(wrong("an entry of a dictionary is not a pair")),
+        };
+        self.tuple(list)?.iter().map(pair).collect()
+    }
+
     /// Executes REDUCE, only for functions that create tensors and dictionaries.
     fn reduce(&mut self) -> Result<()> {
         let arguments = self.pop()?;
@@ -383,7 +416,10 @@ impl<'a> PickleMachine<'a> {
         };
         let arguments: Vec<PickleValue> = self.tuple(&arguments)?.iter().take(8).cloned().collect();
         match function {
-            PickleGlobal::OrderedDict => self.object(PickleObject::Dict(Vec::new())),
+            PickleGlobal::OrderedDict => {
+                let pairs = self.pairs(arguments.first())?;
+                self.object(PickleObject::Dict(pairs))
+            }
             PickleGlobal::RebuildTensor => {
                 let [PickleValue::Storage(storage), PickleValue::Int(offset), shape, strides, ..] =
                     &arguments[..]
@@ -413,7 +449,8 @@ impl<'a> PickleMachine<'a> {
         }
     }
 
-    /// Resolves a persistent id: `("storage", class, key, device, elements)`.
+    /// Resolves a persistent id: `("storage", class, key, device, elements)`; legacy files add `None` or the view `(key,
+    /// first element, elements)`.
     fn persistent(&mut self) -> Result<()> {
         let id = self.pop()?;
         let id = self.tuple(&id)?;
@@ -423,14 +460,28 @@ impl<'a> PickleMachine<'a> {
             PickleValue::Text(key),
             _,
             PickleValue::Int(n),
+            rest @ ..,
         ] = id
         else {
             return Err(wrong("a persistent id is not a storage"));
         };
         let elements = usize::try_from(*n).ok().filter(|_| &**kind == "storage");
         let elements = elements.ok_or_else(|| wrong("a storage has a negative size"))?;
-        let storage = TorchStorage { key: key.to_string(), dtype, elements };
-        self.push(PickleValue::Storage(Arc::new(storage)))
+        let view = match rest {
+            [] | [PickleValue::None] => None,
+            [view] => match self.tuple(view)? {
+                [_, PickleValue::Int(first), PickleValue::Int(n)] => {
+                    let size = |n: i64| usize::try_from(n).map_err(|_| wrong("a view has a negative size"));
+                    Some((size(*first)?, size(*n)?))
+                }
+                _ => return Err(wrong("the view of a storage is not a key and two numbers")),
+            },
+            _ => return Err(wrong("a persistent id is not a storage")),
+        };
+        let storage = TorchStorage { key: key.to_string(), dtype, elements, view };
+        let storage = Arc::new(storage);
+        self.storages.push(storage.clone());
+        self.push(PickleValue::Storage(storage))
     }
 }
 

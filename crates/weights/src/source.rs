@@ -1,11 +1,14 @@
 //! Opens weight files and directories by content, infers the model architecture if possible, and fills a model.
 
 use crate::keras::KerasFile;
+use crate::names::bert::BertNames;
+use crate::names::hf_config::DerivedModel;
 use crate::names::{bert, gpt2, keras as keras_names, match_by_order, resnet, vit};
 use crate::weight_mapping::{self, ImportReport, is_weight};
-use crate::{hdf5, huggingface, safetensors, torch};
+use crate::{hdf5, huggingface, legacy_torch, safetensors, torch};
 use serde_json::Value;
 use std::path::Path;
+use systole_data::format::ModelFormat;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_nn::{Architecture, Model};
 
@@ -58,6 +61,9 @@ impl WeightSource {
                 }
                 return Ok(plain(torch::read(&bytes)?, "a PyTorch file"));
             }
+            if legacy_torch::is_one(&bytes) {
+                return Ok(plain(torch::read(&bytes)?, "a PyTorch file"));
+            }
             if hdf5::is_one(&bytes) {
                 let keras = KerasFile::from_hdf5(&bytes)?;
                 let tensors = keras.tensors()?;
@@ -99,22 +105,33 @@ impl WeightSource {
         if let Some(keras) = &self.keras {
             return keras.architecture();
         }
-        if let Some(prefix) = gpt2::prefix(&self.tensors) {
-            let (layers, input) = gpt2::architecture(&self.tensors, self.config.as_ref(), prefix)?;
-            return Ok(Some((layers, vec![input])));
+        Ok(self.derived()?.map(|derived| (derived.architecture, derived.inputs)))
+    }
+
+    /// Returns the properties of [`WeightSource::architecture`] that the file does not state and that are guessed.
+    ///
+    /// # Errors
+    /// See [`WeightSource::architecture`].
+    pub fn guesses(&self) -> Result<Vec<String>> {
+        match &self.keras {
+            Some(_) => Ok(Vec::new()),
+            None => Ok(self.derived()?.map_or_else(Vec::new, |derived| derived.guesses)),
         }
-        if let Some(prefix) = bert::prefix(&self.tensors) {
-            return bert::architecture(&self.tensors, self.config.as_ref(), prefix).map(Some);
+    }
+
+    /// Derives the layers from tensor names and config.json.
+    fn derived(&self) -> Result<Option<DerivedModel>> {
+        let (all, config) = (&self.tensors, self.config.as_ref());
+        if let Some(prefix) = gpt2::prefix(all) {
+            return gpt2::architecture(all, config, prefix).map(Some);
         }
-        if let Some(prefix) = vit::prefix(&self.tensors) {
-            let (layers, input) = vit::architecture(&self.tensors, self.config.as_ref(), prefix)?;
-            return Ok(Some((layers, vec![input])));
+        if let Some(prefix) = bert::prefix(all) {
+            return bert::architecture(all, config, prefix).map(Some);
         }
-        if let Some(style) = resnet::style(&self.tensors) {
-            let (layers, input) = resnet::architecture(&self.tensors, style)?;
-            return Ok(Some((layers, vec![input])));
+        if let Some(prefix) = vit::prefix(all) {
+            return vit::architecture(all, config, prefix).map(Some);
         }
-        Ok(None)
+        resnet::style(all).map(|style| resnet::architecture(all, config, style)).transpose()
     }
 
     /// Fills the weights of a built model. Without `partial`, unmatched tensors are an error.
@@ -164,7 +181,8 @@ impl WeightSource {
             return Ok((resnet::rules(model, style)?, "by ResNet tensor names"));
         }
         if let Some(prefix) = bert::prefix(&self.tensors).filter(|_| bert::is_one(model)) {
-            return Ok((bert::rules(model, prefix)?, "by BERT tensor names"));
+            let names = BertNames::of(&self.tensors, self.config.as_ref(), prefix)?;
+            return Ok((bert::rules(model, names)?, "by BERT tensor names"));
         }
         if let Some(prefix) = vit::prefix(&self.tensors).filter(|_| vit::is_one(model)) {
             return Ok((vit::rules(model, prefix)?, "by ViT tensor names"));
@@ -190,12 +208,14 @@ fn named_as_today(mut tensors: Vec<(String, Literal)>) -> Vec<(String, Literal)>
 
 fn unknown(bytes: &[u8]) -> Error {
     let e = Error::new(ErrorKind::Data, "unknown weight file format");
+    if let Some(format) = ModelFormat::of(bytes).filter(|f| *f != ModelFormat::Pickle) {
+        let what = format!("cannot import weights from {}", format.name());
+        return Error::new(ErrorKind::Unsupported, what).hint(format.hint());
+    }
     if bytes.starts_with(b"\x80") {
         return e
-            .because("the file starts like a bare pickle: from PyTorch before 1.6, or another program")
-            .hint(
-                "load the file in PyTorch and save it again: torch.save(model.state_dict(), \"weights.pt\")",
-            );
+            .because("it is a pickle without PyTorch's magic number: from another program")
+            .hint("load it in PyTorch and save it again: torch.save(model.state_dict(), \"weights.pt\")");
     }
     let begin: Vec<String> = bytes.iter().take(8).map(|b| format!("{b:02x}")).collect();
     e.because(format!(

@@ -1,7 +1,8 @@
-//! Reads and writes PyTorch `.pt` and `.pth` files: a ZIP archive with a pickle and one file per storage. Nothing is
-//! executed; written files load with `torch.load(…, weights_only=True)`.
+//! Reads and writes PyTorch `.pt` and `.pth` files: a ZIP archive with a pickle and one file per storage, or (read only)
+//! the legacy format. Nothing is executed; written files load with `torch.load(…, weights_only=True)`.
 
 use crate::arrays::{self, UnpackLimit};
+use crate::legacy_torch;
 use crate::pickle::{self, Pickle, PickleObject, PickleValue, TorchTensor};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -24,6 +25,11 @@ const WRAPPERS: [&str; 2] = ["module.", "_orig_mod."];
 /// # Errors
 /// If it is damaged, contains other objects than tensors and plain values, or needs more than eight times its size.
 pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
+    if legacy_torch::is_one(bytes) {
+        let mut budget = UnpackLimit::of(bytes.len());
+        let (pickle, read) = legacy_torch::read(bytes, &mut budget)?;
+        return tensors(&pickle, StorageReader { archive: None, read }, &mut budget);
+    }
     let archive = ZipArchive::open(bytes)?;
     let mut budget = UnpackLimit::of(bytes.len());
     let name = archive.names().find(|n| *n == "data.pkl" || n.ends_with("/data.pkl")).map(str::to_string);
@@ -36,10 +42,17 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     check_byte_order(&archive, &folder)?;
     let text = archive.read(&name, budget.left())?.unwrap_or_default();
     let pickle = pickle::read(&text).at(|| name.clone())?;
-    let mut storages = StorageReader { archive, folder, read: HashMap::new() };
+    tensors(&pickle, StorageReader { archive: Some((archive, folder)), read: HashMap::new() }, &mut budget)
+}
+
+fn tensors(
+    pickle: &Pickle,
+    mut storages: StorageReader<'_>,
+    budget: &mut UnpackLimit,
+) -> Result<Vec<(String, Literal)>> {
     let mut found = Vec::new();
-    for (name, tensor) in named_tensors(&pickle)? {
-        let value = storages.tensor(&tensor, &mut budget).at(|| format!("tensor {name}"))?;
+    for (name, tensor) in named_tensors(pickle)? {
+        let value = storages.tensor(&tensor, budget).at(|| format!("tensor {name}"))?;
         found.push((name, value));
     }
     Ok(found)
@@ -56,8 +69,8 @@ fn check_byte_order(archive: &ZipArchive<'_>, folder: &str) -> Result<()> {
 }
 
 struct StorageReader<'a> {
-    archive: ZipArchive<'a>,
-    folder: String,
+    /// The archive and its top folder; `None` for a legacy file, whose storages are all read.
+    archive: Option<(ZipArchive<'a>, String)>,
     read: HashMap<String, Arc<Vec<u8>>>,
 }
 
@@ -66,8 +79,11 @@ impl StorageReader<'_> {
         if let Some(bytes) = self.read.get(key) {
             return Ok(bytes.clone());
         }
-        let name = format!("{}data/{key}", self.folder);
-        let bytes = self.archive.read(&name, budget.left())?;
+        let Some((archive, folder)) = &self.archive else {
+            return Err(pickle::wrong(format!("the file has no storage {key}")));
+        };
+        let name = format!("{folder}data/{key}");
+        let bytes = archive.read(&name, budget.left())?;
         let bytes = bytes.ok_or_else(|| pickle::wrong(format!("the archive has no {name}")))?;
         budget.take(bytes.len())?;
         let bytes = Arc::new(bytes);
@@ -88,19 +104,25 @@ impl StorageReader<'_> {
         if total == 0 {
             return arrays::literal(dtype, &t.shape, &[]);
         }
+        let (first, elements) = t.storage.view.unwrap_or((0, t.storage.elements));
+        if first.checked_add(elements).is_none_or(|end| end > t.storage.elements) {
+            return Err(pickle::wrong(format!(
+                "a view of {elements} elements from {first} exceeds its storage"
+            )));
+        }
         let last = t
             .shape
             .iter()
             .zip(&t.strides)
             .try_fold(t.offset, |sum, (n, stride)| sum.checked_add((n - 1).checked_mul(*stride)?));
-        if last.is_none_or(|last| last >= t.storage.elements) {
+        if last.is_none_or(|last| last >= elements) {
             return Err(pickle::wrong(format!(
                 "a view of sizes {:?}, strides {:?} from {} exceeds its storage of {}",
-                t.shape, t.strides, t.offset, t.storage.elements
+                t.shape, t.strides, t.offset, elements
             )));
         }
         let mut out = Vec::with_capacity(total);
-        gather(&bytes, size, t.offset, &t.shape, &t.strides, &mut out);
+        gather(&bytes, size, first + t.offset, &t.shape, &t.strides, &mut out);
         arrays::literal(dtype, &t.shape, &out)
     }
 }

@@ -1,6 +1,8 @@
 //! Tests with weight files of PyTorch, transformers, Keras and h5py: imported models compute the same, and exports
 //! round-trip. For the origin of the files see `fixtures/weights`.
 
+mod configs;
+
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
 use systole_data::format::zip::ZipArchive;
@@ -414,4 +416,56 @@ fn layers_are_shared_where_keras_shares_them() {
     let source = open("branches.keras");
     let (layers, _) = source.architecture().unwrap().unwrap();
     assert_eq!(layers.nodes.iter().filter(|n| n.name == "shared").count(), 2);
+}
+
+/// Files of before PyTorch 1.6: pickles and storages one after another (`fixtures/weights/legacy_torch.py`).
+#[test]
+fn legacy_files_of_pytorch_are_read_as_the_later_ones() {
+    let source = open("legacy.pth");
+    let found: Vec<(&str, Vec<usize>, Vec<f32>)> =
+        source.tensors().iter().map(|(n, v)| (n.as_str(), v.shape().to_vec(), v.to_f32s())).collect();
+    let expected: [(&str, &[usize], &[f32]); 5] = [
+        ("fc1.weight", &[3, 2], &[-1.0, -0.875, -0.75, -0.625, -0.5, -0.375]),
+        ("fc1.bias", &[3], &[0.5, -1.5, 2.5]),
+        ("fc2.weight", &[2, 3], &[-1.0, -0.75, -0.5, -0.875, -0.625, -0.375]),
+        ("fc2.bias", &[2], &[10.0, 20.0]),
+        ("steps", &[], &[7.0]),
+    ];
+    assert_eq!(found, expected.map(|(n, shape, v)| (n, shape.to_vec(), v.to_vec())));
+    let mut model = Model::sequential([dense(3), dense(2)]);
+    model.build(&[TensorType::new(DType::F32, [2])]).unwrap();
+    assert_eq!(source.fill(&mut model, false).unwrap().rows.len(), 4);
+    assert_eq!(model.weight("dense_1/bias").unwrap().to_f32s(), [10.0, 20.0]);
+}
+
+#[test]
+fn damage_of_legacy_files_is_an_error_and_never_a_panic() {
+    let bytes = std::fs::read(fixture("legacy.pth")).unwrap();
+    let told = |bytes: &[u8]| {
+        WeightSource::from_bytes("x.pth", bytes.to_vec()).map(|_| ()).map_err(|e| e.to_string())
+    };
+    for n in 0..bytes.len() {
+        assert!(told(&bytes[..n]).is_err(), "{n} bytes");
+        for with in [0, 1, 0x7f, 0xff] {
+            let mut bad = bytes.clone();
+            bad[n] = with;
+            let _ = told(&bad);
+        }
+    }
+    let changed = |from: &[u8], to: &[u8]| {
+        let at = bytes.windows(from.len()).position(|w| w == from).expect("the bytes");
+        [&bytes[..at], to, &bytes[at + from.len()..]].concat()
+    };
+    let e = told(&changed(b"ctorch._utils\n_rebuild_tensor_v2", b"cposix\nsystem")).unwrap_err();
+    assert!(e.contains("`posix.system`"), "{e}");
+    // A storage that is larger than the file, and one whose length differs from the pickle's.
+    let long = 5u64.to_le_bytes();
+    let e = told(&changed(
+        &[&long[..], &0.5f32.to_le_bytes()].concat(),
+        &[&6u64.to_le_bytes()[..], &0.5f32.to_le_bytes()].concat(),
+    ));
+    assert!(e.unwrap_err().contains("has 6 elements, expected 5"));
+    let order = [&b"little_endian"[..], b"q\x02\x88"].concat();
+    let e = told(&changed(&order, &[&b"little_endian"[..], b"q\x02\x89"].concat())).unwrap_err();
+    assert!(e.contains("big-endian"), "{e}");
 }

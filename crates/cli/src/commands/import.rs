@@ -12,7 +12,7 @@ use systole_config::RunConfig;
 use systole_datasets::Tokenizer;
 use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_nn::loss::Loss;
-use systole_nn::metric::Metric;
+use systole_nn::metric::{Metric, root_mean_squared_error};
 use systole_nn::{Architecture, Compile, Model};
 use systole_weights::{ImportReport, ImportRow, WeightSource};
 
@@ -50,8 +50,9 @@ fn run(args: &ImportArgs, screen: &Screen) -> CommandResult {
     let mut model = model(args, &source)?;
     let mut report = source.fill(&mut model, args.partial).at(place)?;
     report.notes.extend(bring_tokenizer(args, &mut model));
+    let guesses = if args.model.is_none() { source.guesses()? } else { Vec::new() };
     model.save(&args.out)?;
-    show(args, &source, &model, &report, screen);
+    show(args, &source, &model, &report, &guesses, screen);
     Ok(0)
 }
 
@@ -128,11 +129,23 @@ fn built(layers: Architecture, inputs: &[TensorType], config: Option<&RunConfig>
     Ok(model)
 }
 
-/// Default loss and metrics for evaluating a classifier, because a weight file contains no loss.
+/// Default loss and metrics for evaluating a classifier or a regression, because a weight file contains no loss.
 fn usual_compile(model: &Model) -> Compile {
     let last = model.architecture().nodes.last();
     let activation = last.and_then(|n| n.layer.layer().config().get("activation").cloned());
-    let from_logits = activation.as_ref().and_then(Value::as_str) != Some("softmax");
+    let activation = activation.as_ref().and_then(Value::as_str);
+    let is_head = last.is_some_and(|n| n.name == "predictions");
+    if let (true, Some("linear" | "sigmoid")) = (is_head, activation) {
+        let (loss, metric) = match activation {
+            Some("sigmoid") => (
+                Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 },
+                Metric::BinaryAccuracy { threshold: 0.5 },
+            ),
+            _ => (Loss::MeanSquaredError, root_mean_squared_error()),
+        };
+        return Compile { loss, metrics: vec![metric], ..Compile::default() };
+    }
+    let from_logits = activation != Some("softmax");
     Compile {
         loss: Loss::SparseCategoricalCrossentropy { from_logits, ignore_class: None },
         metrics: vec![Metric::SparseCategoricalAccuracy],
@@ -161,13 +174,20 @@ pub(crate) fn rows_json(rows: &[ImportRow]) -> Vec<Value> {
     rows.iter().map(row).collect()
 }
 
-fn show(args: &ImportArgs, source: &WeightSource, model: &Model, report: &ImportReport, screen: &Screen) {
+fn show(
+    args: &ImportArgs,
+    source: &WeightSource,
+    model: &Model,
+    report: &ImportReport,
+    guesses: &[String],
+    screen: &Screen,
+) {
     let params: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
     if screen.json {
         let has_config = config_of(model, "").ok().flatten().is_some();
         screen.object(&json!({
             "file": args.file, "kind": source.kind(), "model_file": args.out, "params": params,
-            "rows": rows_json(&report.rows), "left_over": report.left_over, "notes": report.notes,
+            "rows": rows_json(&report.rows), "left_over": report.left_over, "notes": report.notes, "guesses": guesses,
             "output_shape": model.output_type().map(|t| t.shape.to_vec()), "has_config": has_config,
         }));
         return;
@@ -177,6 +197,9 @@ fn show(args: &ImportArgs, source: &WeightSource, model: &Model, report: &Import
         screen.line(format!("skipped: {name}"));
     }
     report.notes.iter().for_each(|note| screen.line(format!("Matched {note}.")));
+    for guess in guesses {
+        screen.line(format!("Guessed, because no file states it: {guess}."));
+    }
     screen.line(format!(
         "{}: {} from {}, {}",
         args.out.display(),

@@ -44,7 +44,7 @@ impl RunCommand for RunArgs {
 }
 
 fn run(args: &RunArgs, screen: &Screen) -> CommandResult {
-    if tflite::is_lite(&args.program) {
+    if tflite::is_lite_file(&args.program) {
         return tflite::run(
             &args.program,
             &args.inputs,

@@ -24,10 +24,10 @@ impl RunCommand for SummaryArgs {
 
 /// Prints layers, output shapes and weight counts.
 fn summary(target: &str, screen: &Screen) -> CommandResult {
-    if tflite::is_lite(target) {
+    if tflite::is_lite_file(target) {
         return tflite::summary(target, screen);
     }
-    if onnx::is_onnx(target) {
+    if onnx::is_onnx_file(target) {
         return onnx::summary(target, screen);
     }
     let model = match CommandTarget::of_model(target)? {

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
+use systole_data::format::ModelFormat;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_mlir::import::ImportedProgram as Program;
 use systole_nn::grouped;
@@ -19,6 +20,11 @@ use systole_runtime::backend;
 /// Whether the name has the extension `.onnx`.
 pub(crate) fn is_onnx(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
+}
+
+/// Whether the name is that of an ONNX file, by its extension or its first bytes.
+pub(crate) fn is_onnx_file(name: &str) -> bool {
+    is_onnx(name) || program::model_format(name) == Some(ModelFormat::Onnx)
 }
 
 /// Reads an ONNX file and its external data.

@@ -33,19 +33,19 @@ impl OperatorGraph {
     }
 }
 
-/// Whether the name has the extension of a .tflite or ONNX file.
+/// Whether the name is that of a .tflite or ONNX file.
 pub(crate) fn is_of_operators(name: &str) -> bool {
-    tflite::is_lite(name) || onnx::is_onnx(name)
+    tflite::is_lite_file(name) || onnx::is_onnx_file(name)
 }
 
 /// Loads a predictor from a model file, a .tflite file or an ONNX file.
 pub(crate) fn answerer(name: &str) -> Result<Predictor> {
-    if onnx::is_onnx(name) {
+    if onnx::is_onnx_file(name) {
         let (asked, notes) = OnnxPredictor::open(name)?;
         let model = in_place_of_layers(asked.takes(), &notes)?;
         return Ok(Predictor { model, operators: Some(OperatorGraph::Onnx(Box::new(asked))) });
     }
-    if !tflite::is_lite(name) {
+    if !tflite::is_lite_file(name) {
         return Ok(Predictor { model: Layers::load_to_predict(name)?, operators: None });
     }
     let graph = tflite::open(name)?;

@@ -7,6 +7,7 @@ use crate::render::screen::{note, number_of};
 use clap::Args;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use systole_data::format::ModelFormat;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_mlir::import::ImportedProgram;
 use systole_onnx::DimSizes;
@@ -151,6 +152,17 @@ pub(crate) fn is_program(name: &str) -> bool {
             is_file && file.take(START).read_to_end(&mut start).is_ok() && program_file::is_program(&start)
         }),
     }
+}
+
+/// Recognizes a model file of another program by its first bytes; `None` if there is no such file.
+pub(crate) fn model_format(name: &str) -> Option<ModelFormat> {
+    let path = Path::new(name);
+    if !std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
+        return None;
+    }
+    let mut start = Vec::new();
+    std::fs::File::open(path).ok()?.take(16).read_to_end(&mut start).ok()?;
+    ModelFormat::of(&start)
 }
 
 /// Reads the bytes of a program file.

@@ -1,12 +1,13 @@
 //! Runs and summarizes .tflite files for `systole run`, `summary`, `predict` and `evaluate`.
 
 use crate::args::exit_status::{CommandError, CommandResult};
-use crate::models::program::InputArgs;
+use crate::models::program::{self, InputArgs};
 use crate::render::screen::{Screen, number_of, table};
 use crate::render::timing_stats::spread;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use systole_data::format::ModelFormat;
 use systole_int8::{Int8Program, Settings};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::grouped;
@@ -20,6 +21,11 @@ const PROFILED: usize = 10;
 /// Whether the name has the extension `.tflite`.
 pub(crate) fn is_lite(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("tflite"))
+}
+
+/// Whether the name is that of a .tflite file, by its extension or its first bytes.
+pub(crate) fn is_lite_file(name: &str) -> bool {
+    is_lite(name) || program::model_format(name) == Some(ModelFormat::Tflite)
 }
 
 /// Reads a .tflite file.

@@ -10,6 +10,7 @@ mod cloud;
 mod commands;
 mod compare;
 mod data;
+mod formats;
 mod fuzz;
 mod hints;
 mod plan;

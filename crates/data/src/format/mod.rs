@@ -7,6 +7,7 @@ pub mod csv;
 pub mod example;
 pub mod idx;
 mod image;
+mod model_format;
 pub mod npy;
 pub(crate) mod protobuf_wire;
 pub mod tar;
@@ -16,6 +17,8 @@ pub mod tfrecord;
 pub mod zip;
 
 pub use image::{any_format, jpeg, png};
+pub use model_format::ModelFormat;
+
 #[doc(hidden)]
 #[deprecated = "renamed to `text_encoding`"]
 pub mod encoding {

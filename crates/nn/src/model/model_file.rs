@@ -14,6 +14,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
+use systole_data::format::ModelFormat;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
 
 /// Format version of model files that this build writes and accepts.
@@ -246,6 +247,11 @@ fn read_header(source: &mut dyn Read, length: u64) -> Result<Vec<u8>> {
     read_exactly(source, &mut bytes)?;
     let header = u64::from_le_bytes(bytes);
     if header > MAX_HEADER || header > length - 8 {
+        let mut start = bytes.to_vec();
+        source.take(8).read_to_end(&mut start).map_err(unreadable)?;
+        if let Some(e) = other_format(&start) {
+            return Err(e);
+        }
         return Err(damaged("invalid header length").at("bytes 0..8").because(format!(
             "the header has {header} bytes, but the file has only {} after the length, and at most {MAX_HEADER} are allowed",
             length - 8
@@ -253,22 +259,42 @@ fn read_header(source: &mut dyn Read, length: u64) -> Result<Vec<u8>> {
     }
     let mut text = vec![0u8; header as usize];
     read_exactly(source, &mut text)?;
-    Ok(text)
+    // The first bytes of another format may be a valid length.
+    let start: Vec<u8> = bytes.iter().chain(text.iter().take(8)).copied().collect();
+    match other_format(&start) {
+        Some(e) => Err(e),
+        None => Ok(text),
+    }
+}
+
+/// Returns the error for a model file of another program.
+fn other_format(start: &[u8]) -> Option<Error> {
+    let format = ModelFormat::of(start)?;
+    let what = format!("this is {}, not a Systole model file", format.name());
+    Some(Error::new(ErrorKind::Data, what).hint(format.hint()))
 }
 
 fn read_exactly(source: &mut dyn Read, bytes: &mut [u8]) -> Result<()> {
-    source.read_exact(bytes).map_err(|e| {
-        Error::new(ErrorKind::Io, "cannot read the model file to its end").because(e.to_string())
-    })
+    source.read_exact(bytes).map_err(unreadable)
+}
+
+fn unreadable(e: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "cannot read the model file to its end").because(e.to_string())
 }
 
 fn check_header_sum(header: &[u8]) -> Result<()> {
     let digits = PREFIX.len()..PREFIX.len() + DIGITS;
     let Some(stored) = header.get(digits.clone()).filter(|_| header.starts_with(PREFIX.as_bytes())) else {
-        return Err(damaged("this is not a Systole model file").at("byte 8").because(format!(
-            "the file's header does not start with {PREFIX}; safetensors files of other programs have no \
-            checksums"
-        )));
+        let why = format!("its header does not start with {PREFIX}");
+        if header.starts_with(b"{") {
+            let what =
+                "this is a safetensors file of another program, or a damaged one, not a Systole model file";
+            return Err(Error::new(ErrorKind::Data, what)
+                .at("byte 8")
+                .because(why)
+                .hint("convert it first: systole import FILE --out model.safetensors"));
+        }
+        return Err(damaged("this is not a Systole model file").at("byte 8").because(why));
     };
     let mut blank = header.to_vec();
     blank[digits].fill(b'0');

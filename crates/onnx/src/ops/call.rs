@@ -2,6 +2,8 @@
 
 use super::values::{RuleOutput, ValueTable, place_in_last, to_last};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_ir::{GraphBuilder, Tensor};
 
@@ -20,7 +22,24 @@ pub(crate) struct NodeCall<'a, 'm> {
     pub g: GraphBuilder,
     pub values: &'a mut ValueTable<'m>,
     pub opset: i64,
+    /// Names of the attributes that the rule read.
+    read: RefCell<BTreeSet<String>>,
 }
+
+/// Attributes that change no result that is computed here: they apply to training, to unsupported outputs, element types
+/// or modes, or leave a choice.
+const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
+    ("BatchNormalization", &["momentum"]),
+    ("Cast", &["saturate", "round_mode"]),
+    ("CastLike", &["saturate", "round_mode"]),
+    ("Dropout", &["ratio", "seed"]),
+    ("GRU", &["activation_alpha", "activation_beta"]),
+    ("LSTM", &["activation_alpha", "activation_beta"]),
+    ("MaxPool", &["storage_order"]),
+    ("QuantizeLinear", &["saturate"]),
+    ("Resize", &["cubic_coeff_a", "exclude_outside", "extrapolation_value"]),
+    ("TopK", &["sorted"]),
+];
 
 /// Result of an import rule: one value per output.
 pub(crate) type RuleResult = Result<Vec<RuleOutput>>;
@@ -40,7 +59,40 @@ pub(super) fn unsupported(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what.into())
 }
 
-impl NodeCall<'_, '_> {
+impl<'a, 'm> NodeCall<'a, 'm> {
+    pub fn new(node: &'a OnnxNode, values: &'a mut ValueTable<'m>, opset: i64) -> NodeCall<'a, 'm> {
+        NodeCall { node, g: values.g.clone(), values, opset, read: RefCell::default() }
+    }
+
+    /// Returns an attribute, and marks it as read.
+    pub fn attribute(&self, name: &str) -> Option<&'a OnnxAttribute> {
+        self.read.borrow_mut().insert(name.into());
+        self.node.attributes.get(name)
+    }
+
+    /// Rejects a node with an attribute that its rule did not read.
+    pub fn all_attributes_read(&self) -> Result<()> {
+        let idle =
+            WITHOUT_EFFECT.iter().find(|(op, _)| *op == self.node.op).map_or(&[][..], |(_, names)| names);
+        let read = self.read.borrow();
+        let left = self.node.attributes.keys().find(|n| !read.contains(*n) && !idle.contains(&n.as_str()));
+        match left {
+            Some(name) => Err(unsupported(format!("unknown attribute `{name}` of {}", self.node.op))
+                .because(format!("it has no meaning here for {} in opset {}", self.node.op, self.opset))
+                .hint("export the model without it, or run it with onnxruntime")),
+            None => Ok(()),
+        }
+    }
+
+    /// Rejects a precision of intermediate results other than f32, which is computed here.
+    pub fn stash_type(&self) -> Result<()> {
+        match self.int("stash_type", 1)? {
+            1 => Ok(()),
+            code => Err(unsupported(format!("unsupported stash_type {code}"))
+                .hint("export it with stash_type 1 (float32)")),
+        }
+    }
+
     /// Whether an operand of the ONNX node is present.
     pub fn has(&self, i: usize) -> bool {
         self.node.inputs.get(i).is_some_and(|n| !n.is_empty())
@@ -136,7 +188,7 @@ impl NodeCall<'_, '_> {
         kind: &str,
         read: impl Fn(&OnnxAttribute) -> Option<T>,
     ) -> Result<Option<T>> {
-        let Some(given) = self.node.attributes.get(name) else { return Ok(None) };
+        let Some(given) = self.attribute(name) else { return Ok(None) };
         let wrong = || broken(format!("attribute `{name}` is {}, expected {kind}", given.kind()));
         read(given).map(Some).ok_or_else(wrong)
     }

@@ -1,6 +1,7 @@
 //! Imports ONNX operators without tensor operands, or with shapes: Constant, ConstantOfShape, Range, Shape, EyeLike.
 
 use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
+use super::conv_pool::sums_in;
 use super::op_row::operators;
 use crate::model::{OnnxAttribute, broken, dtype_of};
 use systole_base::{DType, Literal, Result, TensorType};
@@ -18,13 +19,18 @@ operators! {
 fn constant(c: &mut NodeCall) -> RuleResult {
     let floats = |v: &[f32], dims: &[usize]| Literal::from_slice(dims, v);
     let ints = |v: &[i64], dims: &[usize]| Literal::from_slice(dims, v);
-    let value = match c.node.attributes.iter().next().map(|(name, a)| (name.as_str(), a)) {
+    let first = c.node.attributes.keys().next().cloned().unwrap_or_default();
+    let value = match c.attribute(&first).map(|a| (first.as_str(), a)) {
         Some(("value", OnnxAttribute::Tensor(v))) => v.clone(),
         Some(("value_float", OnnxAttribute::Float(v))) => floats(&[*v], &[])?,
         Some(("value_int", OnnxAttribute::Int(v))) => ints(&[*v], &[])?,
         Some(("value_floats", OnnxAttribute::Floats(v))) => floats(v, &[v.len()])?,
         Some(("value_ints", OnnxAttribute::Ints(v))) => ints(v, &[v.len()])?,
-        _ => return Err(unsupported("a constant must be an array of numbers")),
+        _ => {
+            return Err(unsupported(format!(
+                "a constant must be an array of numbers, got attribute `{first}`"
+            )));
+        }
     };
     plain(c.g.constant(value))
 }
@@ -48,7 +54,7 @@ fn size(c: &mut NodeCall) -> RuleResult {
 fn filled(c: &mut NodeCall) -> RuleResult {
     let size = |v: i64| usize::try_from(v).map_err(|_| broken(format!("invalid dimension size {v}")));
     let dims = c.numbers(0)?.into_iter().map(size).collect::<Result<Vec<_>>>()?;
-    let value = match c.node.attributes.get("value") {
+    let value = match c.attribute("value") {
         Some(OnnxAttribute::Tensor(v)) if v.ty().elements() == 1 => v.reshape([])?,
         None => Literal::scalar(DType::F32, 0.0),
         _ => return Err(broken("value must be a single number")),
@@ -72,8 +78,9 @@ fn range(c: &mut NodeCall) -> RuleResult {
     if !count.is_finite() || count > super::call::MOST_ELEMENTS as f64 {
         return Err(broken(format!("invalid range from {start} to {end} by {step}")));
     }
-    let steps = c.g.iota(TensorType::new(dtype, [count as usize]), 0);
-    plain(steps * step + start)
+    c.stash_type()?;
+    let steps = c.g.iota(TensorType::new(sums_in(dtype), [count as usize]), 0);
+    plain((steps * step + start).convert(dtype))
 }
 
 /// Imports EyeLike: the identity matrix with the shape of a value.

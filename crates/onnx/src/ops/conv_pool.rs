@@ -70,6 +70,7 @@ impl OnnxWindow {
     fn written_padding(&self, c: &NodeCall, input: &[usize]) -> Result<Vec<[i64; 2]>> {
         let n = self.kernel.len();
         let auto = c.word("auto_pad", "NOTSET")?;
+        let pads = c.ints("pads")?;
         match auto.as_str() {
             "VALID" => Ok(vec![[0, 0]; n]),
             "SAME_UPPER" | "SAME_LOWER" => Ok((0..n)
@@ -81,13 +82,13 @@ impl OnnxWindow {
                 })
                 .collect()),
             "NOTSET" | "" => {
-                let pads = c.ints("pads")?.unwrap_or(vec![0; 2 * n]);
+                let pads = pads.unwrap_or(vec![0; 2 * n]);
                 if pads.len() != 2 * n {
                     return Err(broken(format!("pads must have {n} dimensions, got {pads:?}")));
                 }
                 (0..n).map(|i| Ok([moved(pads[i])?, moved(pads[i + n])?])).collect()
             }
-            other => Err(broken(format!("unsupported auto_pad {other}"))),
+            other => Err(unsupported(format!("unsupported auto_pad {other}"))),
         }
     }
 
@@ -136,7 +137,7 @@ fn conv(c: &mut NodeCall) -> RuleResult {
     if w.rank() != n + 2 {
         return Err(broken(format!("cannot convolve {} with {}", x.ty(), w.ty())));
     }
-    let moves = OnnxWindow::of(c, &input, w.shape()[2..].to_vec())?;
+    let moves = OnnxWindow::of(c, &input, kernel(c, &w)?)?;
     let spec = Convolution {
         strides: moves.strides.into(),
         padding: moves.padding,
@@ -154,6 +155,17 @@ fn conv(c: &mut NodeCall) -> RuleResult {
     biased(c, y)
 }
 
+/// Returns the window sizes of a convolution's weights `[F, C, …]`, which the node may repeat.
+fn kernel(c: &NodeCall, w: &Tensor) -> Result<Vec<usize>> {
+    let own = w.shape()[2..].to_vec();
+    match c.sizes("kernel_shape")? {
+        Some(stated) if stated != own => {
+            Err(broken(format!("attribute kernel_shape is {stated:?}, but the weights are {}", w.ty())))
+        }
+        _ => Ok(own),
+    }
+}
+
 fn biased(c: &mut NodeCall, y: Tensor) -> RuleResult {
     match c.optional(2)? {
         Some(bias) => made(y + bias, true),
@@ -169,7 +181,7 @@ fn conv_transpose(c: &mut NodeCall) -> RuleResult {
     if w.rank() != n + 2 || !w.shape()[0].is_multiple_of(groups) {
         return Err(broken(format!("cannot apply a transposed convolution to {} with {}", x.ty(), w.ty())));
     }
-    let moves = OnnxWindow::of(c, &input, w.shape()[2..].to_vec())?;
+    let moves = OnnxWindow::of(c, &input, kernel(c, &w)?)?;
     let of_window = |name: &str| match c.sizes(name)? {
         // Older files list batch and channels too.
         Some(list) if list.len() >= n => Ok(Some(list[list.len() - n..].to_vec())),
@@ -178,24 +190,11 @@ fn conv_transpose(c: &mut NodeCall) -> RuleResult {
     };
     let more = of_window("output_padding")?.unwrap_or(vec![0; n]);
     let wanted = of_window("output_shape")?;
-    let same = c.word("auto_pad", "NOTSET")?;
     let mut padding = Vec::new();
     for (i, &own) in input.iter().enumerate() {
-        let more = more[i] as i64;
-        let whole = (own as i64 - 1) * moves.strides[i] as i64 + moves.reach(i) + more;
-        let size = match &wanted {
-            Some(sizes) => Some(sizes[i] as i64),
-            None => same.starts_with("SAME").then(|| (own * moves.strides[i]) as i64),
-        };
-        let [low, high] = match size {
-            Some(size) => {
-                let all = (whole - size).max(0);
-                if same == "SAME_LOWER" { [all - all / 2, all / 2] } else { [all / 2, all - all / 2] }
-            }
-            None => moves.written[i],
-        };
+        let [low, high] = cropped(c, &moves, [own, more[i]], i, wanted.as_ref().map(|s| s[i]))?;
         let reach = moves.reach(i) - 1;
-        padding.push([reach - low, reach - high + more]);
+        padding.push([reach - low, reach - high + more[i] as i64]);
     }
     let spec = Convolution {
         strides: vec![1; n].into(),
@@ -210,6 +209,37 @@ fn conv_transpose(c: &mut NodeCall) -> RuleResult {
     };
     let y = x.convolution(&turned(&w, groups), spec);
     biased(c, y)
+}
+
+/// Returns the elements that a transposed convolution removes before and after a dimension; a negative number adds zeros.
+fn cropped(
+    c: &NodeCall,
+    moves: &OnnxWindow,
+    [own, more]: [usize; 2],
+    i: usize,
+    wanted: Option<usize>,
+) -> Result<[i64; 2]> {
+    let same = c.word("auto_pad", "NOTSET")?;
+    let stride = moves.strides[i] as i64;
+    let whole = (own as i64 - 1) * stride + moves.reach(i) + more as i64;
+    let size = match wanted {
+        Some(size) => size as i64,
+        None if same.starts_with("SAME") => own as i64 * stride,
+        None => return Ok(moves.written[i]),
+    };
+    let all = whole - size;
+    if all < 0 {
+        // Runtimes disagree about SAME, and reject more than the positions that the last stride leaves open.
+        return match wanted.is_some() && -all < stride {
+            true => Ok([0, all]),
+            false => Err(unsupported(format!(
+                "an output size of {size} is not supported: {own} positions with stride {stride} reach {whole}"
+            ))
+            .hint("export the model with explicit pads and output_padding")),
+        };
+    }
+    // An odd total removes more before, except for SAME_UPPER.
+    Ok(if same == "SAME_UPPER" { [all / 2, all - all / 2] } else { [all - all / 2, all / 2] })
 }
 
 /// Permutes and reverses `[C, F/g, …] → […, C/g, F]`.
@@ -234,6 +264,8 @@ fn average_pool(c: &mut NodeCall) -> RuleResult {
     let input = spatial(&x)?;
     let moves = OnnxWindow::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
     let counts_padding = c.is("count_include_pad", false)?;
+    let dtype = x.dtype();
+    let x = x.convert(sums_in(dtype));
     let mut y = Monoid::Add.over_windows(&x, moves.window());
     if y.is_poisoned() || y.rank() != x.rank() {
         return made(y, true);
@@ -253,7 +285,8 @@ fn average_pool(c: &mut NodeCall) -> RuleResult {
         let counts = y.builder().constant(counts).broadcast_in_dim(y.shape(), &[i + 1]);
         y = y / counts;
     }
-    made(if whole == 1.0 { y } else { y / whole }, true)
+    let y = if whole == 1.0 { y } else { y / whole };
+    made(y.convert(dtype), true)
 }
 
 /// Returns the number of window elements that count along a dimension.
@@ -274,7 +307,10 @@ fn global_pool(c: &mut NodeCall, is_max: bool) -> RuleResult {
     let x = c.last(0)?;
     let inner = spatial(&x)?.len();
     let dims: Vec<usize> = (1..=inner).collect();
-    let y = if is_max { x.reduce_max(&dims) } else { x.mean(&dims) };
+    let y = match is_max {
+        true => x.reduce_max(&dims),
+        false => x.convert(sums_in(x.dtype())).mean(&dims).convert(x.dtype()),
+    };
     let mut shape = x.shape().to_vec();
     shape[1..=inner].fill(1);
     made(y.reshape(shape), true)
@@ -303,7 +339,12 @@ fn space_to_depth(c: &mut NodeCall) -> RuleResult {
     let &[n, channels, h, w] = x.shape().dims() else {
         return Err(broken(format!("block size {b} does not match {}", x.ty())));
     };
-    let split = x.reshape([n, channels, h / b, b, w / b, b]).transpose(&[0, 3, 5, 1, 2, 4]);
+    let split = x.reshape([n, channels, h / b, b, w / b, b]);
+    let split = match c.word("mode", "DCR")?.as_str() {
+        "DCR" => split.transpose(&[0, 3, 5, 1, 2, 4]),
+        "CRD" => split.transpose(&[0, 1, 3, 5, 2, 4]),
+        other => return Err(unsupported(format!("unsupported mode {other}"))),
+    };
     let all = channels.saturating_mul(b).saturating_mul(b);
     made(split.reshape(checked(vec![n, all, h / b, w / b])?), false)
 }

@@ -120,6 +120,13 @@ fn concat(c: &mut NodeCall) -> RuleResult {
 
 fn split(c: &mut NodeCall) -> RuleResult {
     let listed = c.list("split", 1)?;
+    let count = c.int("num_outputs", c.node.outputs.len() as i64)?;
+    if usize::try_from(count) != Ok(c.node.outputs.len()) {
+        return Err(broken(format!(
+            "num_outputs is {count}, but the node has {} outputs",
+            c.node.outputs.len()
+        )));
+    }
     let (x, is_last) = c.oriented(0)?;
     let dim = in_order(axis(c.int("axis", 0)?, x.rank())?, x.rank(), is_last);
     let (size, parts) = (x.shape()[dim], c.node.outputs.len().max(1));
@@ -203,11 +210,12 @@ fn pad(c: &mut NodeCall) -> RuleResult {
         let d = in_order(d, rank, is_last);
         (low[d], high[d]) = (moved(pads[i])?, moved(pads[i + dims.len()])?);
     }
+    let value = c.float("value", 0.0)?;
     let y = match c.word("mode", "constant")?.as_str() {
         "constant" => {
             let value = match c.optional(2)? {
                 Some(value) => value.reshape([]),
-                None => c.scalar(x.dtype(), c.float("value", 0.0)?),
+                None => c.scalar(x.dtype(), value),
             };
             x.pad(&value, &low, &high, &vec![0; rank])
         }

@@ -1,6 +1,7 @@
 //! Imports and exports element-wise ONNX operators.
 
 use super::call::{NodeCall, RuleResult, made, unsupported};
+use super::conv_pool::sums_in;
 use super::graph_builder::{OnnxBuilder, operand_of};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use super::values::RuleOutput;
@@ -64,7 +65,7 @@ operators! {
     "Softsign" 1..22: |c| unary(c, |x| x / (x.abs() + 1.0));
     "Sqrt" 1..13: |c| unary(c, Tensor::sqrt) => Sqrt write_unary;
     "Sub" 1..14: |c| binary(c, |a, b| a - b) => Sub write_binary, if are_alike;
-    "Sum" 1..13: |c| several(c, |a, b| a + b);
+    "Sum" 1..13: sum;
     "Tan" 7..22: |c| unary(c, Tensor::tan);
     "Tanh" 1..13: |c| unary(c, Tensor::tanh) => Tanh write_unary;
     "ThresholdedRelu" 10..22: thresholded_relu;
@@ -101,8 +102,15 @@ fn folded(c: &mut NodeCall, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<(T
 
 fn mean(c: &mut NodeCall) -> RuleResult {
     let n = c.node.inputs.len() as f64;
-    let (sum, is_last) = folded(c, |a, b| a + b)?;
-    made(sum / n, is_last)
+    let (dtype, wide) = (c.oriented(0)?.0.dtype(), |t: &Tensor| t.convert(sums_in(t.dtype())));
+    let (sum, is_last) = folded(c, |a, b| wide(a) + wide(b))?;
+    made((sum / n).convert(dtype), is_last)
+}
+
+fn sum(c: &mut NodeCall) -> RuleResult {
+    let (dtype, wide) = (c.oriented(0)?.0.dtype(), |t: &Tensor| t.convert(sums_in(t.dtype())));
+    let (sum, is_last) = folded(c, |a, b| wide(a) + wide(b))?;
+    made(sum.convert(dtype), is_last)
 }
 
 /// Imports Identity.
@@ -165,6 +173,7 @@ fn clip(c: &mut NodeCall) -> RuleResult {
 fn power(c: &mut NodeCall) -> RuleResult {
     if let Some(two) = c.perhaps_known(1)?
         && two.ty().elements() == 1
+        && two.shape().rank() == 0
     {
         match two.get(0).as_f64() {
             2.0 => return unary(c, |x| x * x),
@@ -177,7 +186,7 @@ fn power(c: &mut NodeCall) -> RuleResult {
 }
 
 fn modulo(c: &mut NodeCall) -> RuleResult {
-    let is_c = c.int("fmod", 0)? == 1;
+    let is_c = c.is("fmod", false)?;
     binary(c, |x, y| {
         let r = x.remainder(y);
         if is_c || x.dtype().is_unsigned_int() {
@@ -217,8 +226,11 @@ fn selu(c: &mut NodeCall) -> RuleResult {
 }
 
 fn gelu(c: &mut NodeCall) -> RuleResult {
-    let by_tanh = c.word("approximate", "none")? == "tanh";
-    unary(c, |x| if by_tanh { x.gelu_tanh() } else { x.gelu() })
+    match c.word("approximate", "none")?.as_str() {
+        "none" => unary(c, Tensor::gelu),
+        "tanh" => unary(c, Tensor::gelu_tanh),
+        other => Err(unsupported(format!("unsupported attribute approximate = {other}"))),
+    }
 }
 
 fn hard_sigmoid(c: &mut NodeCall) -> RuleResult {
@@ -240,7 +252,17 @@ fn thresholded_relu(c: &mut NodeCall) -> RuleResult {
 }
 
 fn is_infinite(c: &mut NodeCall) -> RuleResult {
-    unary(c, |x| x.is_finite().not().and(&x.equal(x)))
+    let (negative, positive) = (c.is("detect_negative", true)?, c.is("detect_positive", true)?);
+    unary(c, |x| {
+        let is_infinite = x.is_finite().not().and(&x.equal(x));
+        let zero = x.zeros_like();
+        match (negative, positive) {
+            (true, true) => is_infinite,
+            (true, false) => is_infinite.and(&x.less(&zero)),
+            (false, true) => is_infinite.and(&x.greater(&zero)),
+            (false, false) => is_infinite.and(&x.less(x)),
+        }
+    })
 }
 
 /// Returns several outputs in the file's layout.

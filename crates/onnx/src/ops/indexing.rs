@@ -75,8 +75,9 @@ fn gather_elements(c: &mut NodeCall) -> RuleResult {
 
 /// Imports GatherND: slices indexed by their leading dimensions.
 fn gather_nd(c: &mut NodeCall) -> RuleResult {
-    if c.is("batch_dims", false)? {
-        return Err(unsupported("batch_dims is not supported"));
+    match c.int("batch_dims", 0)? {
+        0 => {}
+        n => return Err(unsupported(format!("attribute batch_dims = {n} is not supported"))),
     }
     let (x, at) = (c.plain(0)?, c.plain(1)?);
     let n = at.shape().last().copied().unwrap_or(0);

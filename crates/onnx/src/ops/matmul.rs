@@ -104,7 +104,7 @@ fn einsum(c: &mut NodeCall) -> RuleResult {
             .collect();
         let left: Vec<char> =
             letters.iter().enumerate().filter(|(d, _)| !gone.contains(d)).map(|(_, l)| *l).collect();
-        x.push((if gone.is_empty() { t } else { t.sum(&gone) }, left));
+        x.push((if gone.is_empty() { t } else { t.sum_in_f32(&gone) }, left));
     }
     let (y, letters) = match &x[..] {
         [(t, letters)] => (t.clone(), letters.clone()),

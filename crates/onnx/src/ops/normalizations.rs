@@ -5,7 +5,7 @@ use super::conv_pool::sums_in;
 use super::graph_builder::{ChannelOrder, OnnxBuilder};
 use super::op_row::{TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
-use systole_base::{Literal, Result};
+use systole_base::{DType, Literal, Result};
 use systole_ir::Tensor;
 
 operators! {
@@ -25,34 +25,38 @@ fn batch(c: &mut NodeCall) -> RuleResult {
             .hint("export the model in evaluation mode"));
     }
     c.one_output()?;
+    if !c.is("spatial", true)? {
+        return Err(unsupported("attribute spatial = 0 is not supported: one mean per element"));
+    }
     let epsilon = c.float("epsilon", 1e-5)?;
     let (x, _) = c.oriented(0)?;
-    let rank = x.rank();
+    let (rank, dtype) = (x.rank(), x.dtype());
     let channels = x.shape().get(if c.is_last(0)? { rank - 1 } else { 1 }).copied().unwrap_or(0);
-    let (factor, offset) = affine(c, channels, epsilon)?;
+    let wide = sums_in(dtype);
+    let (factor, offset) = affine(c, channels, epsilon, wide)?;
+    let x = x.convert(wide);
     if c.is_last(0)? {
-        return made(x * factor + offset, true);
+        return made((x * factor + offset).convert(dtype), true);
     }
     let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[1]);
-    made(&x * wide(&factor) + wide(&offset), false)
+    made((&x * wide(&factor) + wide(&offset)).convert(dtype), false)
 }
 
-fn affine(c: &mut NodeCall, channels: usize, epsilon: f64) -> Result<(Tensor, Tensor)> {
+fn affine(c: &mut NodeCall, channels: usize, epsilon: f64, dtype: DType) -> Result<(Tensor, Tensor)> {
     let mut all = Vec::new();
     for i in 1..5 {
         let t = c.plain(i)?;
         if t.shape().dims() != [channels] {
             return Err(broken(format!("operand {i} is {}, expected {channels} channels", t.ty())));
         }
-        all.push((t, c.perhaps_known(i)?));
+        all.push((t.convert(dtype), c.perhaps_known(i)?));
     }
-    if let [(scale, Some(s)), (_, Some(b)), (_, Some(m)), (_, Some(v))] = &all[..] {
+    if let [(_, Some(s)), (_, Some(b)), (_, Some(m)), (_, Some(v))] = &all[..] {
         c.spend(2 * channels)?;
         let [s, b, m, v] = [s, b, m, v].map(Literal::to_f64s);
         let factor: Vec<f64> = s.iter().zip(&v).map(|(s, v)| s / (v + epsilon).sqrt()).collect();
         let offset: Vec<f64> = b.iter().zip(m.iter().zip(&factor)).map(|(b, (m, f))| b - m * f).collect();
-        let constant =
-            |v: &[f64]| Ok(c.g.constant(Literal::from_slice([v.len()], v)?.convert(scale.dtype())));
+        let constant = |v: &[f64]| Ok(c.g.constant(Literal::from_slice([v.len()], v)?.convert(dtype)));
         return Ok((constant(&factor)?, constant(&offset)?));
     }
     let [scale, bias, mean, variance] = [0, 1, 2, 3].map(|i| &all[i].0);
@@ -65,6 +69,7 @@ fn affine(c: &mut NodeCall, channels: usize, epsilon: f64) -> Result<(Tensor, Te
 fn layer(c: &mut NodeCall, subtracts_mean: bool) -> RuleResult {
     c.one_output()?;
     let x = c.plain(0)?;
+    c.stash_type()?;
     let first = axis(c.int("axis", -1)?, x.rank())?;
     let dims: Vec<usize> = (first..x.rank()).collect();
     let y = standardized(&x, &dims, c.float("epsilon", 1e-5)?, subtracts_mean);
@@ -100,6 +105,7 @@ fn instance(c: &mut NodeCall) -> RuleResult {
 
 /// Imports GroupNormalization: groups of channels of each sample.
 fn group(c: &mut NodeCall) -> RuleResult {
+    c.stash_type()?;
     let x = c.plain(0)?;
     let groups = c.count("num_groups", 0)?;
     let channels = x.shape().get(1).copied().unwrap_or(0);

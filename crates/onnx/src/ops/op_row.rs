@@ -1,6 +1,6 @@
 //! Table row of an ONNX operator: name, opset versions, import and export functions.
 
-use super::call::{NodeCall, RuleResult};
+use super::call::{NodeCall, RuleResult, unsupported};
 use super::graph_builder::OnnxBuilder;
 use systole_base::Result;
 use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator, TfliteTensor};
@@ -15,6 +15,22 @@ pub(crate) struct OnnxOpRow {
     pub import: fn(&mut NodeCall) -> RuleResult,
     /// TFLite operators that are exported to it.
     pub exports: &'static [ExportRule],
+}
+
+impl OnnxOpRow {
+    /// Rejects an opset that does not define the operator.
+    pub fn defined_in(&self, opset: i64) -> Result<()> {
+        let wrong = |why: String| {
+            Err(unsupported(format!("opset {opset} does not define operator {}", self.name))
+                .because(why)
+                .hint("export the model again, or correct its opset"))
+        };
+        match self.name {
+            _ if opset < self.opsets.0 => wrong(format!("opset {} introduces it", self.opsets.0)),
+            "Upsample" if opset > self.opsets.1 => wrong("opset 10 replaces it by Resize".into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Export rule of a TFLite operator.

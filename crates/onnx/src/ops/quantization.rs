@@ -16,16 +16,17 @@ operators! {
 /// Returns scale and zero point, broadcast to an operand, and the integer type.
 fn scheme(c: &mut NodeCall, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
     if c.is("block_size", false)? {
-        return Err(unsupported("blocked quantization is not supported")
+        return Err(unsupported("blocked quantization (attribute block_size) is not supported")
             .hint("use one scale per tensor or per channel"));
     }
+    let along = c.int("axis", 1)?;
     let scale = c.plain(1)?;
     let zero = c.optional(2)?;
     let spread = |t: Tensor| -> Result<Tensor> {
         match t.shape().dims() {
             [] | [1] => Ok(t.reshape([]).broadcast_to(x.shape())),
             [_] => {
-                let dim = axis(c.int("axis", 1)?, x.rank())?;
+                let dim = axis(along, x.rank())?;
                 Ok(t.broadcast_in_dim(x.shape(), &[in_order(dim, x.rank(), is_last)]))
             }
             _ => Err(broken(format!("scales or zero points {} do not match {}", t.ty(), x.ty()))),
@@ -37,12 +38,20 @@ fn scheme(c: &mut NodeCall, x: &Tensor, is_last: bool) -> Result<(Tensor, Option
 fn quantize(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let (scale, zero) = scheme(c, &x, is_last)?;
-    let dtype = match (&zero, c.int("output_dtype", 0)?) {
-        (Some(zero), _) => zero.dtype(),
-        (None, 0) => DType::U8,
-        (None, code) => {
-            dtype_of(code).ok_or_else(|| unsupported(format!("unsupported ONNX element type {code}")))?
+    if let Some(to) = element_type(c, "precision")?.filter(|to| *to != scale.dtype()) {
+        return Err(unsupported(format!(
+            "attribute precision = {to} is not supported with scales of {}",
+            scale.dtype()
+        ))
+        .hint("export it without precision"));
+    }
+    let dtype = match (&zero, element_type(c, "output_dtype")?) {
+        (Some(zero), None) => zero.dtype(),
+        (Some(zero), Some(to)) if to == zero.dtype() => to,
+        (Some(zero), Some(to)) => {
+            return Err(broken(format!("output_dtype is {to}, but the zero point is {}", zero.ty())));
         }
+        (None, to) => to.unwrap_or(DType::U8),
     };
     if !matches!(dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16) {
         return Err(unsupported(format!("unsupported integer type {dtype}")));
@@ -56,6 +65,16 @@ fn quantize(c: &mut NodeCall) -> RuleResult {
     made(q.clamp(&c.scalar(scale.dtype(), low), &c.scalar(scale.dtype(), high)).convert(dtype), is_last)
 }
 
+/// Returns an attribute that is an element type; `None` if it is absent or 0.
+fn element_type(c: &NodeCall, name: &str) -> Result<Option<DType>> {
+    match c.int(name, 0)? {
+        0 => Ok(None),
+        code => dtype_of(code)
+            .map(Some)
+            .ok_or_else(|| unsupported(format!("attribute {name}: unsupported ONNX element type {code}"))),
+    }
+}
+
 fn dequantize(c: &mut NodeCall) -> RuleResult {
     let (q, is_last) = c.oriented(0)?;
     let (scale, zero) = scheme(c, &q, is_last)?;
@@ -66,7 +85,8 @@ fn dequantize(c: &mut NodeCall) -> RuleResult {
         Some(zero) => q.convert(dtype) - zero.convert(dtype),
         None => q.convert(dtype),
     };
-    made(whole * scale, is_last)
+    let to = element_type(c, "output_dtype")?.unwrap_or(dtype);
+    made((whole * scale).convert(to), is_last)
 }
 
 fn write_quantize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {

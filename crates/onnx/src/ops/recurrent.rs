@@ -93,8 +93,8 @@ fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
             r.ty()
         )));
     };
-    plain_form(c, kind)?;
-    let linear = c.is("linear_before_reset", false)?;
+    plain_form(c, kind, h)?;
+    let linear = kind.name == "GRU" && c.is("linear_before_reset", false)?;
     let bias = c.optional(3)?;
     let zeros = c.scalar(x.dtype(), 0.0).broadcast_to(&[directions, n, h].into());
     let mut states = Vec::new();
@@ -146,21 +146,32 @@ fn a(kind: &CellSpec) -> String {
 }
 
 /// Rejects variants that PyTorch does not export.
-fn plain_form(c: &NodeCall, kind: &CellSpec) -> Result<()> {
+fn plain_form(c: &NodeCall, kind: &CellSpec, h: usize) -> Result<()> {
+    let stated = c.int("hidden_size", h as i64)?;
+    if usize::try_from(stated) != Ok(h) {
+        return Err(broken(format!("hidden_size is {stated}, but the recurrent weights have {h}")));
+    }
     let usual = |a: &OnnxAttribute| match a {
         OnnxAttribute::Texts(t) => t.chunks(kind.activations.len()).all(|t| t == kind.activations),
         _ => false,
     };
-    let activations = c.node.attributes.get("activations").is_none_or(usual);
     let (operands, options) = kind.unread;
-    let rest = options
-        .iter()
-        .any(|name| c.node.attributes.get(*name).is_some_and(|a| !matches!(a, OnnxAttribute::Int(0))));
-    if !activations || rest || operands.iter().any(|&i| c.has(i)) {
+    let is_set = |name: &&&str| c.attribute(name).is_some_and(|a| !matches!(a, OnnxAttribute::Int(0)));
+    let mut set: Vec<&str> = options.iter().filter(is_set).copied().collect();
+    if !c.attribute("activations").is_none_or(usual) {
+        set.push("activations");
+    }
+    if !set.is_empty() || operands.iter().any(|&i| c.has(i)) {
+        let which = if set.is_empty() {
+            "an optional operand".to_string()
+        } else {
+            format!("attribute {}", set.join(", "))
+        };
         return Err(unsupported(format!(
             "{} with custom activations, peepholes, clipping, sequence lengths or layout is not supported",
             a(kind)
         ))
+        .because(format!("the node has {which}"))
         .hint(format!("export the recurrent layer like PyTorch's nn.{}", kind.name)));
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Imports and exports ONNX reductions (sum, mean, max), softmax, argmax and cumulative sums.
 
 use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain, unsupported};
+use super::conv_pool::sums_in;
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode};
@@ -44,13 +45,15 @@ pub(super) enum ReduceKind {
 fn reduce(c: &mut NodeCall, fold: ReduceKind) -> RuleResult {
     let listed = c.list("axes", 1)?.filter(|l| !l.is_empty());
     let keeps = c.is("keepdims", true)?;
-    if listed.is_none() && c.is("noop_with_empty_axes", false)? {
+    let does_nothing = c.is("noop_with_empty_axes", false)?;
+    if listed.is_none() && does_nothing && !fold.has_elementwise_part() {
         return super::elementwise::identity(c);
     }
     let (mut x, mut is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims = match &listed {
         Some(list) => axes(list, rank)?,
+        None if does_nothing => Vec::new(),
         None => (0..rank).collect(),
     };
     let spatial = dims.iter().copied().eq(2..rank);
@@ -72,14 +75,30 @@ fn kept(y: &Tensor, x: &Tensor, dims: &[usize]) -> Tensor {
     y.reshape(shape)
 }
 
+impl ReduceKind {
+    /// Whether it changes elements even if no dimension is reduced.
+    fn has_elementwise_part(self) -> bool {
+        matches!(self, ReduceKind::L1 | ReduceKind::L2 | ReduceKind::SumSquare | ReduceKind::LogSum)
+    }
+}
+
+/// Reduces dimensions; f16 and bf16 are accumulated in f32, since their sums and squares overflow.
 fn folded(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Tensor {
-    if dims.is_empty()
-        && !matches!(fold, ReduceKind::L1 | ReduceKind::L2 | ReduceKind::SumSquare | ReduceKind::LogSum)
-    {
+    if dims.is_empty() && !fold.has_elementwise_part() {
         return x.clone();
     }
+    let dtype = x.dtype();
+    let x = &x.convert(sums_in(dtype));
+    accumulated(x, fold, dims).convert(dtype)
+}
+
+fn accumulated(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Tensor {
     match fold {
         ReduceKind::Sum => x.sum(dims),
+        ReduceKind::Mean if x.dtype().is_int() => {
+            let n: usize = dims.iter().map(|&d| x.shape()[d]).product();
+            x.sum(dims) / n as f64
+        }
         ReduceKind::Mean => x.mean(dims),
         ReduceKind::Max => x.reduce_max(dims),
         ReduceKind::Min => x.reduce_min(dims),
@@ -106,19 +125,23 @@ fn normalised(c: &NodeCall, rank: usize) -> Result<Vec<usize>> {
 
 fn softmax(c: &mut NodeCall, is_log: bool) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
-    let rank = x.rank();
+    let (rank, dtype) = (x.rank(), x.dtype());
+    let x = x.convert(sums_in(dtype));
     let dims: Vec<usize> = normalised(c, rank)?.iter().map(|&d| in_order(d, rank, is_last)).collect();
     if dims[..] == [rank.saturating_sub(1)] && rank > 0 {
-        return made(if is_log { x.log_softmax() } else { x.softmax() }, is_last);
+        let y = if is_log { x.log_softmax() } else { x.softmax() };
+        return made(y.convert(dtype), is_last);
     }
     let top = x.reduce_max(&dims).broadcast_except(x.shape(), &dims);
     let shifted = &x - top;
     let e = shifted.exp();
     let sum = e.sum(&dims).broadcast_except(x.shape(), &dims);
-    made(if is_log { shifted - sum.log() } else { e / sum }, is_last)
+    let y = if is_log { shifted - sum.log() } else { e / sum };
+    made(y.convert(dtype), is_last)
 }
 
 fn arg_max(c: &mut NodeCall, is_least: bool) -> RuleResult {
+    let keeps = c.is("keepdims", true)?;
     if c.is("select_last_index", false)? {
         return Err(unsupported("select_last_index is not supported"));
     }
@@ -126,7 +149,7 @@ fn arg_max(c: &mut NodeCall, is_least: bool) -> RuleResult {
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let place = if is_least { (-&x).argmax(dim) } else { x.argmax(dim) };
     let place = place.convert(DType::I64);
-    plain(if c.is("keepdims", true)? { kept(&place, &x, &[dim]) } else { place })
+    plain(if keeps { kept(&place, &x, &[dim]) } else { place })
 }
 
 /// Imports CumSum.
@@ -140,8 +163,21 @@ fn cumulative_sum(c: &mut NodeCall) -> RuleResult {
     let ones = vec![1; x.rank()];
     let mut padding = vec![[0, 0]; x.rank()];
     padding[dim] = if backwards { [0, n as i64 - 1] } else { [n as i64 - 1, 0] };
-    let sums = x.sum_pool(&window, &ones, &padding);
-    plain(if without { sums - x } else { sums })
+    // Without the element itself the window ends one position earlier; sums minus x would lose digits.
+    let (dtype, wide) = (x.dtype(), x.convert(sums_in(x.dtype())));
+    let wide = match (without, backwards) {
+        (false, _) => wide,
+        (true, false) => shifted(&wide, dim, [1, -1]),
+        (true, true) => shifted(&wide, dim, [-1, 1]),
+    };
+    plain(wide.sum_pool(&window, &ones, &padding).convert(dtype))
+}
+
+/// Pads a dimension with zeros; a negative count removes elements.
+fn shifted(x: &Tensor, dim: usize, [before, after]: [i64; 2]) -> Tensor {
+    let (mut low, mut high) = (vec![0; x.rank()], vec![0; x.rank()]);
+    (low[dim], high[dim]) = (before, after);
+    x.pad(&x.scalar_like(0.0), &low, &high, &vec![0; x.rank()])
 }
 
 fn folds_within_samples(s: &BatchCheck) -> bool {

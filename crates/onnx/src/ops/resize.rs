@@ -16,7 +16,74 @@ operators! {
     "Upsample" 1..9: resize;
 }
 
+/// How output positions are mapped to the input: the node's modes, with the defaults of its opset.
+struct ResizeModes {
+    is_linear: bool,
+    coordinates: String,
+    nearest: String,
+}
+
+impl ResizeModes {
+    fn of(c: &NodeCall) -> Result<ResizeModes> {
+        let is_linear = match c.word("mode", "nearest")?.as_str() {
+            "nearest" => false,
+            // Upsample's first definition calls it bilinear.
+            "linear" | "bilinear" => true,
+            other => {
+                return Err(
+                    unsupported(format!("unsupported resize mode {other}")).hint("use nearest or linear")
+                );
+            }
+        };
+        // Before opset 11 there is one mapping: without shift, and rounded up when the image shrinks.
+        let (coordinates, nearest) = match c.opset {
+            ..11 => ("asymmetric", "simple"),
+            _ => ("half_pixel", "round_prefer_floor"),
+        };
+        Ok(ResizeModes {
+            is_linear,
+            coordinates: c.word("coordinate_transformation_mode", coordinates)?,
+            nearest: c.word("nearest_mode", nearest)?,
+        })
+    }
+
+    /// Maps an output index to a source coordinate, in f32 as runtimes do.
+    fn source(&self, i: usize, old: usize, new: usize, scale: f32) -> Result<f32> {
+        let (at, old, new) = (i as f32, old as f32, new as f32);
+        Ok(match self.coordinates.as_str() {
+            "half_pixel" => (at + 0.5) / scale - 0.5,
+            "half_pixel_symmetric" => {
+                let adjusted = new / (old * scale);
+                old / 2.0 * (1.0 - adjusted) + (at + 0.5) / scale - 0.5
+            }
+            "pytorch_half_pixel" if new > 1.0 => (at + 0.5) / scale - 0.5,
+            "align_corners" if new > 1.0 => at * (old - 1.0) / (new - 1.0),
+            "pytorch_half_pixel" | "align_corners" => 0.0,
+            "asymmetric" => at / scale,
+            other => {
+                return Err(unsupported(format!("unsupported coordinate_transformation_mode {other}"))
+                    .hint("use half_pixel, align_corners or asymmetric"));
+            }
+        })
+    }
+
+    /// Rounds source coordinates to indices.
+    fn rounded(&self, places: &[f32], old: usize, scale: f32) -> Result<Vec<i64>> {
+        let round = |v: f32| match self.nearest.as_str() {
+            "simple" => Ok(if scale < 1.0 { v.ceil() } else { v.floor() }),
+            "floor" => Ok(v.floor()),
+            "ceil" => Ok(v.ceil()),
+            "round_prefer_floor" => Ok((v - 0.5).ceil()),
+            "round_prefer_ceil" => Ok((v + 0.5).floor()),
+            other => Err(unsupported(format!("unsupported nearest_mode {other}"))
+                .hint("use floor, ceil, round_prefer_floor or round_prefer_ceil")),
+        };
+        places.iter().map(|&v| Ok((round(v)? as i64).clamp(0, old as i64 - 1))).collect()
+    }
+}
+
 fn resize(c: &mut NodeCall) -> RuleResult {
+    let modes = ResizeModes::of(c)?;
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims = dims_of(c, "axes", rank)?.unwrap_or((0..rank).collect());
@@ -25,102 +92,73 @@ fn resize(c: &mut NodeCall) -> RuleResult {
     for (&d, (size, scale)) in dims.iter().zip(sizes) {
         let d = in_order(d, rank, is_last);
         let old = y.shape()[d];
+        // Also if nothing is to be done, so that a wrong mode is an error.
+        modes.rounded(&[modes.source(0, old.max(1), size.max(1), scale)?], old.max(1), scale)?;
         if old == size && scale == 1.0 {
             continue;
         }
         c.spend(3 * size)?;
-        let from = |i: usize| source(c, i, old, size, scale);
-        let places = (0..size).map(from).collect::<Result<Vec<f64>>>()?;
-        y = match c.word("mode", "nearest")?.as_str() {
-            "nearest" => taken(&y, d, &nearest(c, &places, old)?)?,
-            "linear" => linear(&y, d, &places)?,
-            other => {
-                return Err(unsupported(format!("unsupported resize mode {other}"))
-                    .hint("use Resize mode nearest or linear"));
-            }
+        let from = |i: usize| modes.source(i, old, size, scale);
+        let places = (0..size).map(from).collect::<Result<Vec<f32>>>()?;
+        y = match modes.is_linear {
+            true => linear(&y, d, &places)?,
+            false => taken(&y, d, &modes.rounded(&places, old, scale)?)?,
         };
     }
     made(y, is_last)
 }
 
 /// Returns the new size and scale of each dimension.
-fn wanted(c: &mut NodeCall, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f64)>> {
-    if c.word("keep_aspect_ratio_policy", "stretch")? != "stretch" || c.is("antialias", false)? {
-        return Err(unsupported("keep_aspect_ratio_policy and antialias are not supported"));
+fn wanted(c: &mut NodeCall, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f32)>> {
+    if c.is("antialias", false)? {
+        return Err(unsupported("attribute antialias = 1 is not supported"));
     }
+    let policy = c.word("keep_aspect_ratio_policy", "stretch")?;
     let old: Vec<usize> = dims.iter().map(|&d| x.shape()[in_order(d, x.rank(), is_last)]).collect();
     let is_filled =
         |c: &mut NodeCall, i: usize| -> Result<bool> { Ok(c.has(i) && c.known(i)?.ty().elements() > 0) };
-    if is_filled(c, 3)? {
+    let all = if is_filled(c, 3)? {
         let sizes = c.numbers(3)?;
         if sizes.len() != old.len() {
             return Err(broken(format!("sizes {sizes:?} do not match {}", x.ty())));
         }
-        let one = |(&s, &o): (&i64, &usize)| {
-            let s = usize::try_from(s).map_err(|_| broken(format!("invalid dimension size {s}")))?;
-            Ok((s, s as f64 / o.max(1) as f64))
-        };
-        let all = sizes.iter().zip(&old).map(one).collect::<Result<Vec<_>>>()?;
-        checked(all.iter().map(|(s, _)| *s).collect())?;
-        return Ok(all);
-    }
-    let (at, old_form) = if c.node.inputs.len() == 2 { (1, true) } else { (2, false) };
-    let scales: Vec<f64> = match c.node.attributes.get("scales") {
-        Some(OnnxAttribute::Floats(v)) => v.iter().map(|&v| f64::from(v)).collect(),
-        Some(other) => return Err(broken(format!("attribute `scales` is {}", other.kind()))),
-        _ if c.has(at) || old_form => c.known(at)?.to_f64s(),
-        _ => return Err(broken("sizes and scales are missing")),
+        let size = |&s: &i64| usize::try_from(s).map_err(|_| broken(format!("invalid dimension size {s}")));
+        of_sizes(&sizes.iter().map(size).collect::<Result<Vec<_>>>()?, &old, &policy)?
+    } else {
+        of_scales(c, x, &old)?
     };
-    if scales.len() != old.len() || scales.iter().any(|s| !(*s > 0.0 && *s <= MOST_ELEMENTS as f64)) {
-        return Err(broken(format!("scales {scales:?} are invalid for {}", x.ty())));
-    }
-    let all: Vec<(usize, f64)> =
-        scales.iter().zip(&old).map(|(&s, &o)| ((o as f64 * s).floor() as usize, s)).collect();
     checked(all.iter().map(|(s, _)| *s).collect())?;
+    if old.iter().zip(&all).any(|(&old, (new, _))| old == 0 && *new > 0) {
+        return Err(broken(format!("cannot resize {}, which is empty", x.ty())));
+    }
     Ok(all)
 }
 
-/// Maps an output index to a source coordinate.
-fn source(c: &NodeCall, i: usize, old: usize, new: usize, scale: f64) -> Result<f64> {
-    let (at, old, new) = (i as f64, old as f64, new as f64);
-    let default = if c.node.op == "Upsample" { "asymmetric" } else { "half_pixel" };
-    let mode = c.word("coordinate_transformation_mode", default)?;
-    Ok(match mode.as_str() {
-        "half_pixel" => (at + 0.5) / scale - 0.5,
-        "half_pixel_symmetric" => {
-            let adjusted = new / (old * scale);
-            old / 2.0 * (1.0 - adjusted) + (at + 0.5) / scale - 0.5
-        }
-        "pytorch_half_pixel" => {
-            if new > 1.0 {
-                (at + 0.5) / scale - 0.5
-            } else {
-                0.0
-            }
-        }
-        "align_corners" => {
-            if new > 1.0 {
-                at * (old - 1.0) / (new - 1.0)
-            } else {
-                0.0
-            }
-        }
-        "asymmetric" => at / scale,
-        other => return Err(unsupported(format!("unsupported coordinate_transformation_mode {other}"))),
-    })
+fn of_sizes(sizes: &[usize], old: &[usize], policy: &str) -> Result<Vec<(usize, f32)>> {
+    let scale = |(&s, &o): (&usize, &usize)| s as f32 / o.max(1) as f32;
+    let scales = sizes.iter().zip(old).map(scale);
+    let common = match policy {
+        "stretch" => return Ok(sizes.iter().copied().zip(scales).collect()),
+        "not_larger" => scales.fold(f32::INFINITY, f32::min),
+        "not_smaller" => scales.fold(0.0, f32::max),
+        other => return Err(unsupported(format!("unsupported keep_aspect_ratio_policy {other}"))),
+    };
+    Ok(old.iter().map(|&o| ((o as f32 * common).round() as usize, common)).collect())
 }
 
-fn nearest(c: &NodeCall, places: &[f64], old: usize) -> Result<Vec<i64>> {
-    let default = if c.node.op == "Upsample" { "floor" } else { "round_prefer_floor" };
-    let mode = c.word("nearest_mode", default)?;
-    let round = |v: f64| match mode.as_str() {
-        "floor" => Ok(v.floor()),
-        "ceil" => Ok(v.ceil()),
-        "round_prefer_floor" => Ok((v - 0.5).ceil()),
-        "round_prefer_ceil" => Ok((v + 0.5).floor()),
-        other => Err(unsupported(format!("unsupported nearest_mode {other}"))),
+/// Sizes are rounded down after a product in f32: 0.7 of 10 elements are 7.
+fn of_scales(c: &mut NodeCall, x: &Tensor, old: &[usize]) -> Result<Vec<(usize, f32)>> {
+    let (at, old_form) = if c.node.inputs.len() == 2 { (1, true) } else { (2, false) };
+    let scales: Vec<f32> = match c.attribute("scales") {
+        Some(OnnxAttribute::Floats(v)) => v.clone(),
+        Some(other) => return Err(broken(format!("attribute `scales` is {}", other.kind()))),
+        _ if c.has(at) || old_form => c.known(at)?.to_f32s(),
+        _ => return Err(broken("sizes and scales are missing")),
     };
-    places.iter().map(|&v| Ok((round(v)? as i64).clamp(0, old as i64 - 1))).collect()
+    if scales.len() != old.len() || scales.iter().any(|s| !(*s > 0.0 && *s <= MOST_ELEMENTS as f32)) {
+        return Err(broken(format!("scales {scales:?} are invalid for {}", x.ty())));
+    }
+    Ok(scales.iter().zip(old).map(|(&s, &o)| ((o as f32 * s).floor() as usize, s)).collect())
 }
 
 /// Gathers elements of a dimension by index.
@@ -140,12 +178,12 @@ fn taken(x: &Tensor, dim: usize, places: &[i64]) -> Result<Tensor> {
 }
 
 /// Interpolates linearly between the two nearest elements.
-fn linear(x: &Tensor, dim: usize, places: &[f64]) -> Result<Tensor> {
-    let last = x.shape()[dim] as f64 - 1.0;
-    let inside: Vec<f64> = places.iter().map(|p| p.clamp(0.0, last.max(0.0))).collect();
+fn linear(x: &Tensor, dim: usize, places: &[f32]) -> Result<Tensor> {
+    let last = x.shape()[dim] as f32 - 1.0;
+    let inside: Vec<f32> = places.iter().map(|p| p.clamp(0.0, last.max(0.0))).collect();
     let low: Vec<i64> = inside.iter().map(|p| p.floor() as i64).collect();
     let high: Vec<i64> = low.iter().map(|p| (p + 1).min(last as i64)).collect();
-    let share: Vec<f64> = inside.iter().map(|p| p - p.floor()).collect();
+    let share: Vec<f32> = inside.iter().map(|p| p - p.floor()).collect();
     let (a, b) = (taken(x, dim, &low)?, taken(x, dim, &high)?);
     let share = Literal::from_slice([share.len()], &share)?.convert(x.dtype());
     let share = x.builder().constant(share).broadcast_in_dim(a.shape(), &[dim]);

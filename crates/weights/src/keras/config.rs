@@ -11,7 +11,7 @@ use systole_nn::{Architecture, Symbol};
 /// Maximum number of layers; prevents memory exhaustion by a typo.
 const MOST: usize = 3000;
 /// Arguments that do not affect what a layer computes with given weights.
-const IDLE: [&str; 14] = [
+const IDLE: [&str; 13] = [
     "dtype",
     "seed",
     "batch_shape",
@@ -24,7 +24,6 @@ const IDLE: [&str; 14] = [
     "autocast",
     "input_length",
     "implementation",
-    "time_major",
     "noise_shape",
 ];
 

@@ -1,11 +1,12 @@
-//! Pairs weight names of Hugging Face's BERT with Systole's: encoder, pooled output and classifier.
+//! Maps weight names of Hugging Face's BERT and RoBERTa to Systole's: encoder, pooled output and classifier.
 
-use super::transformer_encoder::{EncoderBlockNames, dense, odd, same, shape_of};
-use crate::weight_mapping::WeightRule;
+use super::hf_config::{DerivedModel, FamilyConfig};
+use super::transformer_encoder::{EncoderBlockNames, dense, same, shape_of};
+use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::applications::Bert;
-use systole_nn::{Activation, Architecture, Model};
+use systole_nn::{Activation, Model};
 
 const BLOCK: EncoderBlockNames = EncoderBlockNames {
     attention: "attention.self.",
@@ -18,10 +19,13 @@ const BLOCK: EncoderBlockNames = EncoderBlockNames {
     ],
 };
 
-/// Returns the common name prefix if the tensors are a BERT's.
+/// Families with BERT's layers whose positions start after the padding token's.
+const ROBERTAS: [&str; 3] = ["roberta", "camembert", "xlm-roberta"];
+
+/// Returns the common name prefix if the tensors are a BERT's or RoBERTa's.
 pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
     let has = |name: String| theirs.iter().any(|(n, _)| *n == name);
-    ["bert.", ""].into_iter().find(|p| {
+    ["bert.", "roberta.", ""].into_iter().find(|p| {
         has(format!("{p}encoder.layer.0.attention.self.query.weight"))
             && has(format!("{p}embeddings.token_type_embeddings.weight"))
     })
@@ -29,7 +33,79 @@ pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
 
 /// Whether a tensor belongs to a pretraining head, which the models here lack.
 pub(crate) fn is_head(name: &str) -> bool {
-    name.starts_with("cls.")
+    name.starts_with("cls.") || name.starts_with("lm_head.")
+}
+
+/// How the tensors of a file are named and used.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct BertNames {
+    prefix: &'static str,
+    /// Rows of the position table before that of the first token.
+    first_position: usize,
+    /// Whether the classifier has the dense layer that is a BERT's pooler.
+    has_dense_head: bool,
+}
+
+impl BertNames {
+    /// Names of BERT, for export.
+    pub fn of_bert() -> BertNames {
+        BertNames { prefix: "bert.", ..BertNames::default() }
+    }
+
+    /// Returns the names of a file.
+    ///
+    /// # Errors
+    /// If the file does not tell where positions start.
+    pub fn of(
+        theirs: &[(String, Literal)],
+        config: Option<&Value>,
+        prefix: &'static str,
+    ) -> Result<BertNames> {
+        BertNames::read(theirs, &family(config)?, prefix)
+    }
+
+    fn read(
+        theirs: &[(String, Literal)],
+        config: &FamilyConfig<'_>,
+        prefix: &'static str,
+    ) -> Result<BertNames> {
+        let segments = shape_of::<2>(theirs, &format!("{prefix}embeddings.token_type_embeddings.weight"));
+        let is_roberta = match config.text("model_type")? {
+            Some(kind) => ROBERTAS.contains(&kind),
+            None if prefix.is_empty() && segments.is_some_and(|[n, _]| n == 1) => {
+                return Err(config.wrong(
+                    "it has one kind of segment, as BERT may and RoBERTa always has, whose positions start at 2: only \
+                     config.json tells which it is (model_type)",
+                ));
+            }
+            None => prefix == "roberta.",
+        };
+        let padding = config.count("pad_token_id")?;
+        let first_position = match (is_roberta, padding) {
+            (false, _) => 0,
+            (true, Some(padding)) => padding + 1,
+            (true, None) => {
+                if !config.exists() {
+                    config.guess("positions that start at 2");
+                }
+                2
+            }
+        };
+        let has_dense_head = theirs.iter().any(|(n, _)| n == "classifier.dense.weight");
+        Ok(BertNames { prefix, first_position, has_dense_head })
+    }
+
+    fn pooler(self) -> String {
+        if self.has_dense_head { "classifier.dense".into() } else { format!("{}pooler.dense", self.prefix) }
+    }
+
+    fn classifier(self) -> &'static str {
+        if self.has_dense_head { "classifier.out_proj" } else { "classifier" }
+    }
+}
+
+fn family(config: Option<&Value>) -> Result<FamilyConfig<'_>> {
+    FamilyConfig::new("BERT", &["bert", "roberta", "camembert", "xlm-roberta"], config)
 }
 
 /// Returns the current name of a tensor; early files used TensorFlow's names for normalizations.
@@ -41,67 +117,82 @@ pub(crate) fn today(name: &str) -> String {
     }
 }
 
-/// Derives the layers from the tensors, and from config.json for heads and activations; also returns the type of one
-/// sample of each input.
+/// Derives the layers from the tensors, and from config.json for heads and activations.
 ///
 /// # Errors
 /// If a table is missing, or config.json has an unsupported setting.
 pub(crate) fn architecture(
     theirs: &[(String, Literal)],
     config: Option<&Value>,
-    prefix: &str,
-) -> Result<(Architecture, Vec<TensorType>)> {
+    prefix: &'static str,
+) -> Result<DerivedModel> {
+    let config = family(config)?;
+    let names = BertNames::read(theirs, &config, prefix)?;
     let table = |name: &str| {
-        let name = format!("{prefix}{name}.weight");
-        shape_of::<2>(theirs, &name).ok_or_else(|| odd("BERT", &format!("table {name} is missing")))
+        let name = format!("{name}.weight");
+        shape_of::<2>(theirs, &name).ok_or_else(|| config.wrong(format!("table {name} is missing")))
     };
-    let [vocabulary_size, hidden_dim] = table("embeddings.word_embeddings")?;
-    let [max_sequence_length, _] = table("embeddings.position_embeddings")?;
-    let [num_segments, _] = table("embeddings.token_type_embeddings")?;
-    let [intermediate_dim, _] = table("encoder.layer.0.intermediate.dense")?;
+    let own = |name: &str| table(&format!("{prefix}{name}"));
+    let [vocabulary_size, hidden_dim] = own("embeddings.word_embeddings")?;
+    let [positions, _] = own("embeddings.position_embeddings")?;
+    let [num_segments, _] = own("embeddings.token_type_embeddings")?;
+    let [intermediate_dim, _] = own("encoder.layer.0.intermediate.dense")?;
     let num_layers =
-        (0..1000).take_while(|i| table(&format!("encoder.layer.{i}.intermediate.dense")).is_ok()).count();
-    let number = |key: &str| config.and_then(|c| c.get(key)).and_then(Value::as_f64);
-    // All published models have heads of width 64.
-    let num_heads = number("num_attention_heads").map_or((hidden_dim / 64).max(1), |n| n as usize);
-    if num_heads == 0 || hidden_dim % num_heads != 0 {
-        return Err(odd("BERT", &format!("its width {hidden_dim} is not divisible by {num_heads} heads")));
+        (0..1000).take_while(|i| own(&format!("encoder.layer.{i}.intermediate.dense")).is_ok()).count();
+    for (key, size) in [
+        ("vocab_size", vocabulary_size),
+        ("hidden_size", hidden_dim),
+        ("max_position_embeddings", positions),
+        ("type_vocab_size", num_segments),
+        ("intermediate_size", intermediate_dim),
+        ("num_hidden_layers", num_layers),
+    ] {
+        config.same(key, size)?;
     }
-    let is_pooled = table("pooler.dense").is_ok();
-    let classes = shape_of::<2>(theirs, "classifier.weight").filter(|_| is_pooled).map_or(0, |[n, _]| n);
+    let Some(max_sequence_length) = positions.checked_sub(names.first_position).filter(|n| *n > 0) else {
+        return Err(
+            config.wrong(format!("positions start at {}, but there are {positions}", names.first_position))
+        );
+    };
+    let is_pooled = table(&names.pooler()).is_ok();
+    let classes = table(names.classifier()).ok().filter(|_| is_pooled).map_or(0, |[n, _]| n);
+    let usual_epsilon = if names.first_position > 0 { 1e-5 } else { 1e-12 };
     let bert = Bert {
         vocabulary_size,
         num_layers,
-        num_heads,
+        num_heads: config.heads("num_attention_heads", hidden_dim)?,
         hidden_dim,
         intermediate_dim,
         max_sequence_length,
         num_segments,
-        activation: activation(config)?,
-        layer_norm_epsilon: number("layer_norm_eps").unwrap_or(1e-12),
-        dropout: number("hidden_dropout_prob").unwrap_or(0.1),
+        activation: activation(&config)?,
+        layer_norm_epsilon: config.number_or("layer_norm_eps", 1e-12, usual_epsilon)?,
+        dropout: config.number("hidden_dropout_prob")?.unwrap_or(0.1),
         output: if is_pooled { "pooled" } else { "sequence" }.into(),
         classes,
+        classifier_activation: config.head(classes)?,
         ..Bert::default()
     };
     let ids = TensorType::new(DType::I32, [max_sequence_length]);
-    Ok((bert.architecture()?, vec![ids.clone(), ids]))
+    let architecture = bert.architecture()?;
+    Ok(DerivedModel { architecture, inputs: vec![ids.clone(), ids], guesses: config.finish()? })
 }
 
-fn activation(config: Option<&Value>) -> Result<Activation> {
-    let text = |key: &str| config.and_then(|c| c.get(key)).and_then(Value::as_str);
-    if let Some(kind) = text("position_embedding_type").filter(|kind| *kind != "absolute") {
-        return Err(odd("BERT", &format!("its position_embedding_type is {kind}, expected absolute")));
+fn activation(config: &FamilyConfig<'_>) -> Result<Activation> {
+    if let Some(kind) = config.text("position_embedding_type")?.filter(|kind| *kind != "absolute") {
+        return Err(config.wrong(format!("its position_embedding_type is {kind}, expected absolute")));
     }
-    if config.and_then(|c| c.get("is_decoder")).and_then(Value::as_bool) == Some(true) {
-        return Err(odd("BERT", "its config.json sets is_decoder: causal attention is not supported"));
+    for key in ["is_decoder", "add_cross_attention", "is_encoder_decoder"] {
+        config.only(key, false)?;
     }
-    match text("hidden_act").unwrap_or("gelu") {
+    config.is("tie_word_embeddings", true)?;
+    config.nothing_pruned()?;
+    match config.text_or("hidden_act", "gelu")? {
         "gelu" => Ok(Activation::Gelu { approximate: false }),
         "gelu_new" | "gelu_pytorch_tanh" => Ok(Activation::Gelu { approximate: true }),
         "relu" => Ok(Activation::Relu),
         other => {
-            Err(odd("BERT", &format!("its hidden_act is {other}; supported are gelu, gelu_new and relu")))
+            Err(config.wrong(format!("its hidden_act is {other}; supported are gelu, gelu_new and relu")))
         }
     }
 }
@@ -116,19 +207,26 @@ pub(crate) fn is_one(model: &Model) -> bool {
 ///
 /// # Errors
 /// If the model has a weight that BERT lacks.
-pub(crate) fn rules(model: &Model, prefix: &str) -> Result<Vec<WeightRule>> {
+pub(crate) fn rules(model: &Model, names: BertNames) -> Result<Vec<WeightRule>> {
     let rule = |path: &str, dims: &[usize]| {
-        rule(path, dims, prefix).ok_or_else(|| {
+        rule(path, dims, names).ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("weight {path} has no name in Hugging Face's BERT"))
         })
     };
     model.weights().into_iter().map(|(path, value)| rule(path, value.ty().shape.dims())).collect()
 }
 
-fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<WeightRule> {
+fn rule(path: &str, dims: &[usize], names: BertNames) -> Option<WeightRule> {
+    let prefix = names.prefix;
     let table = |name: &str| Some(same(path, dims, format!("{prefix}embeddings.{name}.weight")));
     match (path, dims) {
         ("token_embedding/embeddings", _) => return table("word_embeddings"),
+        ("position_embedding/embeddings", [rows, width]) if names.first_position > 0 => {
+            let (first, name) =
+                (names.first_position, format!("{prefix}embeddings.position_embeddings.weight"));
+            let part = WeightPart::new(name, &[first + rows, *width], vec![LayoutStep::Rows(first, *rows)]);
+            return Some(WeightRule::of(path, dims, part));
+        }
         ("position_embedding/embeddings", _) => return table("position_embeddings"),
         ("segment_embedding/embeddings", _) => return table("token_type_embeddings"),
         ("embeddings_layer_norm/gamma", _) => return table("LayerNorm"),
@@ -136,11 +234,13 @@ fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<WeightRule> {
             return Some(same(path, dims, format!("{prefix}embeddings.LayerNorm.bias")));
         }
         ("pooled_dense/kernel", [_, _]) => {
-            return Some(dense(path, dims, format!("{prefix}pooler.dense.weight")));
+            return Some(dense(path, dims, format!("{}.weight", names.pooler())));
         }
-        ("pooled_dense/bias", _) => return Some(same(path, dims, format!("{prefix}pooler.dense.bias"))),
-        ("predictions/kernel", [_, _]) => return Some(dense(path, dims, "classifier.weight".into())),
-        ("predictions/bias", _) => return Some(same(path, dims, "classifier.bias".into())),
+        ("pooled_dense/bias", _) => return Some(same(path, dims, format!("{}.bias", names.pooler()))),
+        ("predictions/kernel", [_, _]) => {
+            return Some(dense(path, dims, format!("{}.weight", names.classifier())));
+        }
+        ("predictions/bias", _) => return Some(same(path, dims, format!("{}.bias", names.classifier()))),
         _ => {}
     }
     let (i, weight) = path.strip_prefix("transformer_layer_")?.split_once('/')?;
@@ -150,14 +250,14 @@ fn rule(path: &str, dims: &[usize], prefix: &str) -> Option<WeightRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weight_mapping::LayoutStep;
 
     #[test]
     fn names_of_the_first_years_are_those_of_today() {
         assert_eq!(today("bert.embeddings.LayerNorm.gamma"), "bert.embeddings.LayerNorm.weight");
         assert_eq!(today("encoder.layer.1.output.LayerNorm.beta"), "encoder.layer.1.output.LayerNorm.bias");
         assert_eq!(today("pooler.dense.weight"), "pooler.dense.weight");
-        let rule = rule("transformer_layer_3/self_attention/query/bias", &[2, 4], "bert.").unwrap();
+        let rule =
+            rule("transformer_layer_3/self_attention/query/bias", &[2, 4], BertNames::of_bert()).unwrap();
         assert_eq!(rule.parts[0].theirs, "bert.encoder.layer.3.attention.self.query.bias");
         assert_eq!(rule.parts[0].steps, [LayoutStep::Reshape(vec![2, 4])]);
     }

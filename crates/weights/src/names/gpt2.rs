@@ -1,10 +1,10 @@
 //! Pairs weights of Hugging Face's GPT-2 with Systole's: names, kernels `[in, out]`, fused query, key and value.
 
+use super::hf_config::{DerivedModel, FamilyConfig};
 use super::layer::ModelLayers;
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_nn::Architecture;
 use systole_nn::Model;
 use systole_nn::applications::Gpt2;
 
@@ -27,7 +27,8 @@ pub(crate) fn architecture(
     theirs: &[(String, Literal)],
     config: Option<&Value>,
     prefix: &str,
-) -> Result<(Architecture, TensorType)> {
+) -> Result<DerivedModel> {
+    let config = FamilyConfig::new("GPT-2", &["gpt2"], config)?;
     let shape = |name: &str| {
         let found = theirs.iter().find(|(n, _)| *n == format!("{prefix}{name}"));
         found.map(|(_, v)| v.shape().to_vec())
@@ -40,13 +41,25 @@ pub(crate) fn architecture(
         (table("wte.weight")?, table("wpe.weight")?);
     let (_, intermediate_dim) = table("h.0.mlp.c_fc.weight")?;
     let num_layers = (0..1000).take_while(|i| shape(&format!("h.{i}.attn.c_attn.weight")).is_some()).count();
-    let number = |key: &str| config.and_then(|c| c.get(key)).and_then(Value::as_u64).map(|n| n as usize);
-    check(config)?;
-    // All published models have heads of width 64.
-    let num_heads = number("n_head").unwrap_or((hidden_dim / 64).max(1));
+    for (key, size) in [
+        ("vocab_size", vocabulary_size),
+        ("n_embd", hidden_dim),
+        ("n_positions", max_sequence_length),
+        ("n_ctx", max_sequence_length),
+        ("n_inner", intermediate_dim),
+        ("n_layer", num_layers),
+    ] {
+        config.same(key, size)?;
+    }
+    check(&config)?;
+    let num_heads = config.heads("n_head", hidden_dim)?;
     let tokens = theirs.iter().find(|(n, _)| *n == format!("{prefix}wte.weight")).map(|(_, v)| v);
     let head = theirs.iter().find(|(n, _)| n == "lm_head.weight").map(|(_, v)| v);
     let tie_weights = head.is_none() || head == tokens;
+    if head.is_none() && !config.is("tie_word_embeddings", true)? {
+        return Err(config.wrong("config.json: tie_word_embeddings = false, but lm_head.weight is missing"));
+    }
+    config.head(0)?;
     let gpt2 = Gpt2 {
         vocabulary_size,
         num_layers,
@@ -57,34 +70,34 @@ pub(crate) fn architecture(
         tie_weights,
         ..Gpt2::default()
     };
-    if num_heads == 0 || hidden_dim % num_heads != 0 {
-        return Err(odd(&format!("its width {hidden_dim} is not divisible by {num_heads} heads")));
-    }
-    Ok((gpt2.architecture()?, TensorType::new(DType::I32, [max_sequence_length])))
+    let inputs = vec![TensorType::new(DType::I32, [max_sequence_length])];
+    Ok(DerivedModel { architecture: gpt2.architecture()?, inputs, guesses: config.finish()? })
 }
 
-fn check(config: Option<&Value>) -> Result<()> {
-    let Some(config) = config else { return Ok(()) };
-    let activation = config.get("activation_function").and_then(Value::as_str).unwrap_or("gelu_new");
+fn check(config: &FamilyConfig<'_>) -> Result<()> {
+    let activation = config.text_or("activation_function", "gelu_new")?;
     if !["gelu_new", "gelu_pytorch_tanh", "gelu_fast"].contains(&activation) {
-        return Err(odd(&format!("its activation_function is {activation}, expected gelu_new")));
+        return Err(config.wrong(format!("its activation_function is {activation}, expected gelu_new")));
     }
-    let epsilon = config.get("layer_norm_epsilon").and_then(Value::as_f64).unwrap_or(1e-5);
+    let epsilon = config.number_or("layer_norm_epsilon", 1e-5, 1e-5)?;
     if (epsilon - 1e-5).abs() > 1e-9 {
-        return Err(odd(&format!("its layer_norm_epsilon is {epsilon}, expected 1e-5")));
+        return Err(config.wrong(format!("its layer_norm_epsilon is {epsilon}, expected 1e-5")));
     }
-    for key in ["scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"] {
-        if config.get(key).and_then(Value::as_bool) == Some(true) {
-            return Err(odd(&format!("its config.json sets {key}")));
-        }
+    config.only("scale_attn_weights", true)?;
+    config.is("tie_word_embeddings", true)?;
+    for key in [
+        "scale_attn_by_inverse_layer_idx",
+        "reorder_and_upcast_attn",
+        "add_cross_attention",
+        "is_encoder_decoder",
+    ] {
+        config.only(key, false)?;
     }
-    Ok(())
+    config.nothing_pruned()
 }
 
 fn odd(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "cannot build a GPT-2 from these weights")
-        .because(why)
-        .hint("use gpt2, gpt2-medium, gpt2-large or gpt2-xl")
+    super::transformer_encoder::odd("GPT-2", why)
 }
 
 /// Whether a model is a GPT-2.

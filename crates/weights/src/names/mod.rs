@@ -2,6 +2,7 @@
 
 pub(crate) mod bert;
 pub(crate) mod gpt2;
+pub(crate) mod hf_config;
 pub(crate) mod keras;
 pub(crate) mod layer;
 pub(crate) mod match_by_order;

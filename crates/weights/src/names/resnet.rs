@@ -4,8 +4,10 @@
 //! Keras's ResNet50 strides in a block's first convolution and adds biases; these ("v1.5") stride in the 3×3
 //! convolution and have none. So they need their own architecture, with Keras's layer names.
 
+use super::hf_config::{DerivedModel, FamilyConfig};
 use super::layer::{LayerInfo, ModelLayers};
 use crate::weight_mapping::WeightRule;
+use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::Model;
 use systole_nn::layers::{
@@ -78,8 +80,13 @@ fn hugging_face(prefix: &str, stack: usize, block: usize, k: usize) -> String {
 /// If the head or the stem is missing, or there is no block.
 pub(crate) fn architecture(
     theirs: &[(String, Literal)],
+    config: Option<&Value>,
     style: ResNetNaming,
-) -> Result<(Architecture, TensorType)> {
+) -> Result<DerivedModel> {
+    // torchvision has no config.json.
+    let config = config.filter(|_| style != ResNetNaming::Torchvision);
+    let config = FamilyConfig::new("ResNet", &["resnet"], config)?;
+    let [in_first_stage, in_bottleneck] = strides(&config)?;
     let shape = |name: String| {
         let found = theirs.iter().find(|(n, _)| *n == name).map(|(_, v)| v.shape().to_vec());
         found.ok_or_else(|| lacks(&name))
@@ -98,6 +105,7 @@ pub(crate) fn architecture(
     let x = convolved(&x, conv2d(width, 7).strides(2), "conv1").apply(relu("conv1_relu"));
     let mut x = x.apply(zero_padding2d(1).name("pool1_pad"));
     x = x.apply(max_pooling2d(3).strides(2).name("pool1_pool"));
+    let mut sizes = ResNetSizes::default();
     for stack in 1..=16 {
         for block in (0..1000).take_while(|b| has(format!("{}.weight", style.convolution(stack, *b, 1)))) {
             let filters = out(format!("{}.weight", style.convolution(stack, block, 1)))?;
@@ -106,17 +114,65 @@ pub(crate) fn architecture(
             let shape = ResNetBlock {
                 filters,
                 wide,
-                strides: if stack > 1 && block == 0 { 2 } else { 1 },
+                strides: if (stack > 1 || in_first_stage) && block == 0 { 2 } else { 1 },
+                in_bottleneck,
                 projects: has(format!("{}.weight", style.convolution(stack, block, 0))),
             };
             x = shape.apply(&x, &format!("conv{}_block{}", stack + 1, block + 1));
+            sizes.add(stack, &shape);
         }
     }
+    config.same("num_channels", channels)?;
+    config.same("embedding_size", width)?;
+    sizes.check(&config)?;
     let classes = out(format!("{}.weight", style.head()))?;
-    let head = dense(classes).activation("softmax").name("predictions");
+    let head = dense(classes).activation(config.head(classes)?).name("predictions");
     let y = x.apply(global_average_pooling2d().name("avg_pool")).apply(head);
-    let input = TensorType::new(DType::F32, [224, 224, channels]);
-    Ok((Architecture::functional(&[image], &y)?, input))
+    let inputs = vec![TensorType::new(DType::F32, [224, 224, channels])];
+    Ok(DerivedModel {
+        architecture: Architecture::functional(&[image], &y)?,
+        inputs,
+        guesses: config.finish()?,
+    })
+}
+
+/// Sizes that config.json repeats.
+#[derive(Default)]
+struct ResNetSizes {
+    depths: Vec<usize>,
+    widths: Vec<usize>,
+    is_bottleneck: bool,
+}
+
+impl ResNetSizes {
+    fn add(&mut self, stack: usize, block: &ResNetBlock) {
+        self.depths.resize(stack, 0);
+        self.depths[stack - 1] += 1;
+        self.widths.resize(stack, 0);
+        self.widths[stack - 1] = block.wide.unwrap_or(block.filters);
+        self.is_bottleneck |= block.wide.is_some();
+    }
+
+    fn check(&self, config: &FamilyConfig<'_>) -> Result<()> {
+        config.same_list("depths", &self.depths)?;
+        config.same_list("hidden_sizes", &self.widths)?;
+        let kind = if self.is_bottleneck { "bottleneck" } else { "basic" };
+        match config.text("layer_type")? {
+            Some(other) if other != kind => {
+                let why = format!("config.json: layer_type is {other}, but the tensors are of {kind} blocks");
+                Err(config.wrong(why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns whether the first stage strides, and whether bottlenecks stride in their first convolution.
+fn strides(config: &FamilyConfig<'_>) -> Result<[bool; 2]> {
+    if let Some(other) = config.text("hidden_act")?.filter(|name| *name != "relu") {
+        return Err(config.wrong(format!("its hidden_act is {other}, expected relu")));
+    }
+    Ok([config.is("downsample_in_first_stage", false)?, config.is("downsample_in_bottleneck", false)?])
 }
 
 fn lacks(name: &str) -> Error {
@@ -134,6 +190,8 @@ struct ResNetBlock {
     /// Filters of a bottleneck's third convolution.
     wide: Option<usize>,
     strides: usize,
+    /// Whether a bottleneck strides in its first convolution, not in the second.
+    in_bottleneck: bool,
     projects: bool,
 }
 
@@ -151,9 +209,10 @@ impl ResNetBlock {
         };
         let y = match self.wide {
             Some(out) => {
-                let y =
-                    convolved(x, conv2d(self.filters, 1), &part(1)).apply(relu(&format!("{name}_1_relu")));
-                let y = wide(&y, 2, self.strides).apply(relu(&format!("{name}_2_relu")));
+                let [first, second] = if self.in_bottleneck { [self.strides, 1] } else { [1, self.strides] };
+                let y = convolved(x, conv2d(self.filters, 1).strides(first), &part(1));
+                let y = y.apply(relu(&format!("{name}_1_relu")));
+                let y = wide(&y, 2, second).apply(relu(&format!("{name}_2_relu")));
                 convolved(&y, conv2d(out, 1), &part(3))
             }
             None => {

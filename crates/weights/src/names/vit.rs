@@ -1,11 +1,12 @@
 //! Pairs weight names of Hugging Face's ViT with Systole's: encoder, and classifier on the class token.
 
+use super::hf_config::{DerivedModel, FamilyConfig};
 use super::transformer_encoder::{EncoderBlockNames, dense, odd, same, shape_of};
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_nn::Model;
 use systole_nn::applications::ViT;
-use systole_nn::{Architecture, Model};
 
 const BLOCK: EncoderBlockNames = EncoderBlockNames {
     attention: "attention.attention.",
@@ -40,7 +41,8 @@ pub(crate) fn architecture(
     theirs: &[(String, Literal)],
     config: Option<&Value>,
     prefix: &str,
-) -> Result<(Architecture, TensorType)> {
+) -> Result<DerivedModel> {
+    let config = FamilyConfig::new("ViT", &["vit"], config)?;
     let lacks = |name: &str| odd("ViT", &format!("{prefix}{name} is missing or has another rank"));
     let name = "embeddings.patch_embeddings.projection.weight";
     let [hidden_dim, channels, patch_size, other] =
@@ -56,38 +58,45 @@ pub(crate) fn architecture(
         shape_of::<2>(theirs, &format!("{prefix}encoder.layer.{i}.intermediate.dense.weight")).map(|d| d[0])
     };
     let mlp_dim = inside(0).ok_or_else(|| lacks("encoder.layer.0.intermediate.dense.weight"))?;
-    let number = |key: &str| config.and_then(|c| c.get(key)).and_then(Value::as_f64);
-    // All published models have heads of width 64.
-    let num_heads = number("num_attention_heads").map_or((hidden_dim / 64).max(1), |n| n as usize);
-    if num_heads == 0 || hidden_dim % num_heads != 0 {
-        return Err(odd("ViT", &format!("its width {hidden_dim} is not divisible by {num_heads} heads")));
-    }
-    check(config)?;
+    let num_layers = (0..1000).take_while(|i| inside(*i).is_some()).count();
+    check(&config)?;
     let image_size = side.saturating_mul(patch_size);
+    for (key, size) in [
+        ("hidden_size", hidden_dim),
+        ("intermediate_size", mlp_dim),
+        ("num_hidden_layers", num_layers),
+        ("num_channels", channels),
+        ("patch_size", patch_size),
+        ("image_size", image_size),
+    ] {
+        config.same(key, size)?;
+    }
+    let classes = shape_of::<2>(theirs, "classifier.weight").map_or(0, |[n, _]| n);
     let vit = ViT {
-        classes: shape_of::<2>(theirs, "classifier.weight").map_or(0, |[n, _]| n),
+        classes,
+        classifier_activation: config.head(classes)?,
         image_size,
         patch_size,
-        num_layers: (0..1000).take_while(|i| inside(*i).is_some()).count(),
-        num_heads,
+        num_layers,
+        num_heads: config.heads("num_attention_heads", hidden_dim)?,
         hidden_dim,
         mlp_dim,
-        dropout_rate: number("hidden_dropout_prob").unwrap_or(0.0),
-        layer_norm_epsilon: number("layer_norm_eps").unwrap_or(1e-12),
+        dropout_rate: config.number("hidden_dropout_prob")?.unwrap_or(0.0),
+        layer_norm_epsilon: config.number_or("layer_norm_eps", 1e-12, 1e-12)?,
         ..ViT::default()
     };
-    Ok((vit.architecture()?, TensorType::new(DType::F32, [image_size, image_size, channels])))
+    let inputs = vec![TensorType::new(DType::F32, [image_size, image_size, channels])];
+    Ok(DerivedModel { architecture: vit.architecture()?, inputs, guesses: config.finish()? })
 }
 
-fn check(config: Option<&Value>) -> Result<()> {
-    let function = config.and_then(|c| c.get("hidden_act")).and_then(Value::as_str).unwrap_or("gelu");
+fn check(config: &FamilyConfig<'_>) -> Result<()> {
+    let function = config.text_or("hidden_act", "gelu")?;
     if function != "gelu" {
-        return Err(odd("ViT", &format!("its hidden_act is {function}, expected gelu")));
+        return Err(config.wrong(format!("its hidden_act is {function}, expected gelu")));
     }
-    if config.and_then(|c| c.get("qkv_bias")).and_then(Value::as_bool) == Some(false) {
-        return Err(odd("ViT", "its config.json disables the biases of query, key and value"));
-    }
-    Ok(())
+    config.only("is_encoder_decoder", false)?;
+    config.nothing_pruned()?;
+    config.only("qkv_bias", true)
 }
 
 /// Whether a model is a ViT.

@@ -103,7 +103,7 @@ impl Tpu1Args {
 
 /// Returns the int8 graph of a model file; `None` for an application of the paper.
 fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, CommandError> {
-    if tflite::is_lite(name) {
+    if tflite::is_lite_file(name) {
         return Ok(Some(tflite::open(name)?));
     }
     if !Path::new(name).exists() {
