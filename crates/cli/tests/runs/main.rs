@@ -22,6 +22,7 @@ mod records;
 mod resume;
 mod run_report;
 mod same_bits;
+mod saved_model;
 mod sweep;
 mod tensorboard;
 mod terminal;
