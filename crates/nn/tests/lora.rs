@@ -10,7 +10,7 @@ use systole_nn::applications::Gpt2;
 use systole_nn::callback::{Callback, FitCx};
 use systole_nn::layers::{
     LayerSpec, add, batch_normalization, conv2d, dense, depthwise_conv2d, embedding, flatten, max_pooling2d,
-    multi_head_attention, relu, spectral_normalization,
+    multi_head_attention, relu, reversible_embedding, spectral_normalization,
 };
 use systole_nn::loss::Loss;
 use systole_nn::optimizer::{adam, sgd};
@@ -475,4 +475,27 @@ fn channels_are_pruned_and_removed() {
         e(pruning.clone().layers(&["f"]))
     );
     assert!(e(pruning.global(true)).contains("ranked per layer"));
+}
+
+/// Tied embeddings are one layer with two calls: its adapters are merged once.
+#[test]
+fn adapters_of_a_layer_that_is_called_twice_are_merged_once() {
+    let (tokens, table) = (any_input("tokens"), reversible_embedding(7, 3).name("table"));
+    let scores = tokens.apply(table.clone()).apply(dense(3).name("body")).apply(table);
+    let mut model = Model::functional(&[tokens], &scores).unwrap();
+    model.build(&[TensorType::new(I32, [4])]).unwrap();
+    model.enable_lora(LoraOptions { rank: 2, ..Default::default() }).unwrap();
+    let b = Literal::from_slice([2, 3], &[0.5f32, -1., 2., 1., 0.25, -0.5]).unwrap();
+    model.set_weight("table/lora_embeddings_b", b).unwrap();
+    let x = Literal::from_slice([1, 4], &[0i32, 3, 6, 1]).unwrap();
+    let trained = model.predict_on_batch(&x).unwrap().to_f32s();
+    let mut written = Model::from_file(model.to_file().unwrap(), &CustomObjects::default()).unwrap();
+    model.merge_lora().unwrap();
+    for (what, model) in [("written", &mut written), ("merged", &mut model)] {
+        let same = model.predict_on_batch(&x).unwrap().to_f32s();
+        assert!(
+            same.iter().zip(&trained).all(|(a, b)| (a - b).abs() < 1e-5),
+            "{what}: {same:?}, {trained:?}"
+        );
+    }
 }

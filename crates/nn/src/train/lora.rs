@@ -10,7 +10,7 @@ use crate::model::model_file::ModelFile;
 use crate::model::{Model, drawn_when_read, infer_specs};
 use crate::name_pattern::means;
 use crate::train::transfer_learning::layer_of;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
@@ -139,14 +139,14 @@ impl Model {
 
     /// Returns the paths of weights kept as integers (quantized) in memory, next to LoRA adapters.
     pub fn packed_weights(&self) -> Vec<String> {
-        let of = |node: &LayerNode| {
+        let of = |node: &&LayerNode| {
             let own = node.layer.adapters().map(|own| own.packed.keys().cloned().collect::<Vec<_>>());
             own.unwrap_or_default()
                 .into_iter()
                 .map(|path| format!("{}/{path}", node.name))
                 .collect::<Vec<_>>()
         };
-        self.architecture.nodes.iter().flat_map(of).collect()
+        self.named_layers().iter().flat_map(of).collect()
     }
 
     /// Whether a weight holds the integers or scales of a quantized weight.
@@ -245,10 +245,17 @@ impl Model {
         Architecture { nodes, ..(*self.architecture).clone() }
     }
 
+    /// Returns each layer once. A layer that is called several times, such as tied embeddings, has a node per call but
+    /// one set of weights.
+    fn named_layers(&self) -> Vec<&LayerNode> {
+        let mut seen = BTreeSet::new();
+        self.architecture.nodes.iter().filter(|node| seen.insert(node.name.as_str())).collect()
+    }
+
     /// Returns kernels with adapters merged, and dequantized kernels, by path.
     pub(crate) fn merged_kernels(&self) -> Result<BTreeMap<String, Buffer>> {
         let mut merged = BTreeMap::new();
-        for node in &self.architecture.nodes {
+        for node in self.named_layers() {
             let Some(own) = node.layer.adapters() else { continue };
             let prefix = format!("{}/", node.name);
             for (path, packing) in &own.packed {
