@@ -25,7 +25,7 @@ pub struct Problem<'a> {
     pub inside: Option<&'a RefCell<Vec<KernelChoice>>>,
 }
 
-/// All kernel families, and the preferred candidate, if any.
+/// All kernel families, and the candidate that `SYSTOLE_KERNEL` moves first or last, if any.
 #[derive(Clone, Copy)]
 pub struct KernelRegistry {
     /// Families in the order in which they are tried.

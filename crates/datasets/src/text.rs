@@ -9,7 +9,7 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::text_encoding::{TextEncoding, to_utf8};
 use systole_data::{AUTOTUNE, Dataset, Sample};
 
-/// Vocabulary size of a byte tokenizer.
+/// Vocabulary size of the byte tokenizer: one token for each value of a byte.
 pub const TEXT_TOKENS: usize = 256;
 
 /// Kind of token: byte, character or byte pair (BPE).

@@ -1,4 +1,5 @@
-//! Runs one int8 operator in the TFLite interpreter to fill its lookup table or find its element permutation.
+//! Runs one int8 operator in the TFLite interpreter on chosen operands, to tabulate its results or to see where it moves
+//! each element.
 
 use crate::op_context::OpContext;
 use systole_base::{DType, Literal, Shape, TensorType};

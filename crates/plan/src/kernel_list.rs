@@ -1,4 +1,5 @@
-//! Groups a program's ops into accelerator kernels, each with its matrix product and the arrays it reads and writes.
+//! Estimates which kernels XLA fuses a program's ops into, each with its matrix product and the arrays it reads and
+//! writes, for the performance model.
 //!
 //! The grouping follows XLA's observed fusion: element-wise ops and data movement join the kernel that reads them; ops
 //! after a product join the product. A value with readers in several kernels is written once and read by each. Cheap

@@ -128,7 +128,7 @@ impl TpuSlice {
         self.chips * self.slices
     }
 
-    /// Number of devices of all slices.
+    /// Total number of devices: devices per slice times number of slices.
     pub fn all_devices(&self) -> usize {
         self.devices * self.slices
     }

@@ -92,7 +92,7 @@ impl FloatPredictor {
     }
 }
 
-/// Like [`FloatPredictor::of`], for a graph that is used once.
+/// Predicts float samples with a TFLite model, without keeping the compiled graph: see [`FloatPredictor::of`].
 ///
 /// # Errors
 /// See [`FloatPredictor`].

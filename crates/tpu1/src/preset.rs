@@ -153,7 +153,7 @@ impl Preset {
         all.into_iter().find(|p| p.paper.name.eq_ignore_ascii_case(short)).ok_or_else(|| {
             Error::new(
                 ErrorKind::Config,
-                format!("unknown application `{name}`, and no file or directory has this name"),
+                format!("unknown TPU v1 application `{name}`, and no file or directory has this name"),
             )
             .hint(format!(
                 "pass one of {}, a run directory, a model file or an int8 .tflite file",

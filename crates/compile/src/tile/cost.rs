@@ -105,7 +105,8 @@ impl<'g> BlockingCostModel<'g> {
         BlockingCostModel { graph, rows, cache, forced, excess_precision: options.excess_precision, compiler }
     }
 
-    /// Whether row blocks cannot gain because a node reads whole, or sums into, too many bytes per block.
+    /// Whether node `i` rules out row blocks: its sums, or the operands that each block reads whole, exceed the cache
+    /// budget.
     pub fn is_hopeless(&self, i: usize) -> bool {
         let node = &self.graph.nodes[i];
         let Some(row) = row_op(self.graph, node, self.rows, self.rows) else { return false };

@@ -1,4 +1,5 @@
-//! Classifies convolutions by their dimension numbers: forward, gradient w.r.t. input, gradient w.r.t. weights.
+//! Recognizes two kinds of convolution by dimension numbers: forward (or gradient w.r.t. the input), and gradient
+//! w.r.t. the weights.
 
 use systole_ir::op::Convolution;
 

@@ -128,7 +128,7 @@ pub enum SumStore {
     Narrow(TileFn),
 }
 
-/// Adds `rows: f32[parts, size]` over `parts` in a fixed binary tree, and stores the sum.
+/// Adds `rows: f32[parts, size]` over `parts` in a fixed binary tree; writes the sum to `out` as `finish` says and overwrites `rows`.
 ///
 /// # Safety
 /// `rows` has `parts · size` elements, which are overwritten; `out` has room for `size` elements.

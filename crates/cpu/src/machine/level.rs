@@ -42,8 +42,11 @@ impl Level {
 
     /// Returns the error for a level that this machine does not support.
     pub(crate) fn lacking(self) -> Error {
-        Error::new(ErrorKind::Config, format!("this machine does not support {}", self.name()))
-            .hint(format!("use {}, the best level of this machine", Level::best().name()))
+        Error::new(
+            ErrorKind::Config,
+            format!("this machine does not support the instruction-set level {}", self.name()),
+        )
+        .hint(format!("use {}, the best level of this machine", Level::best().name()))
     }
 
     /// Returns the level selected by the environment variable `SYSTOLE_ISA`.

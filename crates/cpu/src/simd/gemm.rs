@@ -49,7 +49,7 @@ pub struct GemmTile<T> {
     pub ahead_step: usize,
 }
 
-/// Layout in which a kernel reads A.
+/// Layout in which a GEMM kernel reads its left operand, A.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LhsLayout {
     /// Micro-panels: the rows of one k group are adjacent, and k groups follow each other.

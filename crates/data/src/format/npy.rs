@@ -208,7 +208,7 @@ fn parse(bytes: &[u8]) -> Result<Literal> {
     let NpyHeader { descr, is_fortran, dims, data } = split(bytes)?;
     let (dtype, is_big) = dtype_of(&descr).ok_or_else(|| {
         Error::new(ErrorKind::Data, format!("NumPy type {descr:?} is not supported"))
-            .hint("convert the array to bool, an integer, float16, float32 or float64")
+            .hint("save the file again with type bool, an integer, float16, float32 or float64")
     })?;
     let ty = TensorType::new(dtype, dims);
     let expected = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));

@@ -21,7 +21,7 @@ impl Batching {
         if self.size > 0 {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Config, "the batch size of `batch` is 0")
+        Err(Error::new(ErrorKind::Config, "the batch size of the stage `batch` is 0")
             .at(stage())
             .hint("use a batch size of at least 1"))
     }

@@ -70,7 +70,7 @@ impl HeldElements {
         IteratorState::at(numbers).over(anchor.clone())
     }
 
-    /// Restores a state and reads the held elements again, in the holder's order.
+    /// Restores a saved position and rereads the elements that the stage held, such as a shuffle buffer, in its order.
     pub fn restore(&mut self, state: &IteratorState) -> Result<Vec<NumberedSample>> {
         self.up.restore(state.above(0)?)?;
         let (end, held) = state.numbers.split_first().ok_or_else(foreign)?;

@@ -234,7 +234,7 @@ pub(super) fn codes(
         if !inputs.is_empty() {
             return Err(Error::new(ErrorKind::Data, format!("cannot use the column `{name}` as an input"))
                 .because(reason)
-                .hint("remove the column from data.records.inputs"));
+                .hint(format!("remove `{name}` from data.records.inputs")));
         }
         if column.is_named || column.kind != ColumnKind::Empty {
             notes.push(format!("the column `{name}` is skipped: {reason}"));

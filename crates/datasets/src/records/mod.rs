@@ -216,7 +216,7 @@ fn some_of_each(train: usize, test: usize, source: &RecordFiles) -> Result<()> {
     Err(Error::new(ErrorKind::Data, format!("the dataset has no records to {what} on"))
         .at(source.place())
         .because(format!("there are {} records in total", train + test))
-        .hint("add records, or change data.validation_split, the fraction held out for testing"))
+        .hint("add records, or change data.validation_split, the fraction of the records in the test split"))
 }
 
 /// Training and test files, and the role of their columns.
@@ -360,12 +360,10 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     let fields = if size.is_some() && lacking.is_some() { &[][..] } else { fields };
     if let Some(lacking) = lacking.filter(|_| size.is_none()) {
         let there = first.names().collect::<Vec<_>>().join(", ");
+        let why = format!("the fields are {there}; the model was trained on {}", fields.join(", "));
         return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
             .at(source.place())
-            .because(format!(
-                "the fields of the records are {there}; the model was trained on {}",
-                fields.join(", ")
-            ))
+            .because(why)
             .hint("rename the fields as in training"));
     }
     let label = label_of(&first, options).unwrap_or_default();
@@ -404,8 +402,7 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
             let row = s.get("index")?.get(0).as_i64();
             let parsed = reading.parse(unnumbered(s))?;
             reading.check_finite(&parsed, || format!("{place}, record {row}"))?;
-            let (name, input) = reading.input(&parsed)?;
-            Sample::new([(name, input)]).check()
+            Sample::new([reading.input(&parsed)?]).check()
         },
         AUTOTUNE,
     ))

@@ -1,4 +1,4 @@
-//! Int8 BATCH_MATMUL of two computed tensors, as in attention.
+//! Int8 BATCH_MATMUL of two tensors, neither of them constant, as in attention.
 //!
 //! The right matrix is packed like a dense layer's weights. Its values minus the zero point may need nine bits. They
 //! are then split into two or three int8 terms, and the left matrix is repeated as often.

@@ -1,4 +1,5 @@
-//! Replaces weights with their averages (EMA, SWA) at the end of training, and recomputes batch statistics.
+//! Replaces weights with their averages (EMA or SWA) at the end of training; after SWA, recomputes the statistics of
+//! batch normalization.
 
 use crate::layer::Cx;
 use crate::model::Model;

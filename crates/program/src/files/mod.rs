@@ -64,8 +64,10 @@ impl ArrayFileFormat {
 /// # Errors
 /// If the file cannot be read, is damaged or truncated, or has another format; each with its position.
 pub fn read(path: &Path) -> Result<Vec<(String, StoredArray)>> {
-    let bytes = systole_data::input_file::read(path)
-        .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the arrays"))?;
+    let bytes = systole_data::input_file::read(path).map_err(|e| {
+        Error::io("cannot read", path, e)
+            .hint("check the path of the array file (.npz, .npy or .safetensors)")
+    })?;
     from_bytes(&path.display().to_string(), &bytes)
 }
 

@@ -1,4 +1,4 @@
-//! Benchmark workloads by name, and the measurements that command-line names expand to.
+//! Benchmark workloads; expands names of the command line (`gemm`) to measurements (each size and precision).
 
 use crate::models::command_target::{is_path, missing};
 use std::path::Path;

@@ -31,7 +31,10 @@ pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
     let (steps, each) = steps_of(&target, args, &model, screen)?;
     let Some(compile) = model.compile_config() else {
         let e = Error::new(ErrorKind::Config, format!("the model {} is not compiled", args.target));
-        return Err(e.because("the model has no optimizer").hint("name a preset or a TOML file").into());
+        return Err(e
+            .because("the model has no optimizer")
+            .hint("pass a preset or a TOML file, which have an optimizer")
+            .into());
     };
     let mut optimizer = compile.optimizer.clone();
     // Whole-run schedules need the number of steps.

@@ -446,11 +446,10 @@ impl AttentionKernel {
                     io.note(row.sum);
                 }
                 let right = |x: StridedMatrix, tile| RightOperand { at: x.at, step: x.row, tile };
-                let (dv, by_dy) =
-                    (StridedMatrix { at: dv, row: depth, step: 1 }, right(dy, self.to_depth.columns));
+                let matrix = |at, row| StridedMatrix { at, row, step: 1 };
+                let (by_dy, dv) = (right(dy, self.to_depth.columns), matrix(dv, depth));
                 multiply(&self.to_depth, [seen, self.depth, rows], across(scores), by_dy, dv, true);
-                let dk = StridedMatrix { at: dk, row: width, step: 1 };
-                let by_q = right(q, self.to_width.columns);
+                let (by_q, dk) = (right(q, self.to_width.columns), matrix(dk, width));
                 multiply(&self.to_width, [seen, self.width, rows], across(dscores), by_q, dk, true);
                 if let Some(dq) = io.result_of(&self.found, AttentionOperand::Queries) {
                     multiply(&self.to_width, [rows, self.width, seen], dscores, k, output, false);

@@ -13,7 +13,8 @@ use std::mem::MaybeUninit;
 
 /// Columns of two adjacent AMX tiles.
 pub const COLUMNS: usize = 2 * LANES;
-/// f32 elements of the statistics of one panel and image: shift, sums, sums of squares; [`COLUMNS`] each.
+/// f32 elements of the batch statistics of one image and one panel of [`COLUMNS`] output columns: shift, sum and sum of
+/// squares of each column.
 pub const STATISTICS: usize = 3 * COLUMNS;
 /// Cache lines prefetched per chunk.
 const FETCHED: usize = 4;

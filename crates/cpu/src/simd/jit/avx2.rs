@@ -151,12 +151,8 @@ impl Emitter<'_> {
                 let (a, ones) = (reg(a), rm(StepArg::Bits(u32::MAX)));
                 self.asm.ymm(opcodes::PXORD, to, a, ones, None);
             }
-            JitStep::Load(_) | JitStep::Store(..) | JitStep::Spread { .. } | JitStep::Constant(_) => {}
-            JitStep::One { .. }
-            | JitStep::Two { .. }
-            | JitStep::Shift { .. }
-            | JitStep::Fma { .. }
-            | JitStep::Mix { .. } => {}
+            // Steps without masks.
+            _ => {}
         }
     }
 

@@ -54,7 +54,7 @@ impl FeatureStatistics {
         }
     }
 
-    /// Number of images added so far.
+    /// Number of images in these feature statistics.
     pub fn count(&self) -> u64 {
         self.count
     }

@@ -151,7 +151,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "FlipMode" => "`\"horizontal\"`, `\"vertical\"` or `\"horizontal_and_vertical\"`",
         "LookupOutputMode" => "`\"int\"`, `\"one_hot\"`, `\"multi_hot\"` or `\"count\"`",
         "ScoreMode" => "`\"dot\"` or `\"concat\"`",
-        "AxisOrAxes" => "axis, or list of axes",
+        "Axes" | "AxisOrAxes" => "axis, or list of axes",
         "Padding" => "`\"valid\"` or `\"same\"`",
         "Mode" => "`\"auto\"`, `\"min\"` or `\"max\"`",
         "UpdateFreq" => "`\"epoch\"`, `\"batch\"`, or an integer",

@@ -50,7 +50,8 @@ impl ZeroProducts {
         }
     }
 
-    /// Sets to NaN the sums that the zeros of one image's gradient make NaN. `x`: the padded image; `argmax`: that of
+    /// Sets weight-gradient sums to NaN where an infinite or NaN input meets a zero of the gradient, whose product is
+    /// skipped. `x`: the padded image; `argmax`: that of
     /// its windows; `sums`: rows of `row` filters, one for each tap and channel.
     pub fn spoil(&self, x: &[f32], argmax: &[u8], (sums, row): (&mut [f32], usize)) {
         for at in (0..x.len().min(self.image)).filter(|&at| !x[at].is_finite()) {

@@ -745,9 +745,8 @@ impl<T: GemmElement> BlockedGemm<T> {
         let (mine, mut right);
         right = part;
         if self.packs(at) {
-            let (panels, columns) = (job.panels.clone(), job.columns.clone());
-            mine =
-                GemmPart { panels, columns, blocks: block..block + 1, left_ready: true, right_ready: true };
+            let (panels, columns, blocks) = (job.panels.clone(), job.columns.clone(), block..block + 1);
+            mine = GemmPart { panels, columns, blocks, left_ready: true, right_ready: true };
             right = &mine;
             // SAFETY: task scratch has room for one K block of the task's columns.
             unsafe { self.pack_right(at, right, block, job.columns.clone()) };

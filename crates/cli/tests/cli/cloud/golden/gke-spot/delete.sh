@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Deletes the job and its node pools. They cost money until then.
+# Deletes the job and its node pools, which cost money until then.
 #
-# 2*v5litepod-16 (8 machines of 4 chips) in us-central1-a: $9.53 an hour at spot prices in us-central1 (price of 2026-11-22), at most $76.21 in 8 h.
-# Written by `systole cloud`. docs/guide/cloud.md says what of it was run, and what only checked.
+# 2*v5litepod-16 (8 machines of 4 chips) in us-central1-a: $9.53 per hour at spot prices in us-central1 (price of 2026-11-22), at most $76.21 in 8 h.
+# Written by `systole cloud`. See docs/guide/cloud.md for what was tested.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 NAME=systole-mlp
 SLICES=2
 
-CLUSTER=${CLUSTER:?the name of the cluster: CLUSTER=NAME ./delete.sh}
+CLUSTER=${CLUSTER:?set the name of the cluster: CLUSTER=NAME ./delete.sh}
 LOCATION=${LOCATION:-$(gcloud container clusters list --filter="name=$CLUSTER" --format='value(location)' | head -n 1)}
 kubectl delete -f jobset.yaml --ignore-not-found
 for ((i = 0; i < SLICES; i++)); do

@@ -1,12 +1,12 @@
-# A job of Ray: the program once on each machine, all of which are waited for.
+# Ray job: runs the program once on each machine and waits for all.
 #
-# 2*v4-32 (8 machines of 4 chips) in us-central2-b: no price of v4 is known at spot prices; `systole chips` lists those that are.
-# Written by `systole cloud`. docs/guide/cloud.md says what of it was run, and what only checked.
+# 2*v4-32 (8 machines of 4 chips) in us-central2-b: no price for v4 is known at spot prices; list the known prices with `systole chips`.
+# Written by `systole cloud`. See docs/guide/cloud.md for what was tested.
 #
 #   ray job submit --working-dir . -- python job.py
 #
-# Ray's cluster must have the chips, and each of its machines the program `systole` in its PATH, and the bucket as a folder.
-# docs/guide/cloud.md has the commands.
+# Ray's cluster must have the chips, and each machine the program `systole` in its PATH, and the bucket mounted as a folder.
+# See docs/guide/cloud.md for the commands.
 
 import os
 import shutil
@@ -20,24 +20,24 @@ from ray.exceptions import RayError
 NAME = "systole-mlp"
 BUCKET = "my-runs"
 COMMAND = ["systole", "train", "mlp", "--device", "tpu", "--out", "RUN", "--strategy=data_parallel"]
-SLICE = "v4-32"  # as Ray calls the resource of its first machine; None: GPUs
+SLICE = "v4-32"  # slice type in the name of Ray's resource of its first machine; None: GPUs
 SLICES = 2
-MACHINES = 4  # of each slice
-RESOURCES = {"TPU": 4}  # of each machine
+MACHINES = 4  # per slice
+RESOURCES = {"TPU": 4}  # per machine
 MAX_SECONDS = 28800
 SPOT = True
-# Where every machine has the bucket as a folder: gcsfuse --implicit-dirs BUCKET FOLDER
+# Folder where every machine mounts the bucket: gcsfuse --implicit-dirs BUCKET FOLDER
 FOLDER = os.environ.get("SYSTOLE_RUNS", f"/mnt/{BUCKET}" if BUCKET else os.path.expanduser("~/systole-runs"))
-# Seconds that the program may take to save the run.
+# Seconds allowed for the program to save the run.
 GRACE = 60
 
 
 @ray.remote(num_cpus=0)
 class First:
-    """Holds the first machine of a slice, so that no other run and no other slice takes it."""
+    """Reserves the first machine of a slice for this run."""
 
     def where(self):
-        """The resource that all machines of this slice have, and the address of this one."""
+        """Returns the resource name shared by all machines of this slice, and the address of this machine."""
         from ray.util.accelerators import tpu
 
         return tpu.get_current_pod_name(), ray.util.get_node_ip_address()
@@ -45,11 +45,11 @@ class First:
 
 @ray.remote(num_cpus=1, max_retries=0)
 def train(variables, until):
-    """The program on one machine, and how it ended; what it says goes to Ray's log."""
+    """Runs the program on one machine and returns its exit code or an error; output goes to Ray's log."""
     if not shutil.which(COMMAND[0]):
         return f"{COMMAND[0]} is not in the PATH of this machine"
     if BUCKET and not os.path.ismount(FOLDER):
-        return f"the bucket is not here: gcsfuse --implicit-dirs {BUCKET} {FOLDER}"
+        return f"the bucket is not mounted: gcsfuse --implicit-dirs {BUCKET} {FOLDER}"
     words = [os.path.join(FOLDER, NAME) if word == "RUN" else word for word in COMMAND]
     process = subprocess.Popen(words, env={**os.environ, **variables})
     try:
@@ -60,11 +60,11 @@ def train(variables, until):
         process.wait(GRACE)
     except subprocess.TimeoutExpired:
         process.kill()
-    return "time is over"
+    return "time limit reached"
 
 
 def machines():
-    """For each machine what it is asked for with, and what the program is told there."""
+    """Returns the reserved first machines, and for each machine its Ray options and the program's environment variables."""
     if "GPU" in RESOURCES:
         return [], [({"num_gpus": RESOURCES["GPU"]}, {})]
     if MACHINES == 1:
@@ -81,13 +81,13 @@ def machines():
                 "MEGASCALE_NUM_SLICES": str(SLICES),
                 "MEGASCALE_SLICE_ID": str(number),
             }
-        # Each machine has one of the slice's own resource: every one gets one process.
+        # Each machine has one unit of the slice's resource, so each gets one process.
         found += [({"resources": {**RESOURCES, slice_name: 1}}, variables)] * MACHINES
     return firsts, found
 
 
 def run(until):
-    """How the program ended on each machine."""
+    """Runs the program on all machines and returns each exit code or error."""
     firsts, found = machines()
     try:
         return ray.get([train.options(**asked).remote(variables, until) for asked, variables in found])
@@ -102,18 +102,18 @@ def main():
     while True:
         try:
             codes = run(until)
-            # A machine that is taken back ends the program by a signal.
+            # Preemption ends the program with a signal.
             taken = SPOT and any(code in (-15, 130, 143) for code in codes)
         except RayError as lost:
             if not SPOT:
-                sys.exit(f"a machine was lost, and the same job goes on from the last backup: {lost}")
+                sys.exit(f"a machine was lost; submit the same job to resume from the last backup: {lost}")
             codes, taken = [str(lost)], True
         if not taken or time.time() >= until:
             break
-        print("machines were taken back: the run goes on from the last backup where others are", flush=True)
+        print("machines were preempted: resuming from the last backup when others are available", flush=True)
         time.sleep(10)
     if any(codes):
-        sys.exit(f"the machines said {codes}; where the run was begun the same job goes on with it")
+        sys.exit(f"the run failed on its machines: {codes}; submit the same job to resume")
 
 
 if __name__ == "__main__":

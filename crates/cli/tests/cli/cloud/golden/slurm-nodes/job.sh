@@ -9,13 +9,13 @@
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --signal=TERM@120
-# A training as a batch job of SLURM: sbatch job.sh
+# A training run as a SLURM batch job: sbatch job.sh
 #
-# 16*cpu (4 machines of 16 cores): the cluster says what it costs.
-# Written by `systole cloud`. docs/guide/cloud.md says what of it was run, and what only checked.
+# 16*cpu (4 machines of 16 cores): the cost depends on the cluster.
+# Written by `systole cloud`. See docs/guide/cloud.md for what was tested.
 #
-# `systole` must be in the PATH of the cluster's machines, with libsystole_plugin.so beside it, and all of them must see this folder.
-# The run is in my-run, beside the file that sbatch was called with; launch-N.log there has what process N said.
+# `systole` must be in the PATH of the cluster's machines, with libsystole_plugin.so next to it, and all machines must see this folder.
+# The run is in my-run, next to this file; launch-N.log there contains the output of process N.
 set -euo pipefail
 
 HOURS=8
@@ -25,13 +25,13 @@ COMMAND=(launch --slurm --max-restarts=3 --show=0 -- train mlp --out my-run --st
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")}"
 start=$(date +%s)
 code=0
-# A task for each machine. A launch starts its process again where that is killed, and the others wait for it: srun ends none of them.
+# One task per machine. If a process is killed, its launcher restarts it while the others wait: srun must not end them.
 srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task="$CORES" systole "${COMMAND[@]}" || code=$?
-# SLURM sends SIGTERM when the machines are wanted back, and two minutes before the time is over: the run is saved, and the program
-# ends with 143. What was taken back goes on when it is its turn again. An error would only come again.
+# SLURM sends SIGTERM on preemption, and two minutes before the time limit: the run is saved and the program exits with 143.
+# A preempted job is requeued. Other errors are not, since they would occur again.
 if ((code == 143 && $(date +%s) - start < HOURS * 3600 - 180)); then
     scontrol requeue "$SLURM_JOB_ID"
     exit 0
 fi
-((code != 143)) || echo "$HOURS hours are over; sbatch job.sh goes on where the run was" >&2
+((code != 143)) || echo "the time limit of $HOURS hours is reached; sbatch job.sh resumes the run" >&2
 exit "$code"

@@ -10,14 +10,14 @@
 #SBATCH --open-mode=append
 #SBATCH --requeue
 #SBATCH --signal=TERM@120
-# A training as a batch job of SLURM: sbatch job.sh
+# A training run as a SLURM batch job: sbatch job.sh
 #
-# 4*a100: the cluster says what it costs.
-# Written by `systole cloud`, with mine.toml. docs/guide/cloud.md says what of it was run, and what only checked.
+# 4*a100: the cost depends on the cluster.
+# Written by `systole cloud`, with mine.toml. See docs/guide/cloud.md for what was tested.
 #
-# `gpu:a100` must be the cluster's own name of these GPUs (sinfo -o %G).
+# `gpu:a100` must be the cluster's name for these GPUs (sinfo -o %G).
 # `systole` must be in the PATH of the cluster's machines.
-# The run is in systole-mine, beside the file that sbatch was called with; launch-N.log there has what process N said.
+# The run is in systole-mine, next to this file; launch-N.log there contains the output of process N.
 set -euo pipefail
 
 HOURS=24
@@ -27,13 +27,13 @@ COMMAND=(launch --slurm --max-restarts=3 -- train mine.toml --device cuda --out 
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")}"
 start=$(date +%s)
 code=0
-# A task for each machine. A launch starts its process again where that is killed, and the others wait for it: srun ends none of them.
+# One task per machine. If a process is killed, its launcher restarts it while the others wait: srun must not end them.
 srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task="$CORES" systole "${COMMAND[@]}" || code=$?
-# SLURM sends SIGTERM when the machines are wanted back, and two minutes before the time is over: the run is saved, and the program
-# ends with 143. What was taken back goes on when it is its turn again. An error would only come again.
+# SLURM sends SIGTERM on preemption, and two minutes before the time limit: the run is saved and the program exits with 143.
+# A preempted job is requeued. Other errors are not, since they would occur again.
 if ((code == 143 && $(date +%s) - start < HOURS * 3600 - 180)); then
     scontrol requeue "$SLURM_JOB_ID"
     exit 0
 fi
-((code != 143)) || echo "$HOURS hours are over; sbatch job.sh goes on where the run was" >&2
+((code != 143)) || echo "the time limit of $HOURS hours is reached; sbatch job.sh resumes the run" >&2
 exit "$code"

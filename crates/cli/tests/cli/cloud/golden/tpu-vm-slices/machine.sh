@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What run.sh does on each machine: machine.sh prepare [BUCKET] | guard NAME ZONE SECONDS | start ARGS… | state | log LINE | stop
+# Commands that run.sh executes on each machine: machine.sh prepare [BUCKET] | guard NAME ZONE SECONDS | start ARGS… | state | log LINE | stop
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -7,12 +7,12 @@ GCSFUSE=${GCSFUSE:-3.11.1}
 
 is_running() { [[ -e systole.pid ]] && kill -0 "$(<systole.pid)" 2>/dev/null; }
 
-# The bucket as the folder `runs`.
+# Mounts the bucket as the folder `runs`.
 mount_bucket() {
     if ! command -v gcsfuse >/dev/null; then
         local package="gcsfuse_${GCSFUSE}_amd64.deb"
         curl -fsSLO "https://github.com/GoogleCloudPlatform/gcsfuse/releases/download/v$GCSFUSE/$package"
-        # A new machine may still be busy with updates of its own.
+        # A new machine may still be installing updates.
         sudo apt-get -o DPkg::Lock::Timeout=300 install -y "./$package"
     fi
     mkdir -p runs
@@ -28,7 +28,7 @@ prepare)
     ./systole devices
     ;;
 guard)
-    # The machine's own account needs the right to delete it: the usual one has it.
+    # Deletes the machine after the time limit. Its service account must be allowed to do so; the default one is.
     # shellcheck disable=SC2016
     nohup bash -c 'sleep "$3" && gcloud compute tpus queued-resources delete "$1" --zone="$2" --force --quiet' \
         guard "$1" "$2" "$3" >guard.log 2>&1 </dev/null &
@@ -36,7 +36,7 @@ guard)
 start)
     if is_running; then exit 0; fi
     rm -f systole.code
-    # In a session of its own: a connection that is lost does not end it.
+    # In its own session, so that a lost connection does not end it.
     # shellcheck disable=SC2016
     setsid nohup bash -c '
         ./systole "$@" >>systole.log 2>&1 &
@@ -53,7 +53,7 @@ state)
     elif is_running; then
         echo state=running
     else
-        # It may have ended between the two looks; else the machine was started anew.
+        # It may have ended between the two checks; otherwise the machine was restarted.
         for ((i = 0; i < 20; i++)); do
             [[ ! -e systole.code ]] || break
             sleep 0.1
@@ -71,7 +71,7 @@ stop)
     done
     ;;
 *)
-    echo "machine.sh does not know $verb" >&2
+    echo "machine.sh: unknown command $verb" >&2
     exit 2
     ;;
 esac

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Trains on a Cloud TPU: asks for the machines, copies the program, starts it, watches it, deletes them.
+# Trains on a Cloud TPU: requests the machines, copies the program, starts and watches it, deletes the machines.
 #
-# 2*v4-256 (64 machines of 4 chips) in us-central2-b: $824 an hour on demand in us-central2 (price of 2025-03-03), at most $6595 in 8 h.
-# Written by `systole cloud`. docs/guide/cloud.md says what of it was run, and what only checked.
+# 2*v4-256 (64 machines of 4 chips) in us-central2-b: $824 per hour on demand in us-central2 (price of 2025-03-03), at most $6595 in 8 h.
+# Written by `systole cloud`. See docs/guide/cloud.md for what was tested.
 #
-# Needs gcloud (gcloud auth login; gcloud config set project PROJECT), the API (gcloud services enable
-# tpu.googleapis.com) and a quota for these chips in us-central2-b. The machine's own guard deletes it where this shell is gone.
+# Requirements: gcloud (gcloud auth login; gcloud config set project PROJECT), the API (gcloud services enable
+# tpu.googleapis.com) and a quota for these chips in us-central2-b. A guard on the machine deletes it if this shell is gone.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -19,22 +19,22 @@ MODEL_FILE=
 COMMAND=(train mlp --device tpu --out runs/my-run --strategy=data_parallel --batch-size 512)
 
 PROGRAM=${SYSTOLE:-$(command -v systole || true)}   # the program to copy, for Linux on x86-64: SYSTOLE=PATH
-POLL=${POLL:-20}                                    # seconds between two looks
+POLL=${POLL:-20}                                    # seconds between status checks
 PROJECT=$(gcloud config get-value project 2>/dev/null || true)
 
 say() { printf '[run.sh] %s\n' "$*" >&2; }
 fail() { say "$*" && exit 1; }
 
-[[ -x $PROGRAM ]] || fail "there is no program to copy: SYSTOLE=PATH ./run.sh"
-[[ -n $PROJECT && $PROJECT != "(unset)" ]] || fail "no project is chosen: gcloud config set project PROJECT"
+[[ -x $PROGRAM ]] || fail "systole not found; set its path: SYSTOLE=PATH ./run.sh"
+[[ -n $PROJECT && $PROJECT != "(unset)" ]] || fail "no project is set: gcloud config set project PROJECT"
 
-# The machines of a slice have one name; several slices are numbered.
+# All machines of a slice share one name; several slices are numbered.
 slice() { if ((SLICES > 1)); then echo "$NAME-$1"; else echo "$NAME"; fi; }
 remote() { gcloud compute tpus tpu-vm ssh "$(slice "$1")" --zone="$ZONE" --worker="$2" --command="$3" --quiet; }
 copy() { gcloud compute tpus tpu-vm scp "$@" --zone="$ZONE" --quiet; }
 
-# What gcloud says of a thing, GONE where there is none, UNKNOWN where nobody answers: an answer that does not come is no
-# reason to begin anew.
+# Prints the state of a resource: GONE if it does not exist, UNKNOWN if gcloud does not answer. A missing answer must not
+# restart the run.
 state_of() {
     local answer
     if answer=$(gcloud compute tpus "$@" --zone="$ZONE" 2>&1); then
@@ -49,10 +49,10 @@ request_state() { state_of queued-resources describe "$NAME" --format='value(sta
 
 delete_all() {
     gcloud compute tpus queued-resources delete "$NAME" --zone="$ZONE" --force --quiet ||
-        say "not deleted, and it costs money: ./delete.sh"
+        say "the machines were not deleted and still cost money: ./delete.sh"
 }
 
-# The request stands in queued-resource.json; it waits for a day at most.
+# Sends the request in queued-resource.json; it waits for at most a day.
 request() {
     local url="https://tpu.googleapis.com/v2/projects/$PROJECT/locations/$ZONE/queuedResources?queuedResourceId=$NAME"
     sed "s|projects/PROJECT/|projects/$PROJECT/|" queued-resource.json |
@@ -67,14 +67,14 @@ wait_for_machines() {
         case $(request_state) in
         ACTIVE) return 0 ;;
         FAILED | SUSPENDING | SUSPENDED | DELETING) return 1 ;;
-        # It may take a moment until the request is seen.
+        # A new request may not be visible at once.
         GONE) ((++gone < 5)) || return 1 ;;
         esac
         sleep "$POLL"
     done
 }
 
-# The program, what it trains, the folder of the run, and a guard that lives when this shell does not.
+# Copies the program, the model file and the run folder, and starts a guard that works without this shell.
 prepare() {
     local at
     at=$(slice "$1")
@@ -85,7 +85,7 @@ prepare() {
         remote "$1" 0 "bash machine.sh guard $NAME $ZONE $((DEADLINE - $(date +%s) + 900))"
 }
 
-# Every machine runs the same command; they find each other, and the first one writes.
+# Every machine runs the same command; they discover each other, and the first one writes the results.
 train() {
     local words variables=""
     printf -v words '%q ' "${COMMAND[@]}"
@@ -98,7 +98,7 @@ train() {
 begin() {
     local i
     wait_for_machines || return 1
-    # All starts of the run together have MAX_HOURS.
+    # MAX_HOURS covers all restarts of the run.
     ((DEADLINE > 0)) || DEADLINE=$(($(date +%s) + MAX_HOURS * 3600))
     for ((i = 0; i < SLICES; i++)); do prepare "$i" || return 1; done
     if ((SLICES > 1)); then
@@ -119,7 +119,7 @@ machines_are_there() {
     done
 }
 
-# OUTCOME: running, done, failed, taken (machines were taken back or started anew) or over (MAX_HOURS).
+# OUTCOME: running, done, failed, taken (machines were preempted or restarted) or over (MAX_HOURS).
 ALONE=0
 look() {
     local i told
@@ -131,7 +131,7 @@ look() {
     *" lost "*) OUTCOME=taken ;;
     *" silent "* | " ") machines_are_there || OUTCOME=taken ;;
     *" running "*)
-        # A host that ended with an error ends the others when they notice; they have 15 looks to do so.
+        # The other hosts end when they notice that one failed; stop them after 15 checks.
         if [[ $told =~ \ [1-9] ]] && ((++ALONE > 15)); then
             stop_all
             OUTCOME=failed
@@ -140,7 +140,7 @@ look() {
     *\ [1-9]*) OUTCOME=failed ;;
     *) OUTCOME="done" ;;
     esac
-    # Machines that are taken back end what runs on them before the cloud says so, or as a signal tells it to.
+    # On preemption the program may fail or be signalled before the cloud reports it.
     if [[ $OUTCOME == failed ]]; then
         sleep "$POLL"
         if [[ $SPOT == yes && $told =~ \ (130|143)\  ]] || ! machines_are_there; then OUTCOME=taken; fi
@@ -167,7 +167,7 @@ watch_run() {
         sleep "$POLL"
         show_log
         if (($(date +%s) >= DEADLINE)); then
-            say "$MAX_HOURS hours are over: the run is saved and stopped"
+            say "the time limit of $MAX_HOURS hours is reached: saving and stopping the run"
             stop_all
             OUTCOME=over
         else
@@ -177,12 +177,12 @@ watch_run() {
     show_log
 }
 
-# What is only on the machine is copied here first. Where that fails the machine is left to its own guard.
+# Copy a run that exists only on the machine. If that fails, keep the machine until its guard deletes it.
 KEEP=no
 finish() {
     [[ $STARTED == no || $OUTCOME != running ]] || stop_all
     if [[ $STARTED == yes && -z $BUCKET ]] && ! copy --recurse "$(slice 0)":run . --worker=0; then
-        say "the run could not be copied: the machine is kept until its guard deletes it, $MAX_HOURS hours and a quarter after its start"
+        say "the run could not be copied: the machine is kept until its guard deletes it, $MAX_HOURS hours and 15 minutes after the start"
         say "copy it: gcloud compute tpus tpu-vm scp --recurse $(slice 0):run . --zone=$ZONE --worker=0; then ./delete.sh"
         KEEP=yes
     fi
@@ -196,12 +196,12 @@ COORDINATOR=""
 TRIES=0
 case $(request_state) in
 GONE) ;;
-UNKNOWN) fail "gcloud does not answer: gcloud auth login, and a project with the API: gcloud services enable tpu.googleapis.com" ;;
-*) fail "there is a $NAME already: ./delete.sh deletes it" ;;
+UNKNOWN) fail "gcloud does not answer; run: gcloud auth login, and gcloud services enable tpu.googleapis.com" ;;
+*) fail "$NAME already exists; to delete it: ./delete.sh" ;;
 esac
 trap finish EXIT
 while :; do
-    request || fail "the request was refused: is there a quota for these chips in $ZONE?"
+    request || fail "the request was rejected: check the quota for these chips in $ZONE"
     OUTCOME=taken
     if begin; then
         watch_run
@@ -209,16 +209,16 @@ while :; do
         fail "the machines could not be prepared"
     elif [[ $SPOT == no ]] || ((++TRIES >= 5)); then
         KEEP=yes
-        fail "there are no machines: gcloud compute tpus queued-resources describe $NAME --zone=$ZONE says why; then ./delete.sh"
+        fail "no machines are available: see gcloud compute tpus queued-resources describe $NAME --zone=$ZONE, then run ./delete.sh"
     fi
     case $OUTCOME in
     "done") say "done" && exit 0 ;;
-    over) fail "./run.sh goes on where the run was" ;;
-    failed) fail "the run ended with an error" ;;
+    over) fail "./run.sh resumes the run" ;;
+    failed) fail "the run failed" ;;
     esac
-    [[ $SPOT == yes ]] || fail "the machines were taken away or started anew; ./run.sh goes on from the last backup"
-    if ((DEADLINE > 0 && $(date +%s) >= DEADLINE)); then fail "$MAX_HOURS hours are over"; fi
-    say "the machines were taken back: others are asked for, and the run goes on where it was"
+    [[ $SPOT == yes ]] || fail "the machines were deleted or restarted; ./run.sh resumes from the last backup"
+    if ((DEADLINE > 0 && $(date +%s) >= DEADLINE)); then fail "the time limit of $MAX_HOURS hours is reached"; fi
+    say "the machines were preempted: requesting new ones to resume the run"
     delete_all
     STARTED=no
     SEEN=0

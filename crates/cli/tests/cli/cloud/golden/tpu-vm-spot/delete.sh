@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Deletes what run.sh asked for. It costs money until then.
+# Deletes the machines requested by run.sh, which cost money until then.
 #
-# v5litepod-16 (4 machines of 4 chips) in us-west4-a: $8.41 an hour at spot prices in us-west4 (price of 2026-11-22), at most $67.25 in 8 h.
-# Written by `systole cloud`. docs/guide/cloud.md says what of it was run, and what only checked.
+# v5litepod-16 (4 machines of 4 chips) in us-west4-a: $8.41 per hour at spot prices in us-west4 (price of 2026-11-22), at most $67.25 in 8 h.
+# Written by `systole cloud`. See docs/guide/cloud.md for what was tested.
 set -euo pipefail
 cd "$(dirname "$0")"
 

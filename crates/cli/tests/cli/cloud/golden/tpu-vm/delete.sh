@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Deletes what run.sh asked for. It costs money until then.
+# Deletes the machines requested by run.sh, which cost money until then.
 #
-# v5litepod-8 in us-central1-a: $9.60 an hour on demand in us-central1 (price of 2026-11-22), at most $19.20 in 2 h.
-# Written by `systole cloud`, with mine.toml. docs/guide/cloud.md says what of it was run, and what only checked.
+# v5litepod-8 in us-central1-a: $9.60 per hour on demand in us-central1 (price of 2026-11-22), at most $19.20 in 2 h.
+# Written by `systole cloud`, with mine.toml. See docs/guide/cloud.md for what was tested.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Sends the custom job to Vertex AI and shows what it says.
+# Submits the custom job to Vertex AI and shows its output.
 #
-# v6e-16 (4 machines of 4 chips) in us-central1-b: $43.20 an hour on demand in us-central1 (price of 2026-11-22), at most $346 in 8 h; what Vertex AI itself adds is not in it.
-# Written by `systole cloud`, with mine.toml. docs/guide/cloud.md says what of it was run, and what only checked.
+# v6e-16 (4 machines of 4 chips) in us-central1-b: $43.20 per hour on demand in us-central1 (price of 2026-11-22), at most $346 in 8 h; the fee of Vertex AI is not included.
+# Written by `systole cloud`, with mine.toml. See docs/guide/cloud.md for what was tested.
 #
-# Needs gcloud, the API (gcloud services enable aiplatform.googleapis.com), a quota for training on these chips, and the image
-# (Dockerfile).
+# Requirements: gcloud, the API (gcloud services enable aiplatform.googleapis.com), a quota for training on these chips, and the
+# image (Dockerfile).
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -14,31 +14,31 @@ REGION=us-central1
 BUCKET=my-runs
 MODEL_FILE=mine.toml
 
-POLL=${POLL:-30}   # seconds between two looks
+POLL=${POLL:-30}   # seconds between status checks
 PROJECT=$(gcloud config get-value project 2>/dev/null || true)
 
 say() { printf '[run.sh] %s\n' "$*" >&2; }
 fail() { say "$*" && exit 1; }
 
-[[ -n $PROJECT && $PROJECT != "(unset)" ]] || fail "no project is chosen: gcloud config set project PROJECT"
+[[ -n $PROJECT && $PROJECT != "(unset)" ]] || fail "no project is set: gcloud config set project PROJECT"
 [[ -z $MODEL_FILE ]] || gcloud storage cp "$MODEL_FILE" "gs://$BUCKET/$NAME/$MODEL_FILE"
 
-# The request stands in job.json.
+# Send the request in job.json.
 answer=$(curl -fsS -X POST -H @<(printf 'Authorization: Bearer %s' "$(gcloud auth print-access-token)") \
     -H 'Content-Type: application/json' --data @job.json \
     "https://$REGION-aiplatform.googleapis.com/v1/projects/$PROJECT/locations/$REGION/customJobs")
 job=$(sed -n 's/.*"name": *"\([^"]*\/customJobs\/[^"]*\)".*/\1/p' <<<"$answer" | head -n 1)
-[[ -n $job ]] || fail "Vertex AI answered without a job: $answer"
+[[ -n $job ]] || fail "Vertex AI returned no job: $answer"
 echo "$job" >job.name
-say "the job runs there, also without this shell: $job"
+say "the job runs independently of this shell: $job"
 
-# Ctrl-C ends only what is shown.
+# Ctrl-C ends only the log output.
 gcloud ai custom-jobs stream-logs "$job" --region="$REGION" || true
 while :; do
     case $(gcloud ai custom-jobs describe "$job" --region="$REGION" --format='value(state)' || true) in
     JOB_STATE_SUCCEEDED) say "done: gcloud storage cp -r gs://$BUCKET/$NAME/run ." && exit 0 ;;
     JOB_STATE_FAILED | JOB_STATE_CANCELLED | JOB_STATE_EXPIRED)
-        fail "the job ended before the run did; ./run.sh sends it again, and it goes on from gs://$BUCKET/$NAME/run"
+        fail "the job ended before the run was complete; ./run.sh sends it again and resumes from gs://$BUCKET/$NAME/run"
         ;;
     esac
     sleep "$POLL"
