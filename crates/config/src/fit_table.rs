@@ -29,7 +29,7 @@ impl RunConfig {
         }
         self.fit.epochs = epochs;
         Some(format!(
-            "{epochs} epochs, because {rows} rows are only {steps} steps; set another number with --epochs"
+            "{epochs} epochs, because {rows} rows are only {steps} steps per epoch; set another number with --epochs"
         ))
     }
 

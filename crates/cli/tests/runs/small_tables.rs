@@ -67,7 +67,7 @@ fn trained(f: &Folder, table: &str, text: String, more: &[&str]) -> (Value, Stri
 fn a_table_of_150_rows_is_learnt() {
     let f = Folder::new("few-rows");
     let (result, told) = trained(&f, "wine.csv", classes(), &["--set=data.records.label=class"]);
-    let accuracy = result["test"]["sparse_categorical_accuracy"].as_f64().unwrap();
+    let accuracy = result["val_sparse_categorical_accuracy"].as_f64().unwrap();
     assert!(accuracy >= 0.9, "{accuracy}\n{told}");
     assert!(told.contains("300 epochs, because 120 rows"), "{told}");
 }
@@ -76,7 +76,7 @@ fn a_table_of_150_rows_is_learnt() {
 fn numbers_of_any_scale_are_learnt() {
     let f = Folder::new("few-numbers");
     let (result, told) = trained(&f, "target.csv", numbers(), &[]);
-    let r2 = result["test"]["r2_score"].as_f64().unwrap();
+    let r2 = result["val_r2_score"].as_f64().unwrap();
     assert!(r2 >= 0.95, "{r2}\n{told}");
     assert!(told.contains("the last layer rescales"), "{told}");
 }
@@ -96,6 +96,6 @@ fn any_regression_loss_gets_one_linear_unit_and_fitting_metrics() {
     assert_eq!((&dense["units"], dense.get("activation")), (&1.into(), None));
     assert_eq!(rescaling["type"], "Rescaling");
     for metric in ["mean_absolute_error", "root_mean_squared_error", "r2_score"] {
-        assert!(result["test"][metric].is_f64(), "{metric}: {result}");
+        assert!(result[format!("val_{metric}")].is_f64(), "{metric}: {result}");
     }
 }

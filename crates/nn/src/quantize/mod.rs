@@ -433,7 +433,7 @@ impl QuantizationPlan<'_> {
                 self.transformer_block(node, (*normalize_first, *activation), x)?
             }
             LayerLowering::Embedding { mask_zero: true, .. } => {
-                return Err(self.unfit(node, "Embedding with mask_zero"));
+                Err(self.unfit(node, "Embedding with mask_zero"))?
             }
             LayerLowering::Embedding { .. } => self.add_at(TensorProducer::Other, node, "rows"),
             LayerLowering::ReversibleEmbedding { tie_weights, is_capped, .. } => {

@@ -62,12 +62,9 @@ fn bilinear(call: &OperatorCall) -> Result<Vec<Literal>> {
         (call.operator.is(OptionField::AlignCorners), call.operator.is(OptionField::HalfPixelCenters));
     let of_all = |of: &dyn Fn(usize, usize, usize, usize) -> f64| {
         let mut y = Vec::with_capacity(b * oh * ow * c);
-        for n in 0..b {
-            for oy in 0..oh {
-                for ox in 0..ow {
-                    y.extend((0..c).map(|channel| of(n, oy, ox, channel)));
-                }
-            }
+        for at in 0..b * oh * ow {
+            let (n, oy, ox) = (at / (oh * ow), at / ow % oh, at % ow);
+            y.extend((0..c).map(|channel| of(n, oy, ox, channel)));
         }
         y
     };

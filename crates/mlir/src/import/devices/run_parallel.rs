@@ -129,13 +129,8 @@ impl<'m> Importer<'m> {
         match name {
             "replica_id" => return numbers(|i, partitions| i / partitions),
             "partition_id" => return numbers(|i, partitions| i % partitions),
-            "all_gather"
-            | "all_reduce"
-            | "reduce_scatter"
-            | "all_to_all"
-            | "collective_permute"
-            | "collective_broadcast"
-            | "collective_reduce" => {}
+            "all_gather" | "all_reduce" | "reduce_scatter" | "all_to_all" => {}
+            "collective_permute" | "collective_broadcast" | "collective_reduce" => {}
             "cross-replica-sum" => {
                 return Err(not_there("cross-replica-sum is not supported in run_parallel"));
             }

@@ -149,7 +149,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "[f64; 2]" => "`[min, max]`",
         "FillMode" => "`\"reflect\"`, `\"wrap\"`, `\"constant\"` or `\"nearest\"`",
         "FlipMode" => "`\"horizontal\"`, `\"vertical\"` or `\"horizontal_and_vertical\"`",
-        "LookupOutputMode" => "`\"int\"`, `\"one_hot\"`, `\"multi_hot\"` or `\"count\"`",
+        "OutputMode" | "LookupOutputMode" => "`\"int\"`, `\"one_hot\"`, `\"multi_hot\"` or `\"count\"`",
         "ScoreMode" => "`\"dot\"` or `\"concat\"`",
         "Axes" | "AxisOrAxes" => "axis, or list of axes",
         "Padding" => "`\"valid\"` or `\"same\"`",
