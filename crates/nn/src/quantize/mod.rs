@@ -387,6 +387,7 @@ impl QuantizationPlan<'_> {
     }
 
     /// Plans a node in int8; returns its output tensor.
+    /// A separable convolution has an intermediate tensor between its kernels, so its sums are not borrowed.
     fn rounded_node(&mut self, node: usize, own: Option<&LayerLowering>, inputs: &[usize]) -> Result<usize> {
         let (x, class) = (inputs[0], self.layer(node).class_name());
         let is_constant = |x: &usize| self.values[*x].maker == TensorProducer::Constant;
@@ -401,7 +402,6 @@ impl QuantizationPlan<'_> {
         let Some(own) = own else { return Err(unfit(self)) };
         Ok(match own {
             own if has_weights(own) => {
-                // A separable convolution has an intermediate tensor between its kernels.
                 if !is_separable(own) {
                     self.borrowed.push((node, "sums".into(), x));
                 }
