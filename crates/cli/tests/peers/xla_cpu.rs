@@ -203,7 +203,7 @@ fn options_without_a_plugin_are_refused() {
     usage(&["train", "glyphs", "--device=xla", "--plugin-option=a"], &["KEY=VALUE"]);
     usage(
         &["check", "p.mlir", "--devices=cpu,ref", "--plugin-option=a=1"],
-        &["cpu and ref are behind no plugin"],
+        &["cpu and ref are not plugin devices"],
     );
     usage(&["setup", "xla-cpu", "--version=0.0.1"], &["hash", "--version"]);
     // Without the variables by which one is found.
