@@ -34,7 +34,7 @@ pub struct InputFile(InputSource);
 enum InputSource {
     File(File),
     #[cfg(feature = "object-stores")]
-    Object(objects::Object),
+    Object(objects::ObjectReader),
 }
 
 #[cfg(not(feature = "object-stores"))]
@@ -56,7 +56,7 @@ impl InputFile {
         match is_remote(path) {
             false => File::open(path).map(|f| InputFile(InputSource::File(f))),
             #[cfg(feature = "object-stores")]
-            true => objects::Object::open(path).map(|o| Input(Kind::Object(o))),
+            true => objects::ObjectReader::open(path).map(|o| Input(InputSource::Object(o))),
             #[cfg(not(feature = "object-stores"))]
             true => Err(not_built_in(path)),
         }
@@ -70,7 +70,7 @@ impl InputFile {
         match &self.0 {
             InputSource::File(file) => file.metadata().map(|m| m.len()),
             #[cfg(feature = "object-stores")]
-            Kind::Object(object) => Ok(object.size()),
+            InputSource::Object(object) => Ok(object.size()),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Read for InputFile {
         match &mut self.0 {
             InputSource::File(file) => file.read(buffer),
             #[cfg(feature = "object-stores")]
-            Kind::Object(object) => object.read(buffer),
+            InputSource::Object(object) => object.read(buffer),
         }
     }
 }
@@ -90,7 +90,7 @@ impl Seek for InputFile {
         match &mut self.0 {
             InputSource::File(file) => file.seek(to),
             #[cfg(feature = "object-stores")]
-            Kind::Object(object) => object.seek(to),
+            InputSource::Object(object) => object.seek(to),
         }
     }
 }

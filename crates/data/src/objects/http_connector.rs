@@ -33,34 +33,34 @@ pub struct RetryPolicy {
     pub answer: Duration,
 }
 
-impl Default for Patience {
+impl Default for RetryPolicy {
     /// 7 attempts within 19 seconds, plus up to 30 seconds of server silence each.
-    fn default() -> Patience {
-        Patience { attempts: 7, wait: Duration::from_millis(300), answer: Duration::from_secs(30) }
+    fn default() -> RetryPolicy {
+        RetryPolicy { attempts: 7, wait: Duration::from_millis(300), answer: Duration::from_secs(30) }
     }
 }
 
 /// Sends requests through [`crate::http`] with retries: for connection failures, truncated or stalled answers, and busy
 /// servers (408, 429, 5xx). Read requests are idempotent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HttpConnection(pub Patience);
+pub(super) struct HttpConnection(pub RetryPolicy);
 
-impl HttpConnector for Wire {
+impl HttpConnector for HttpConnection {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         // The metadata servers of cloud machines get one second.
         let at_once =
             options.get_config_value(&ClientConfigKey::ConnectTimeout).as_deref() == Some("1 seconds");
         let patience = match at_once {
-            true => Patience { attempts: 1, answer: Duration::from_secs(2), ..self.0 },
+            true => RetryPolicy { attempts: 1, answer: Duration::from_secs(2), ..self.0 },
             false => self.0,
         };
-        Ok(HttpClient::new(Wire(patience)))
+        Ok(HttpClient::new(HttpConnection(patience)))
     }
 }
 
 type HttpResult = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send>>;
 
-impl HttpService for Wire {
+impl HttpService for HttpConnection {
     fn call<'a, 'b>(
         &'a self,
         request: HttpRequest,
@@ -69,12 +69,12 @@ impl HttpService for Wire {
         'a: 'b,
         Self: 'b,
     {
-        let answer: Answer = Box::pin(std::future::ready(self.send(request)));
+        let answer: HttpResult = Box::pin(std::future::ready(self.send(request)));
         answer
     }
 }
 
-impl Wire {
+impl HttpConnection {
     fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let (parts, body) = request.into_parts();
         let fields: Vec<(String, String)> = parts
@@ -137,9 +137,9 @@ fn once(request: &Request) -> Result<HttpResponse, String> {
 #[derive(Debug)]
 pub(super) struct RequestSigner;
 
-impl CryptoProvider for Crypto {
+impl CryptoProvider for RequestSigner {
     fn digest(&self, _: DigestAlgorithm) -> object_store::Result<Box<dyn DigestContext>> {
-        Ok(Box::new(Sum { inner: Sha256::new(), outer: None, sum: [0; 32] }))
+        Ok(Box::new(DigestState { inner: Sha256::new(), outer: None, sum: [0; 32] }))
     }
 
     fn hmac(&self, _: DigestAlgorithm, secret: &[u8]) -> object_store::Result<Box<dyn HmacContext>> {
@@ -164,17 +164,17 @@ struct DigestState {
     sum: [u8; 32],
 }
 
-fn keyed(secret: &[u8]) -> Sum {
+fn keyed(secret: &[u8]) -> DigestState {
     let mut key = [0; 64];
     match secret.len() > key.len() {
         true => key[..32].copy_from_slice(&Sha256::digest(secret)),
         false => key[..secret.len()].copy_from_slice(secret),
     }
     let with = |pad: u8| Sha256::new_with_prefix(key.map(|b| b ^ pad));
-    Sum { inner: with(0x36), outer: Some(with(0x5c)), sum: [0; 32] }
+    DigestState { inner: with(0x36), outer: Some(with(0x5c)), sum: [0; 32] }
 }
 
-impl Sum {
+impl DigestState {
     fn total(&mut self) -> &[u8] {
         let inner = self.inner.finalize_reset();
         let sum = match self.outer.take() {
@@ -186,7 +186,7 @@ impl Sum {
     }
 }
 
-impl DigestContext for Sum {
+impl DigestContext for DigestState {
     fn update(&mut self, data: &[u8]) {
         self.inner.update(data);
     }
@@ -195,7 +195,7 @@ impl DigestContext for Sum {
     }
 }
 
-impl HmacContext for Sum {
+impl HmacContext for DigestState {
     fn update(&mut self, data: &[u8]) {
         self.inner.update(data);
     }
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_the_standards() {
-        let mut plain = Crypto.digest(DigestAlgorithm::Sha256).unwrap();
+        let mut plain = RequestSigner.digest(DigestAlgorithm::Sha256).unwrap();
         plain.update(b"abc");
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hex(plain.finish().unwrap()), abc);
@@ -252,7 +252,7 @@ mod tests {
                 "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
             ),
         ] {
-            let mut hmac = Crypto.hmac(DigestAlgorithm::Sha256, &key).unwrap();
+            let mut hmac = RequestSigner.hmac(DigestAlgorithm::Sha256, &key).unwrap();
             hmac.update(text.as_bytes());
             assert_eq!(hex(hmac.finish().unwrap()), sum);
         }

@@ -8,12 +8,12 @@
 mod http_connector;
 mod object_reader;
 
-pub use connect::Patience;
-pub use reader::Object;
+pub use http_connector::RetryPolicy;
+pub use object_reader::ObjectReader;
 
-use crate::entry::Entry;
-use crate::sync::lock;
-use connect::{Crypto, Wire, block_on};
+use crate::directory_entry::DirectoryEntry;
+use crate::mutex::lock;
+use http_connector::{HttpConnection, RequestSigner, block_on};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
@@ -50,7 +50,7 @@ static BUCKETS: Mutex<BTreeMap<String, Arc<Bucket>>> = Mutex::new(BTreeMap::new(
 pub fn configure<'a>(
     bucket: &str,
     settings: impl IntoIterator<Item = (&'a str, &'a str)>,
-    patience: Patience,
+    patience: RetryPolicy,
 ) -> Result<()> {
     let (bucket, _) = split(bucket)?;
     let made = Bucket::new(bucket, &settings.into_iter().collect::<Vec<_>>(), patience)?;
@@ -84,12 +84,12 @@ impl Bucket {
         if let Some(bucket) = known.get(name) {
             return Ok((bucket.clone(), key));
         }
-        let bucket = Arc::new(Bucket::new(name, &[], Patience::default())?);
+        let bucket = Arc::new(Bucket::new(name, &[], RetryPolicy::default())?);
         known.insert(name.to_string(), bucket.clone());
         Ok((bucket, key))
     }
 
-    fn new(name: &str, settings: &[(&str, &str)], patience: Patience) -> Result<Bucket> {
+    fn new(name: &str, settings: &[(&str, &str)], patience: RetryPolicy) -> Result<Bucket> {
         let store = match name.split_at(5) {
             ("gs://", bucket) => google(bucket, settings, patience),
             (_, bucket) => amazon(bucket, settings, patience),
@@ -172,7 +172,7 @@ fn never_again() -> RetryConfig {
 
 type ObjectStoreRef = object_store::Result<Box<dyn ObjectStore>>;
 
-fn google(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store {
+fn google(bucket: &str, settings: &[(&str, &str)], patience: RetryPolicy) -> ObjectStoreRef {
     let mut builder = GoogleCloudStorageBuilder::from_env();
     if let Some(token) = variable("CLOUDSDK_AUTH_ACCESS_TOKEN") {
         builder = builder.with_bearer_token(token);
@@ -185,11 +185,14 @@ fn google(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store 
         builder = builder.with_config(name.parse::<GoogleConfigKey>()?, *value);
     }
     let builder = builder.with_bucket_name(bucket).with_retry(never_again());
-    let store = builder.with_http_connector(Wire(patience)).with_crypto_provider(Arc::new(Crypto)).build()?;
+    let store = builder
+        .with_http_connector(HttpConnection(patience))
+        .with_crypto_provider(Arc::new(RequestSigner))
+        .build()?;
     Ok(Box::new(store))
 }
 
-fn amazon(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store {
+fn amazon(bucket: &str, settings: &[(&str, &str)], patience: RetryPolicy) -> ObjectStoreRef {
     let mut builder = AmazonS3Builder::from_env();
     let given = |b: &AmazonS3Builder, key| b.get_config_value(&key).is_some();
     let is_settled = variable("AWS_WEB_IDENTITY_TOKEN_FILE").is_some();
@@ -204,7 +207,10 @@ fn amazon(bucket: &str, settings: &[(&str, &str)], patience: Patience) -> Store 
         builder = builder.with_config(name.parse::<AmazonS3ConfigKey>()?, *value);
     }
     let builder = builder.with_bucket_name(bucket).with_retry(never_again()).with_allow_http(true);
-    let store = builder.with_http_connector(Wire(patience)).with_crypto_provider(Arc::new(Crypto)).build()?;
+    let store = builder
+        .with_http_connector(HttpConnection(patience))
+        .with_crypto_provider(Arc::new(RequestSigner))
+        .build()?;
     Ok(Box::new(store))
 }
 
@@ -238,12 +244,12 @@ fn section(text: &str, profile: &str) -> Vec<(String, String)> {
 }
 
 /// Lists the keys below a directory's path, up to the next `/`.
-pub(crate) fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
+pub(crate) fn entries(dir: &Path) -> io::Result<Vec<DirectoryEntry>> {
     let (bucket, key) = Bucket::of(dir).map_err(io::Error::other)?;
     let prefix = (!key.as_ref().is_empty()).then_some(&key);
     let listed = block_on(bucket.store.list_with_delimiter(prefix));
     let listed = listed.map_err(|e| bucket.explain("list", key.as_ref(), None, &e))?;
-    let entry = |key: &object_store::path::Path, is_dir| Entry {
+    let entry = |key: &object_store::path::Path, is_dir| DirectoryEntry {
         path: format!("{}/{key}", bucket.name).into(),
         name: key.filename().unwrap_or_default().to_string(),
         is_dir,

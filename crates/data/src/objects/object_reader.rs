@@ -16,12 +16,12 @@ const LARGEST: u64 = 8 << 20;
 
 /// Open object of an object store.
 pub struct ObjectReader {
-    source: Arc<Source>,
+    source: Arc<OpenedObject>,
     position: u64,
     /// Start of the range in memory, and its bytes.
     start: u64,
     bytes: Vec<u8>,
-    ahead: Option<Ahead>,
+    ahead: Option<RangeReadAhead>,
 }
 
 /// Version of an object at the time it was opened.
@@ -39,19 +39,21 @@ struct RangeReadAhead {
     bytes: Receiver<io::Result<Vec<u8>>>,
 }
 
-impl Object {
+impl ObjectReader {
     /// Opens an object and reads its first range, which also yields its size.
-    pub(crate) fn open(path: &Path) -> io::Result<Object> {
+    pub(crate) fn open(path: &Path) -> io::Result<ObjectReader> {
         let (bucket, key) = Bucket::of(path).map_err(io::Error::other)?;
         let (source, bytes) = match get(&bucket, &key, 0..FIRST, None) {
-            Ok((meta, bytes)) => (Source { size: meta.size, tag: meta.e_tag, bucket, key }, bytes),
+            Ok((meta, bytes)) => (OpenedObject { size: meta.size, tag: meta.e_tag, bucket, key }, bytes),
             Err(e) => match block_on(bucket.store.head(&key)) {
                 // Stores reject any range of an empty object.
-                Ok(meta) if meta.size == 0 => (Source { size: 0, tag: meta.e_tag, bucket, key }, Vec::new()),
+                Ok(meta) if meta.size == 0 => {
+                    (OpenedObject { size: 0, tag: meta.e_tag, bucket, key }, Vec::new())
+                }
                 _ => return Err(bucket.explain("open", key.as_ref(), None, &e)),
             },
         };
-        Ok(Object { source: Arc::new(source), position: 0, start: 0, bytes, ahead: None })
+        Ok(ObjectReader { source: Arc::new(source), position: 0, start: 0, bytes, ahead: None })
     }
 
     /// Returns the size in bytes.
@@ -77,24 +79,24 @@ impl Object {
         };
         self.start = self.position;
         if in_order && self.end() < self.source.size {
-            self.ahead = Some(Ahead::of(self.source.clone(), self.end(), (length * 4).min(LARGEST)));
+            self.ahead = Some(RangeReadAhead::of(self.source.clone(), self.end(), (length * 4).min(LARGEST)));
         }
         Ok(())
     }
 }
 
-impl Ahead {
-    fn of(source: Arc<Source>, start: u64, length: u64) -> Ahead {
+impl RangeReadAhead {
+    fn of(source: Arc<OpenedObject>, start: u64, length: u64) -> RangeReadAhead {
         let (sender, bytes) = sync_channel(1);
         thread::spawn(move || {
             // The receiver may be gone.
             let _ = sender.send(source.range(start, length));
         });
-        Ahead { start, bytes }
+        RangeReadAhead { start, bytes }
     }
 }
 
-impl Source {
+impl OpenedObject {
     fn range(&self, start: u64, length: u64) -> io::Result<Vec<u8>> {
         let range = start..(start + length).min(self.size);
         let place = || Some(format!("bytes {} to {} of {}", range.start, range.end, self.size));
@@ -122,7 +124,7 @@ fn get(
     })
 }
 
-impl Read for Object {
+impl Read for ObjectReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() || self.position >= self.source.size {
             return Ok(0);
@@ -139,7 +141,7 @@ impl Read for Object {
     }
 }
 
-impl Seek for Object {
+impl Seek for ObjectReader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let to = match to {
             SeekFrom::Start(n) => Some(n),

@@ -61,7 +61,7 @@ impl Server {
     /// Configures a bucket on this server with its own name.
     fn bucket(&self, name: &str) -> String {
         let patience =
-            Patience { attempts: 4, wait: Duration::from_millis(1), answer: Duration::from_millis(400) };
+            RetryPolicy { attempts: 4, wait: Duration::from_millis(1), answer: Duration::from_millis(400) };
         let bucket = format!("{name}-{}", self.address.rsplit(':').next().unwrap());
         let s3 = [
             ("endpoint", self.address.as_str()),
@@ -388,7 +388,7 @@ fn keys_and_settings_that_are_none_are_told() {
         assert!(e.contains(path) && e.contains("try: "), "{e}");
         assert!(e.contains(what) || e.contains("remove empty") || e.contains("such as gs://"), "{e}");
     }
-    let e = configure("s3://b", [("regoin", "x")], Patience::default()).unwrap_err().to_string();
+    let e = configure("s3://b", [("regoin", "x")], RetryPolicy::default()).unwrap_err().to_string();
     assert!(e.contains("regoin") && e.contains("s3://b"), "{e}");
 }
 
@@ -408,7 +408,8 @@ fn profiles_of_the_clouds_own_tool_are_read() {
 fn keys_of_service_accounts_are_refused_with_what_works() {
     let key = r#"{"private_key": "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----", "private_key_id": "1",
         "client_email": "a@b", "disable_oauth": false}"#;
-    let e =
-        configure("gs://keyed", [("service_account_key", key)], Patience::default()).unwrap_err().to_string();
+    let e = configure("gs://keyed", [("service_account_key", key)], RetryPolicy::default())
+        .unwrap_err()
+        .to_string();
     assert!(e.contains("RSA") && e.contains("gcloud auth application-default login"), "{e}");
 }

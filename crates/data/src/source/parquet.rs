@@ -4,8 +4,8 @@
 //! bytes and flat lists of numbers; other columns are an error that names them, and can be deselected.
 
 use crate::input;
-use crate::pipeline::{Cardinality, Cursor, IteratorState, Run, Stage, foreign};
-use crate::sample::{Origin, Sample};
+use crate::pipeline::{Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, foreign};
+use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use bytes::Bytes;
 use parquet::errors::{ParquetError, Result as ParquetResult};
@@ -28,7 +28,7 @@ impl Dataset {
     ) -> Dataset {
         let files = Arc::new(files.into_iter().map(Into::into).collect());
         let columns: Vec<String> = columns.into_iter().map(Into::into).collect();
-        Dataset::new(Rows { files, columns: Arc::new(columns) })
+        Dataset::new(ParquetStage { files, columns: Arc::new(columns) })
     }
 }
 
@@ -37,7 +37,7 @@ struct ParquetStage {
     columns: Arc<Vec<String>>,
 }
 
-impl Stage for Rows {
+impl DatasetStage for ParquetStage {
     fn label(&self) -> String {
         match self.files.as_slice() {
             [one] => format!("parquet({})", one.display()),
@@ -50,8 +50,8 @@ impl Stage for Rows {
         self.files.iter().map(rows).sum::<Option<u64>>().map_or(Cardinality::Unknown, Cardinality::Finite)
     }
 
-    fn stream(&self, _run: &Run) -> Result<Box<dyn Cursor>> {
-        Ok(Box::new(Walking {
+    fn stream(&self, _run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
+        Ok(Box::new(ParquetCursor {
             files: self.files.clone(),
             columns: self.columns.clone(),
             at: [0; 3],
@@ -94,7 +94,7 @@ struct ParquetCursor {
     rows: Vec<Row>,
 }
 
-impl Walking {
+impl ParquetCursor {
     /// Ensures that the rows of the current group are loaded; false at the end.
     fn ready(&mut self) -> Result<bool> {
         loop {
@@ -165,7 +165,7 @@ fn project(schema: &Type, columns: &[String]) -> Result<Option<Type>> {
         .map_err(|e| Error::new(ErrorKind::Bug, "cannot select columns of the schema").because(e.to_string()))
 }
 
-impl Cursor for Walking {
+impl ElementCursor for ParquetCursor {
     fn next(&mut self) -> Option<Result<Sample>> {
         match self.ready() {
             Ok(true) => {}
@@ -174,7 +174,7 @@ impl Cursor for Walking {
         }
         let (path, row) = (self.files.get(self.at[0])?, self.rows.get(self.at[2])?);
         let number = self.before + self.at[2] as u64;
-        let origin = Origin { source: path.display().to_string().into(), index: number };
+        let origin = SampleOrigin { source: path.display().to_string().into(), index: number };
         let fields = row.get_column_iter().map(|(name, field)| {
             let array =
                 array(field).map_err(|e| e.at(format!("{}, row {number}, column {name}", path.display())))?;

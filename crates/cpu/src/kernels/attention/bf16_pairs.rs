@@ -86,7 +86,7 @@ impl Bf16PairGemms {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    pub(crate) fn with_vectors(_: Level, _: [usize; 3]) -> Option<Pairs> {
+    pub(crate) fn with_vectors(_: Level, _: [usize; 3]) -> Option<Bf16PairGemms> {
         None
     }
 

@@ -31,7 +31,7 @@ fn both<T: 'static, S: WordSource + avx512::WordVectors>(level: Level) -> [PackF
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn both<T: 'static, S: Stored>(_: Level) -> [PackFn<T>; 2] {
+fn both<T: 'static, S: WordSource>(_: Level) -> [PackFn<T>; 2] {
     [plain::<T, S, true>, plain::<T, S, false>]
 }
 

@@ -218,4 +218,4 @@ pub unsafe fn depth_rows(d: &DepthwiseDotRows<'_>) {
 /// # Safety
 /// None.
 #[cfg(not(target_arch = "x86_64"))]
-pub unsafe fn depth_rows(_: &DepthRows<'_>) {}
+pub unsafe fn depth_rows(_: &DepthwiseDotRows<'_>) {}

@@ -23,9 +23,9 @@ const FORMATS: &[ImageFormat] = &[
     ImageFormat { begins: |b| b.starts_with(b"\x89PNG\r\n\x1a\n"), read: png::from_bytes, size: png::size },
     ImageFormat { begins: bmp::is_bmp, read: bmp::from_bytes, size: bmp::size },
     #[cfg(feature = "gif")]
-    Format { begins: |b| b.starts_with(b"GIF8"), read: gif::from_bytes, size: gif::size },
+    ImageFormat { begins: |b| b.starts_with(b"GIF8"), read: gif::from_bytes, size: gif::size },
     #[cfg(feature = "webp")]
-    Format { begins: webp::is_webp, read: webp::from_bytes, size: webp::size },
+    ImageFormat { begins: webp::is_webp, read: webp::from_bytes, size: webp::size },
 ];
 
 impl ImageFormat {

@@ -1,6 +1,6 @@
 //! GIF decoder: first frame to `ui8[H, W, 3]`, or `ui8[H, W, 4]` with transparency.
 
-use super::limit::{is_too_large, too_large, unreadable};
+use super::size_limit::{is_too_large, too_large, unreadable};
 use gif::{ColorOutput, DecodeOptions, Decoder, MemoryLimit};
 use systole_base::{Literal, Result};
 
@@ -78,13 +78,13 @@ mod tests {
     #[test]
     fn the_first_picture_of_a_gif_is_read_on_its_ground() {
         let bytes = animated();
-        assert!(picture::is_picture(&bytes));
-        let x = picture::from_bytes("a.gif", &bytes).unwrap();
+        assert!(any_format::is_picture(&bytes));
+        let x = any_format::from_bytes("a.gif", &bytes).unwrap();
         assert_eq!(x.shape().dims(), [2, 3, 4], "the third column is transparent");
         assert_eq!(x.bytes()[..12], [200, 10, 10, 255, 200, 10, 10, 255, 0, 0, 0, 0]);
-        assert_eq!(picture::size_of_bytes("a.gif", &bytes).unwrap()[..2], [2, 3]);
+        assert_eq!(any_format::size_of_bytes("a.gif", &bytes).unwrap()[..2], [2, 3]);
         for cut in [8, 13, 20, bytes.len() / 2] {
-            let e = picture::from_bytes("cut.gif", &bytes[..cut]).unwrap_err().to_string();
+            let e = any_format::from_bytes("cut.gif", &bytes[..cut]).unwrap_err().to_string();
             assert!(e.contains("cut.gif"), "{e}");
         }
     }

@@ -1,7 +1,7 @@
 //! WebP decoder: `→ ui8[H, W, 3]`, or `ui8[H, W, 4]` with alpha; the first frame of an animation.
 
 use super::exif;
-use super::limit::{is_too_large, too_large, unreadable};
+use super::size_limit::{is_too_large, too_large, unreadable};
 use crate::HostArray;
 use image_webp::WebPDecoder;
 use std::io::Cursor;
@@ -64,12 +64,12 @@ mod tests {
             let pixels: Vec<u8> = (0..5 * 4 * c).map(|i| (i * 11 % 251) as u8).collect();
             let mut bytes = Vec::new();
             WebPEncoder::new(&mut bytes).encode(&pixels, 5, 4, colour).unwrap();
-            assert!(picture::is_picture(&bytes[..16]));
-            let x = picture::from_bytes("a.webp", &bytes).unwrap();
+            assert!(any_format::is_picture(&bytes[..16]));
+            let x = any_format::from_bytes("a.webp", &bytes).unwrap();
             assert_eq!((x.shape().dims(), x.bytes()), (&[4, 5, c][..], &pixels[..]));
-            assert_eq!(picture::size_of_bytes("a.webp", &bytes).unwrap(), [4, 5, c]);
+            assert_eq!(any_format::size_of_bytes("a.webp", &bytes).unwrap(), [4, 5, c]);
             for cut in [13, 24, bytes.len() / 2] {
-                let e = picture::from_bytes("cut.webp", &bytes[..cut]).unwrap_err().to_string();
+                let e = any_format::from_bytes("cut.webp", &bytes[..cut]).unwrap_err().to_string();
                 assert!(e.contains("cut.webp"), "{e}");
             }
         }

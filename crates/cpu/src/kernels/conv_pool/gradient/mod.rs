@@ -388,7 +388,7 @@ fn shape_of_pairs(shape: SumKernels) -> SumKernels {
 
 /// No other architecture has this level.
 #[cfg(not(target_arch = "x86_64"))]
-fn shape_of_pairs(shape: Shape) -> Shape {
+fn shape_of_pairs(shape: SumKernels) -> SumKernels {
     shape
 }
 

@@ -113,7 +113,7 @@ pub fn bf16_pairs(d: &GemmProblem, level: Level) -> CandidateResult {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub fn bf16_pairs(_: &Product, _: Level) -> Answer {
+pub fn bf16_pairs(_: &GemmProblem, _: Level) -> CandidateResult {
     Err("this architecture has no such instruction".into())
 }
 
