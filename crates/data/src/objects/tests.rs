@@ -3,10 +3,10 @@
 //! Covers listing and reading of S3 and Google Cloud Storage, and failures.
 
 use super::*;
-use crate::format::tfrecord::{Compression, Writer};
-use crate::input::{self, Input};
+use crate::format::tfrecord::{TfRecordCompression, Writer};
+use crate::input_file::{self, Input};
 use crate::stage::test::resumes;
-use crate::{Column, Csv, Dataset, ImageFolder, Sample, TfRecord};
+use crate::{CsvColumn, CsvOptions, Dataset, ImageFolder, Sample, TfRecordOptions};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
@@ -185,7 +185,7 @@ fn send(mut stream: TcpStream, act: Act, (head, body): &(String, Vec<u8>)) -> io
 fn records(n: u8, size: usize) -> Vec<u8> {
     let name = format!("systole-objects-{:?}-{}", thread::current().id(), std::process::id());
     let path = std::env::temp_dir().join(name);
-    let mut writer = Writer::create(&path, Compression::None).unwrap();
+    let mut writer = Writer::create(&path, TfRecordCompression::None).unwrap();
     (0..n).for_each(|i| writer.write(&vec![i; size]).unwrap());
     writer.finish().unwrap();
     let bytes = std::fs::read(&path).unwrap();
@@ -217,7 +217,7 @@ fn files_of_both_clouds_are_listed_read_and_resumed() {
         let all = files.interleave(|s: Sample| s.text("path").map(|p| Dataset::tfrecord([p])), 3, 1);
         assert_eq!(firsts(&all), (0..7).flat_map(|i| [i; 3]).collect::<Vec<u8>>());
         resumes(&Dataset::tfrecord(&names).shuffle(4, 1).batch(2));
-        let any = TfRecord { random_access: true, ..TfRecord::default() };
+        let any = TfRecordOptions { random_access: true, ..TfRecordOptions::default() };
         assert_eq!(firsts(&Dataset::tfrecord_with(&names[1..2], any).shuffle(7, 3)).len(), 7);
         let csv = Dataset::list_files(&at("**/*.csv")).unwrap().flat_map(|s: Sample| {
             s.text("path").map(|p| Dataset::csv([p], &[("x", DType::I64), ("y", DType::U8)]))
@@ -229,9 +229,11 @@ fn files_of_both_clouds_are_listed_read_and_resumed() {
         let opened = crate::tools::open(&at("recs"), None).unwrap();
         assert_eq!((opened.kind, opened.files.len()), ("TFRecord", 3));
         assert!(
-            input::is_dir(at("recs")) && !input::is_dir(at("recs/none")) && input::is_file(at("none.txt"))
+            input_file::is_dir(at("recs"))
+                && !input_file::is_dir(at("recs/none"))
+                && input_file::is_file(at("none.txt"))
         );
-        assert_eq!(input::read(at("none.txt")).unwrap(), b"");
+        assert_eq!(input_file::read(at("none.txt")).unwrap(), b"");
     }
     let asked = server.asked();
     let says = |name: &str, begins: &str| {
@@ -241,8 +243,8 @@ fn files_of_both_clouds_are_listed_read_and_resumed() {
     assert!(says("authorization", "Bearer ya29.token"));
     let e = Dataset::list_files(&format!("s3://{bucket}/*.jpg")).unwrap_err().to_string();
     assert!(e.contains("no file matches"), "{e}");
-    let options = Csv {
-        columns: vec![Column { name: "z".into(), dtype: DType::F32, default: None }],
+    let options = CsvOptions {
+        columns: vec![CsvColumn { name: "z".into(), dtype: DType::F32, default: None }],
         separator: ',',
         header: true,
     };
@@ -261,7 +263,7 @@ fn a_bucket_is_a_folder_and_no_file() {
         lock(&server.objects).insert(asked, Vec::new());
     }
     for path in [format!("s3://{bucket}"), format!("gs://{bucket}/")] {
-        assert!(!input::is_file(&path) && input::is_dir(&path), "{path}");
+        assert!(!input_file::is_file(&path) && input_file::is_dir(&path), "{path}");
     }
 }
 
@@ -291,7 +293,7 @@ fn large_objects_come_in_growing_ranges_one_of_them_ahead() {
     let bytes: Vec<u8> = (0..12_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     server.put(&bucket, "big", bytes.clone());
     let path = format!("gs://{bucket}/big");
-    assert_eq!(input::read(&path).unwrap(), bytes);
+    assert_eq!(input_file::read(&path).unwrap(), bytes);
     let starts = |asked: Vec<String>| {
         let start =
             |a: &String| field(a, "range")?.strip_prefix("bytes=")?.split('-').next()?.parse::<usize>().ok();
@@ -384,7 +386,7 @@ fn keys_and_settings_that_are_none_are_told() {
         ("gs:///a", "has no bucket name"),
         ("s3://b/a//b", "not a valid object path"),
     ] {
-        let e = Error::io("cannot read", path, input::read(path).unwrap_err()).to_string();
+        let e = Error::io("cannot read", path, input_file::read(path).unwrap_err()).to_string();
         assert!(e.contains(path) && e.contains("try: "), "{e}");
         assert!(e.contains(what) || e.contains("remove empty") || e.contains("such as gs://"), "{e}");
     }

@@ -3,7 +3,7 @@
 //! A row group is read completely, so memory grows with the files' row groups. Supports columns of numbers, strings,
 //! bytes and flat lists of numbers; other columns are an error that names them, and can be deselected.
 
-use crate::input;
+use crate::input_file;
 use crate::pipeline::{Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, foreign};
 use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
@@ -69,9 +69,9 @@ fn wrong(path: &Path, what: &str, e: &ParquetError) -> Error {
 /// An object of a store is read completely: its index is at its end.
 fn open(path: &Path) -> Result<Box<dyn FileReader>> {
     let failed = |e| Error::io("cannot read", path, e);
-    let boxed: ParquetResult<Box<dyn FileReader>> = match input::is_remote(path) {
+    let boxed: ParquetResult<Box<dyn FileReader>> = match input_file::is_remote(path) {
         true => {
-            let bytes = Bytes::from(input::read(path).map_err(failed)?);
+            let bytes = Bytes::from(input_file::read(path).map_err(failed)?);
             SerializedFileReader::new(bytes).map(|r| Box::new(r) as _)
         }
         false => SerializedFileReader::new(File::open(path).map_err(failed)?).map(|r| Box::new(r) as _),
