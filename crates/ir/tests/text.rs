@@ -189,7 +189,7 @@ fn errors_name_line_and_column() {
         ("negate\"", "negated\"", "unknown op"),
         ("negate\"", "not\"", "not is not defined"),
         ("-> tensor<2xf32>\n  return", "-> tensor<3xf32>\n  return", "the results are"),
-        ("%0 = ", "%0:2 = ", "1 results, but 2 are named"),
+        ("%0 = ", "%0:2 = ", "1 results, not 2"),
         ("%0 = ", "%a = ", "defined twice"),
         ("return %0", "return %0#1", "has no result 1"),
         ("(%a) :", "(%a) ({ \"stablehlo.return\"() : () -> () }) :", "wrong number of bodies: 1"),
