@@ -149,6 +149,19 @@ impl RunConfig {
         Ok(())
     }
 
+    /// Number of training samples in an epoch: all, or `data.train_samples`.
+    pub fn train_len(&self, data: &TrainingData) -> usize {
+        self.data.train_samples.map_or(data.train_len, |n| data.train_len.min(n as usize))
+    }
+
+    /// Number of training batches in an epoch: `fit.steps_per_epoch`, or one pass over the samples.
+    pub fn batches_per_epoch(&self, data: &TrainingData) -> usize {
+        self.fit.steps_per_epoch.unwrap_or_else(|| match &self.biggan {
+            Some(_) => self.train_len(data) / self.samples_per_step(),
+            None => self.train_len(data).div_ceil(self.samples_per_step()),
+        })
+    }
+
     /// Returns the training batches: shuffled, repeated if `steps_per_epoch` is set, scaled, prefetched.
     pub fn train_pipeline(&self, data: &TrainingData) -> Dataset {
         self.train_pipeline_of(data, None)

@@ -21,8 +21,7 @@ impl RunConfig {
         if self.data.dataset != "records" || data.is_pictures() || self.fit.steps_per_epoch.is_some() {
             return None;
         }
-        let rows = self.data.train_samples.map_or(data.train_len, |n| data.train_len.min(n as usize));
-        let steps = rows.div_ceil(self.samples_per_step()).max(1);
+        let (rows, steps) = (self.train_len(data), self.batches_per_epoch(data).max(1));
         let epochs = MIN_STEPS.div_ceil(steps).min(MAX_EPOCHS);
         if epochs <= self.fit.epochs {
             return None;

@@ -129,7 +129,7 @@ pub fn text_with(dir: impl Into<DataDir>, options: &TextOptions) -> Result<Train
         }
         None if dir.is_named() => Err(missing(&places)),
         None => {
-            let origin = "drawn from seed 0, because there is no tiny-shakespeare/input.txt".to_string();
+            let origin = "generated from seed 0, because there is no tiny-shakespeare/input.txt".to_string();
             cut("drawn-text".into(), origin, draw(0, 1 << 20).as_bytes(), options)
         }
     }

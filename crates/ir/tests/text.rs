@@ -188,7 +188,11 @@ fn errors_name_line_and_column() {
         ("(%a) :", "(%b) :", "line 2:27"),
         ("negate\"", "negated\"", "unknown op"),
         ("negate\"", "not\"", "not is not defined"),
-        ("-> tensor<2xf32>\n  return", "-> tensor<3xf32>\n  return", "the results are"),
+        (
+            "-> tensor<2xf32>\n  return",
+            "-> tensor<3xf32>\n  return",
+            "the results are [f32[2]], declared as [f32[3]]",
+        ),
         ("%0 = ", "%0:2 = ", "1 results, not 2"),
         ("%0 = ", "%a = ", "defined twice"),
         ("return %0", "return %0#1", "has no result 1"),

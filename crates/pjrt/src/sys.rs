@@ -125,6 +125,10 @@ pub mod profiler {
         pub buffer: *mut u8,
         pub buffer_size: usize,
     }
+
+    systole_ir::renamed! {
+        Code => ErrorCodeArgs, Create => ProfilerCreateArgs, Message => ErrorMessageArgs, One => ProfilerArgs,
+    }
 }
 
 /// Argument structure of a PJRT function, with the function's position in the table and the structure's size.

@@ -247,7 +247,11 @@ fn parse() -> Result<Cli, clap::Error> {
 pub fn main() -> ExitCode {
     let cli = parse().unwrap_or_else(|e| {
         let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
-        suggest::with_suggestion(e, command(), &args).exit()
+        let e = suggest::with_suggestion(e, command(), &args);
+        if e.use_stderr() && args.iter().any(|a| a == "--json") {
+            Screen::new(true, true, false).object(&failure_object(&suggest::usage_error(&e), e.exit_code()));
+        }
+        e.exit()
     });
     clap_root::set(command);
     plugins::quieten(&cli.common, cli.command.own_devices());
@@ -337,8 +341,13 @@ fn report_failure(screen: &Screen, failure: &CommandError) {
     let e = &failure.error;
     screen.error(&e.to_string());
     if screen.json {
-        let kind = format!("{:?}", e.kind()).to_lowercase();
-        let place = (!e.places().is_empty()).then(|| e.places().join(", in "));
-        screen.object(&json!({"error": e.what(), "kind": kind, "where": place, "try": e.hint_text(), "exit_code": failure.code}));
+        screen.object(&failure_object(e, failure.code.into()));
     }
+}
+
+/// The JSON object that a failing command prints.
+fn failure_object(e: &Error, exit_code: i32) -> serde_json::Value {
+    let kind = format!("{:?}", e.kind()).to_lowercase();
+    let place = (!e.places().is_empty()).then(|| e.places().join(", in "));
+    json!({"error": e.what(), "kind": kind, "where": place, "try": e.hint_text(), "exit_code": exit_code})
 }

@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(XLA_CPU.wanted(None).unwrap(), "lammps-jax-pjrt-cpu==0.11.2");
         assert_eq!(XLA_CPU.wanted(Some("0.11.2")).unwrap(), "lammps-jax-pjrt-cpu==0.11.2");
         let e = XLA_CPU.wanted(Some("0.11.1")).unwrap_err().to_string();
-        assert!(e.contains("hash") && e.contains("0.11.2"), "{e}");
+        assert!(e.contains("hash") && e.contains("remove --version to download and verify 0.11.2"), "{e}");
         let work = std::env::temp_dir().join(format!("systole-setup-xla-{}", std::process::id()));
         let (package, info) = (work.join("unpacked/lammps_jax_pjrt_cpu"), work.join("unpacked/info"));
         fs::create_dir_all(&package).unwrap();

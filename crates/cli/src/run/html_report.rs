@@ -113,7 +113,7 @@ fn page(
 
 fn origin(run: &RunSummary<'_>) -> String {
     let data = run.data;
-    let from = if data.origin.starts_with("drawn") { "" } else { "from " };
+    let from = if data.origin.starts_with("generated") { "" } else { "from " };
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
     format!(
         "{}, {}: {train} {} for training and {test} for testing, {from}{}",

@@ -183,7 +183,7 @@ fn agree(
 /// Prints the dataset and why it was chosen.
 pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) {
     let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
-    let from = if data.origin.starts_with("drawn") { "" } else { "from " };
+    let from = if data.origin.starts_with("generated") { "" } else { "from " };
     let (name, elements, origin) = (&data.name, data.elements, &data.origin);
     let is_published = ["cifar10", "colour-glyphs"].contains(&name.as_str());
     let classes = match data.identity.is_some() && !data.class_names.is_empty() && !is_published {

@@ -92,7 +92,8 @@ fn files_and_presets_are_measured_in_their_own_precision() {
 #[test]
 fn mistakes_are_told_and_one_failure_does_not_hide_the_others() {
     let f = tiny("bench-wrong");
-    f.run(&["bench", "fashon-cnn"]).fails(2, &["workload `fashon-cnn`", "did you mean `fashion-cnn`"]);
+    f.run(&["bench", "fashon-cnn"])
+        .fails(2, &["unknown workload `fashon-cnn`", "did you mean `fashion-cnn`"]);
     f.run(&["bench", "gone.toml"])
         .fails(1, &["cannot read gone.toml", "try: check the path", "systole init"]);
     f.run(&["bench", "mlp", "--precision=int8"]).fails(2, &["--precision", "float32"]);

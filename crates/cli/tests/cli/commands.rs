@@ -368,6 +368,23 @@ fn what_a_report_needs_and_what_shells_and_man_need() {
 }
 
 #[test]
+fn wrong_usage_is_a_json_object_too() {
+    let f = Folder::new("usage-json");
+    for (args, error, hint) in [
+        (&["train", "x.toml", "--epochs", "0"][..], "invalid value '0' for '--epochs <N>'", "--help"),
+        (&["train", "--epcohs", "1"], "unexpected argument '--epcohs' found", "--epochs"),
+        (&["trian"], "unrecognized subcommand 'trian'", "train"),
+    ] {
+        let o = f.run(&[args, &["--json"]].concat()).fails(2, &[]).json();
+        assert!(o["error"].as_str().unwrap().starts_with(error), "{o}");
+        assert!(o["try"].as_str().unwrap().contains(hint), "{o}");
+        assert_eq!((&o["kind"], &o["exit_code"]), (&"config".into(), &2.into()));
+    }
+    let help = f.run(&["train", "--help", "--json"]).ok();
+    assert!(help.out.contains("Usage: systole train"), "{}", help.out);
+}
+
+#[test]
 fn help_documents_the_exit_codes_and_wrong_usage_is_2() {
     let f = Folder::new("usage");
     assert!(f.run(&["--version"]).ok().out.starts_with("systole 0."));
@@ -642,7 +659,7 @@ fn models_become_onnx_files_that_run() {
     let right = f.run(&["run", "f.tflite", "--input=1.npz", "--json"]).ok().json();
     for device in ["cpu", "ref"] {
         let done = f.run(&["run", "f.onnx", "--input=3.npz", "--json", "--device", device]).ok();
-        assert!(done.err.contains("N = 3"), "{}", done.err);
+        assert!(done.err.contains("open sizes of the model: N = 3"), "{}", done.err);
         let made = done.json();
         assert_eq!(made["results"][0]["type"], "f32[3, 10]", "{made}");
         let pairs: Vec<_> = first(&made).into_iter().zip(first(&right)).collect();

@@ -62,7 +62,8 @@ fn any_source_is_converted_to_records_and_read_back() {
     let o = f.run(&["data", "convert", "album", "pixels/p", "--decode", "--json"]).ok().json();
     assert_eq!(o["features"], "image: ui8[?], image/shape: i64[3], label: i32[]");
 
-    f.run(&["data", "convert", "album", "pixels/p"]).fails(1, &["prefix", "--force"]);
+    f.run(&["data", "convert", "album", "pixels/p"])
+        .fails(1, &["1 files with this prefix already exist", "--force"]);
     f.run(&["data", "convert", "album", "pixels/p", "--force", "--quiet"]).ok();
     f.run(&["data", "convert", "album", "p", "--shards=0"]).fails(2, &[]);
     f.run(&["data", "convert", "nowhere", "p"]).fails(1, &["no file matches nowhere", "try: "]);

@@ -302,7 +302,7 @@ fn files_that_are_no_programs_end_in_one_clear_error() {
     f.run(&["run", "/dev/zero", "--memory-limit", "64MiB"])
         .fails(1, &["/dev/zero is larger than the read limit of 8 MiB"]);
     piped(&f, &["run", "-"], b"").fails(1, &["standard input", "is empty"]);
-    f.run(&["run", "nothing.mlir"]).fails(1, &["nothing.mlir", "try: "]);
+    f.run(&["run", "nothing.mlir"]).fails(1, &["no such file or folder: nothing.mlir", "try: "]);
     f.run(&["run", "layer.mlr", "--random", "0"]).fails(1, &["did you mean `layer.mlir`?"]);
     f.run(&["run", "."]).fails(1, &["is a folder"]);
 }

@@ -86,7 +86,7 @@ fn a_wrong_folder_has_nothing_to_do_with_the_network() {
     let f = Folder::with_data("suggest-dir");
     for args in [["--data-dir", "nowhere"], ["--set", "data.dir=nowhere"]] {
         let done = f.run(&[&["train", "fashion-mnist"][..], &args[..]].concat());
-        let done = done.fails(1, &["nowhere", "train-images", "data.dir"]);
+        let done = done.fails(1, &["the folder nowhere does not exist", "train-images", "data.dir"]);
         assert!(!done.err.contains("network"), "{}", done.err);
     }
     // Nor has a cache that cannot be written to, which is told in few words.

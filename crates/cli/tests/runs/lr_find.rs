@@ -176,3 +176,13 @@ fn a_schedule_is_shown_over_the_steps_of_its_run() {
     let e = f.run(&["show", "c.toml", "--schedule", "--stage", "grad"]);
     assert!(e.code == Some(2) && e.err.contains("--stage"), "{}", e.err);
 }
+
+#[test]
+fn a_schedule_spans_the_samples_that_the_configuration_trains_on() {
+    let f = Folder::new("schedule-samples");
+    let run = ["train", "glyphs", "--one-cycle=0.01", "--print-config", "--epochs=3"];
+    let set = ["--set=data.train_samples=400", "--set=fit.steps_per_epoch=none", "--batch-size=64"];
+    f.write("c.toml", &f.run(&[&run[..], &set].concat()).ok().out);
+    let o = f.run(&["show", "c.toml", "--schedule", "--json"]).ok().json();
+    assert_eq!(o["steps"], 3 * 7, "{o}");
+}

@@ -86,7 +86,8 @@ fn labels_say_what_they_are() {
     f.write("case.csv", table("a,b,Label", 200, plain));
     train(&f, "case.csv", "case", &[]).ok();
     f.write("odd.csv", table("a,b,outcome", 200, plain));
-    train(&f, "odd.csv", "odd", &[]).fails(1, &["a, b, outcome", "data.records.label"]);
+    train(&f, "odd.csv", "odd", &[])
+        .fails(1, &["the fields of the records are a, b, outcome", "data.records.label"]);
     // The hint is followed.
     let set = ["--set=data.records.label=outcome", "--set=data.records.inputs=[\"a\"]"];
     assert_eq!(columns(&train(&f, "odd.csv", "odd", &set).ok().json()), ["a"]);
@@ -174,7 +175,8 @@ fn tables_are_read_as_other_programs_write_them() {
     );
     train(&f, "late.csv", "late", &[]).ok();
     f.write("headless.csv", (0..200).map(|i| plain(i) + "\n").collect::<String>());
-    train(&f, "headless.csv", "x", &[]).fails(1, &["0, 1, 2", "data.records.label"]);
+    train(&f, "headless.csv", "x", &[])
+        .fails(1, &["the fields of the records are 0, 1, 2", "data.records.label"]);
     let done = train(&f, "headless.csv", "headless", &["--set=data.records.label=2"]).ok();
     assert!(done.err.contains("160 + 40 records"), "{}", done.err);
     f.write("ragged.csv", text.replacen("\n0.37,", "\n0.37,7,", 1));

@@ -28,7 +28,7 @@ pub fn glyphs(seed: u64) -> Result<ImageDataset> {
     let shapes = shapes();
     let train = draw(&shapes, seed, "train", TRAIN)?;
     let test = draw(&shapes, seed, "test", TEST)?;
-    ImageDataset::new("glyphs", format!("drawn from seed {seed}"), &CLASSES, train, test)
+    ImageDataset::new("glyphs", format!("generated from seed {seed}"), &CLASSES, train, test)
 }
 
 /// Generates color glyphs: 20,000 + 4,000 images of the ten symbols, `u8[32, 32, 3]`, each in two random colors.
@@ -39,7 +39,7 @@ pub fn colour_glyphs(seed: u64) -> Result<ImageDataset> {
     let shapes = shapes();
     let train = coloured(&draw(&shapes, seed, "colour train", TRAIN / 3)?, seed, "train")?;
     let test = coloured(&draw(&shapes, seed, "colour test", TEST / 5 * 2)?, seed, "test")?;
-    ImageDataset::new("colour-glyphs", format!("drawn from seed {seed}"), &CLASSES, train, test)
+    ImageDataset::new("colour-glyphs", format!("generated from seed {seed}"), &CLASSES, train, test)
 }
 
 /// Colors glyphs: `u8[N, 28, 28, 1] → u8[N, 32, 32, 3]`, centered, blended from a background color to an ink color.

@@ -51,3 +51,5 @@ pub type AttrList = Vec<(&'static str, Attr)>;
 pub fn ints(values: &[usize]) -> Attr {
     Attr::Ints(values.iter().map(|&v| v as i64).collect())
 }
+
+systole_base::renamed! { Attrs => AttrList, Field => AttrField }

@@ -134,7 +134,7 @@ fn steps_of(
     }
     let each = match config.fit.steps_per_epoch {
         Some(steps) => steps,
-        None => data_of(target, &config, model, screen)?.train_len.div_ceil(config.fit.batch_size),
+        None => config.batches_per_epoch(&data_of(target, &config, model, screen)?),
     } as u64;
     match each * epochs {
         0 => {

@@ -3,7 +3,7 @@
 
 use crate::simd::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
 use crate::simd::jit::encode::*;
-use crate::simd::jit::opcodes;
+use crate::simd::jit::opcodes::{self, Opcode};
 use crate::simd::jit::steps::{JitStep, LoopOperand, StepArg, StepValue, StoredType, relation};
 
 /// Shuffle indices of `pshufb` that yield zeros.
@@ -136,13 +136,7 @@ impl Emitter<'_> {
             }
             JitStep::Masks { op, a, b } => {
                 let (a, b) = (reg(a), rm(b.into()));
-                let of_vectors = match op {
-                    opcodes::KAND => opcodes::PANDD,
-                    opcodes::KANDN => opcodes::PANDN,
-                    opcodes::KOR => opcodes::PORD,
-                    _ => opcodes::PXORD,
-                };
-                self.asm.ymm(of_vectors, to, a, b, None);
+                self.asm.ymm(vector_op(op), to, a, b, None);
                 if op == opcodes::KXNOR {
                     self.invert(to, copy);
                 }
@@ -151,8 +145,15 @@ impl Emitter<'_> {
                 let (a, ones) = (reg(a), rm(StepArg::Bits(u32::MAX)));
                 self.asm.ymm(opcodes::PXORD, to, a, ones, None);
             }
-            // Steps without masks.
-            _ => {}
+            JitStep::Load(_)
+            | JitStep::Store(..)
+            | JitStep::Spread { .. }
+            | JitStep::Constant(_)
+            | JitStep::One { .. }
+            | JitStep::Two { .. }
+            | JitStep::Shift { .. }
+            | JitStep::Fma { .. }
+            | JitStep::Mix { .. } => {}
         }
     }
 
@@ -218,5 +219,15 @@ impl Emitter<'_> {
             let offset = offset + 4 * place.form.size() as i32;
             self.asm.xmm(op, PACKED, 0, Rm::Memory(MemoryAddress { base, index, offset }), None);
         }
+    }
+}
+
+/// The vector instruction that does to masks of lanes what `op` does to mask registers; KXNOR is PXORD, then inverted.
+fn vector_op(op: u8) -> Opcode {
+    match op {
+        opcodes::KAND => opcodes::PANDD,
+        opcodes::KANDN => opcodes::PANDN,
+        opcodes::KOR => opcodes::PORD,
+        _ => opcodes::PXORD,
     }
 }

@@ -742,12 +742,10 @@ impl<T: GemmElement> BlockedGemm<T> {
         let completes = last && self.completes(job);
         let columns = job.columns.len().next_multiple_of(self.shape.columns);
         let stride = self.sums_stride(columns);
-        let (mine, mut right);
-        right = part;
+        let own = job.part(block);
+        let mut right = part;
         if self.packs(at) {
-            let (panels, columns, blocks) = (job.panels.clone(), job.columns.clone(), block..block + 1);
-            mine = GemmPart { panels, columns, blocks, left_ready: true, right_ready: true };
-            right = &mine;
+            right = &own;
             // SAFETY: task scratch has room for one K block of the task's columns.
             unsafe { self.pack_right(at, right, block, job.columns.clone()) };
         }
@@ -1238,6 +1236,19 @@ struct GemmTask {
     columns: Range<usize>,
     blocks: Range<usize>,
     split: usize,
+}
+
+impl GemmTask {
+    /// The part of the operands that the task packs for one K block.
+    fn part(&self, block: usize) -> GemmPart {
+        GemmPart {
+            panels: self.panels.clone(),
+            columns: self.columns.clone(),
+            blocks: block..block + 1,
+            left_ready: true,
+            right_ready: true,
+        }
+    }
 }
 
 #[cfg(test)]
