@@ -134,6 +134,6 @@ mod tests {
         assert!(e.contains("vocabulary size 100") && e.contains("from 256"), "{e}");
         let e =
             with("gpt-micro", &[("data.tokenizer", "no/tokenizer.json")]).unwrap().data.tokens().unwrap_err();
-        assert!(e.to_string().contains("the tokenizer was not found"), "{e}");
+        assert!(e.to_string().contains("the tokenizer file was not found"), "{e}");
     }
 }

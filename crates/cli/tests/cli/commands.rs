@@ -374,6 +374,7 @@ fn wrong_usage_is_a_json_object_too() {
         (&["train", "x.toml", "--epochs", "0"][..], "invalid value '0' for '--epochs <N>'", "--help"),
         (&["train", "--epcohs", "1"], "unexpected argument '--epcohs' found", "--epochs"),
         (&["trian"], "unrecognized subcommand 'trian'", "train"),
+        (&["evaluate"], "the following required arguments were not provided: <MODEL>", "--help"),
     ] {
         let o = f.run(&[args, &["--json"]].concat()).fails(2, &[]).json();
         assert!(o["error"].as_str().unwrap().starts_with(error), "{o}");
