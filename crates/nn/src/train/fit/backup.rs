@@ -13,14 +13,14 @@ use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
 impl FitRun {
-    /// Resumes the run in the backup folder.
+    /// Resumes the run in the backup folder. Returns a note if its schedules change.
     pub(super) fn restore(
         &mut self,
         model: &mut Model,
         data: &Dataset,
         found: Option<LoadedBackup>,
-    ) -> Result<()> {
-        let Some(mut found) = found else { return Ok(()) };
+    ) -> Result<Option<String>> {
+        let Some(mut found) = found else { return Ok(None) };
         let path = found.path.display().to_string();
         if !model.is_built() {
             let first = data.iter().next().ok_or_else(|| out_of_data(0, 0, None))??;
