@@ -398,7 +398,7 @@ fn machines_of_a_file_are_started_by_ssh_and_left_out_where_they_are_lost() {
     fails(&["--elastic"], &["--set=fit.batch_size=auto"], 2, &auto);
     fails(&["--elastic"], &["--devices=4"], 2, &["the strategy fixes its devices", "remove the key"]);
     f.write("hosts", "127.0.0.1\n127.0.0.3\n");
-    fails(&[], &[], 1, &["process 1 on 127.0.0.3 cannot be reached", "--elastic"]);
+    fails(&[], &[], 1, &["process 1 on 127.0.0.3 is unreachable", "--elastic"]);
     fails(&["--program=/nowhere/systole"], &[], 1, &["127.0.0.1 cannot start the program", "--program"]);
     fails(&["--env=NEVER_SET"], &[], 2, &["`NEVER_SET` is not set"]);
     f.write("hosts", "one\none\n");

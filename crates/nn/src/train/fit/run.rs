@@ -122,8 +122,8 @@ impl FitRun {
             None => backup.as_ref().map_or(Ok(None), BackupAndRestore::found)?,
         };
         let goes_on = found.is_some();
-        let note = run.restore(model, data, found)?;
-        run.tell(note.filter(|_| run.steps.epoch < options.epochs && run.stop_because.is_none()));
+        let note = run.restore(model, data, found, options.epochs)?;
+        run.tell(note);
         let over = goes_on.then_some(run.steps.epoch);
         run.validation.best =
             options.best.take().map(|best| BestModelWriter::open(best, model, over)).transpose()?;
