@@ -11,7 +11,7 @@ use systole_ir::{Result, knobs};
 use systole_nn::Model;
 use systole_progress::progress::called;
 use systole_progress::recorder::recorded;
-use systole_report::{RunReport, duration};
+use systole_report::{RunReport, Tone, duration};
 use systole_runtime::{Buffer, backend};
 
 /// File name of the report.
@@ -85,6 +85,12 @@ fn page(
         }
     }
     page.epochs = run.epochs_of(model);
+    page.tested = run.tested.iter().map(|(name, value)| (name.to_string(), value)).collect();
+    if let Some(weights) = &run.weights {
+        let text =
+            format!("Test figures, confusion matrix, mistakes and model file have these weights: {weights}.");
+        page.verdicts.push((Tone::Plain, text));
+    }
     page.data = vec![origin(run)];
     page.data.extend(data.notes.iter().cloned());
     let verdict = input_bottleneck::of(&run.history, config);
