@@ -3,13 +3,13 @@
 //! The agent starts the training process, passes its output through and obeys commands on standard input. When standard
 //! input ends, the launcher or the connection is gone, and the agent ends the process.
 
-use super::signals::{FORWARDED, Signals, apart, killed, send};
+use super::signals::{FORWARDED, Signals, apart, end_with_this_process, killed, send};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGTERM;
 use std::collections::BTreeMap;
 use std::io::{BufRead, stdin};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result, knobs};
@@ -65,7 +65,8 @@ impl AgentRequest {
             return Err(e.hint("call the launch in a folder that exists on all machines"));
         }
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args(&self.args).envs(&self.env).current_dir(&self.folder).stdin(Stdio::null());
+        end_with_this_process(&mut command);
+        command.args(&self.args).envs(&self.env).current_dir(&self.folder);
         if self.share > 0 {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             command.env(knobs::THREADS.name, (cores / self.share as usize).max(1).to_string());
