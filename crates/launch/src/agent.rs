@@ -94,6 +94,8 @@ fn words() -> Receiver<String> {
 fn attend(child: &mut Child, signals: &Signals, words: &Receiver<String>) -> Result<u8> {
     use std::sync::mpsc::TryRecvError::Disconnected;
     let mut until = None;
+    // A second signal would end training without a backup.
+    let mut is_asked = false;
     loop {
         let ended = child.try_wait().map_err(|e| {
             Error::new(ErrorKind::Io, "cannot query the state of a child process").because(e.to_string())
@@ -102,19 +104,23 @@ fn attend(child: &mut Child, signals: &Signals, words: &Receiver<String>) -> Res
             let code = killed(status).map(|signal| SIGNALLED + signal).or(status.code());
             return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
         }
-        if let Some(signal) = signals.take() {
+        if let Some(signal) = signals.take().filter(|_| until.is_none()) {
             send(child, signal);
+            is_asked = true;
         }
         match words.try_recv() {
             Ok(word) if word == KILL => until = Some(Instant::now()),
             Ok(word) => {
                 if let Some((signal, _)) = FORWARDED.iter().find(|(_, name)| *name == word) {
                     send(child, *signal);
+                    is_asked = true;
                 }
             }
             Err(Disconnected) if until.is_none() => {
                 // The launcher is gone: let the process save its state.
-                send(child, SIGTERM);
+                if !is_asked {
+                    send(child, SIGTERM);
+                }
                 until = Some(Instant::now() + Duration::from_secs(knobs::GRACE.get_usize() as u64));
             }
             Err(_) => {}

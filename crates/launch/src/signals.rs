@@ -10,31 +10,35 @@ use systole_ir::{Error, ErrorKind, Result};
 /// Forwarded signals, with their names in the agent protocol.
 pub(crate) const FORWARDED: [(i32, &str); 2] = [(SIGINT, "INT"), (SIGTERM, "TERM")];
 
-/// Received signals, each with the one to forward: a closed terminal ends the processes as SIGTERM does.
-const RECEIVED: [(i32, i32); 3] = [(SIGINT, SIGINT), (SIGTERM, SIGTERM), (SIGHUP, SIGTERM)];
-
-/// Signals received by this process: the signal to forward, and whether it was received.
-pub(crate) struct Signals(Vec<(i32, Arc<AtomicBool>)>);
+/// Signals received by this process, to be forwarded.
+pub(crate) struct Signals {
+    received: Vec<(i32, Arc<AtomicBool>)>,
+    /// Whether a signal was taken.
+    is_asked: AtomicBool,
+}
 
 impl Signals {
     pub(crate) fn install() -> Result<Signals> {
-        let mut signals = Vec::new();
-        for (received, forwarded) in RECEIVED {
+        let mut received = Vec::new();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
             // nohup starts programs that go on when the terminal is closed.
-            if received == SIGHUP && ignores_hangup() {
+            if signal == SIGHUP && ignores_hangup() {
                 continue;
             }
             let flag = Arc::new(AtomicBool::new(false));
-            flag::register(received, Arc::clone(&flag))
+            flag::register(signal, Arc::clone(&flag))
                 .map_err(|e| Error::new(ErrorKind::Io, "cannot listen for Ctrl-C").because(e.to_string()))?;
-            signals.push((forwarded, flag));
+            received.push((signal, flag));
         }
-        Ok(Signals(signals))
+        Ok(Signals { received, is_asked: AtomicBool::new(false) })
     }
 
-    /// Takes a received signal, if there is one, and returns the signal to forward.
+    /// Takes a received signal, if there is one. A closed terminal may be reported by the shell and by the kernel, so
+    /// SIGHUP never counts as a second signal, which ends training without a backup.
     pub(crate) fn take(&self) -> Option<i32> {
-        self.0.iter().find(|(_, flag)| flag.swap(false, Ordering::SeqCst)).map(|(signal, _)| *signal)
+        let (signal, _) = self.received.iter().find(|(_, flag)| flag.swap(false, Ordering::SeqCst))?;
+        let was_asked = self.is_asked.swap(true, Ordering::SeqCst);
+        Some(*signal).filter(|signal| *signal != SIGHUP || !was_asked)
     }
 }
 
@@ -59,7 +63,7 @@ pub(crate) fn end_with_this_process(command: &mut Command) {
     command.arg(format!("--{END_WITH_STDIN}")).stdin(Stdio::piped());
 }
 
-/// Sends a signal to a child that has not been waited for.
+/// Sends a signal to a child that has not been waited for; SIGTERM for all but SIGINT.
 pub(crate) fn send(child: &Child, signal: i32) {
     #[cfg(unix)]
     {
@@ -87,4 +91,26 @@ pub(crate) fn apart(command: &mut Command) {
     std::os::unix::process::CommandExt::process_group(command, 0);
     #[cfg(not(unix))]
     let _ = command;
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use signal_hook::low_level::raise;
+
+    #[test]
+    fn a_closed_terminal_is_forwarded_once() {
+        let signals = Signals::install().unwrap();
+        assert_eq!(signals.take(), None);
+        if !ignores_hangup() {
+            raise(SIGHUP).unwrap();
+            assert_eq!(signals.take(), Some(SIGHUP));
+            raise(SIGHUP).unwrap();
+            assert_eq!(signals.take(), None);
+        }
+        raise(SIGTERM).unwrap();
+        assert_eq!(signals.take(), Some(SIGTERM));
+        raise(SIGINT).unwrap();
+        assert_eq!((signals.take(), signals.take()), (Some(SIGINT), None));
+    }
 }

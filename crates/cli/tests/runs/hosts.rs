@@ -342,7 +342,12 @@ fn processes_end_with_their_launcher_and_the_folder_is_free() {
         assert_eq!(own[0], own[1]);
         all_secrets.push(own[0].clone());
         slice.wait_for_backup(&out);
-        signal(name, &launched.launcher.id().to_string());
+        let launcher = launched.launcher.id().to_string();
+        signal(name, &launcher);
+        if name == "-HUP" {
+            // The shell tells it, and then the kernel.
+            signal(name, &launcher);
+        }
         let ended = launched.wait();
         pids.iter().for_each(|pid| wait_for_end(pid));
         if name != "-KILL" {
