@@ -31,6 +31,7 @@ pub mod clock;
 mod directory_entry;
 pub mod file_system;
 pub mod format;
+pub mod hmac;
 mod host_array;
 pub mod http;
 pub mod image_ops;
@@ -39,6 +40,7 @@ mod mutex;
 #[cfg(feature = "object-stores")]
 pub mod objects;
 mod pipeline;
+mod run_secret;
 mod sample;
 mod sample_store;
 mod shell;
@@ -53,6 +55,7 @@ pub use pipeline::{
     AUTOTUNE, Cardinality, Dataset, DatasetIter, DatasetOptions, IteratorState, PipelinePosition,
     PipelineReport, PipelineRun, PipelineTuning, QueueReport, StageReport, free_memory,
 };
+pub use run_secret::{RunSecret, random_bytes};
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use shell::shell_quoted;
 pub use source::csv_table::{ColumnKind, CsvTable, TableColumn};

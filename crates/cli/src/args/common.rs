@@ -51,6 +51,10 @@ pub(crate) struct CommonArgs {
     /// Accepts 2000000000, 512MiB or 4GiB. Programs that need more are rejected before they run.
     #[arg(long, global = true, visible_alias = "max-memory", value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory_limit: Option<usize>,
+    /// End as on SIGTERM when standard input closes, because the launcher has ended
+    #[cfg(feature = "launch")]
+    #[arg(long = systole_launch::END_WITH_STDIN, global = true, hide = true)]
+    pub(crate) end_with_stdin: bool,
 }
 
 /// Level of detail of `--profile`.

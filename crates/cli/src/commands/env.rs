@@ -6,7 +6,7 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::commands::devices::version;
-use crate::render::screen::Screen;
+use crate::render::screen::{Screen, shown_value};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::fs;
@@ -131,7 +131,7 @@ fn variables() -> Value {
     const PRIVATE: [&str; 4] = ["TPU_NAME", "TPU_PROJECT", "TPU_WORKER_HOSTNAMES", "COLAB_TPU_ADDR"];
     let mut all = Map::new();
     for knob in knobs::KNOBS.iter().filter(|knob| knob.get() != knob.default) {
-        all.insert(knob.name.into(), homely(&knob.get()).into());
+        all.insert(knob.name.into(), homely(&shown_value(knob)).into());
     }
     for (name, _) in knobs::TPU_VARIABLES {
         if let Some(value) = knobs::variable(name) {

@@ -48,6 +48,8 @@ use crate::args::common::{self, CommonArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::args::{clap_root, grouped_help, plugins, suggest};
 use crate::render::screen::{self, Screen};
+#[cfg(feature = "launch")]
+use crate::run::signals;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 use std::any::Any;
@@ -287,6 +289,10 @@ fn run(cli: Cli, screen: &Screen) -> CommandResult {
 }
 
 fn start(common: &CommonArgs, own_devices: Option<&str>) -> Result<(), CommandError> {
+    #[cfg(feature = "launch")]
+    if common.end_with_stdin {
+        signals::end_with_stdin()?;
+    }
     for knob in [variables::LOG, variables::THREADS, variables::GRACE, variables::PARANOID] {
         knob.number().map_err(CommandError::usage)?;
     }
@@ -314,9 +320,7 @@ fn start(common: &CommonArgs, own_devices: Option<&str>) -> Result<(), CommandEr
         variables::override_value(variables::PROFILE, common::ProfileDetail::Kernels.name());
     }
     let level = if common.flame.is_some() { shown.max(2) } else { shown };
-    if level > 0 {
-        systole_runtime::events::install(level, screen::log_event);
-    }
+    systole_runtime::events::install(level, screen::log_event);
     systole::register();
     plugins::check_device(common).map_err(CommandError::usage)
 }

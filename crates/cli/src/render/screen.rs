@@ -3,9 +3,10 @@
 
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 pub(crate) use systole_data::shell_quoted as quoted;
+use systole_ir::knobs::{self, EnvVar};
 use systole_nn::Logs;
 use systole_progress::terminal;
 
@@ -90,8 +91,19 @@ fn harmless(text: &str) -> String {
     text.chars().map(|c| if is_order(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
+/// Whether the command continues when nobody reads its output.
+static IGNORES_CLOSED_OUTPUT: AtomicBool = AtomicBool::new(false);
+
+/// Continues when standard output is closed, as a process does whose launcher or terminal is gone, until it has saved.
+#[cfg(feature = "launch")]
+pub(crate) fn ignore_closed_output() {
+    IGNORES_CLOSED_OUTPUT.store(true, Ordering::Relaxed);
+}
+
 fn written(result: std::io::Result<()>) {
-    if let Err(e) = result {
+    if let Err(e) = result
+        && !IGNORES_CLOSED_OUTPUT.load(Ordering::Relaxed)
+    {
         if e.kind() == ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
@@ -123,13 +135,21 @@ pub(crate) fn profiles() -> Vec<String> {
     PROFILES.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Value of an environment variable for display; a secret is not shown.
+pub(crate) fn shown_value(variable: &EnvVar) -> String {
+    match variable.get() {
+        value if variable.name == knobs::SECRET.name && !value.is_empty() => "set".into(),
+        value => value,
+    }
+}
+
 /// Prints a log event if its level is enabled, and records profiles.
 pub(crate) fn log_event(level: usize, message: &str) {
     if message.starts_with(PROFILE) {
         PROFILES.lock().unwrap_or_else(PoisonError::into_inner).push(message.into());
     }
     if level <= SHOWN.load(Ordering::Relaxed) {
-        note(&format!("[{level}] {message}"));
+        note(&if level == 0 { format!("note: {message}") } else { format!("[{level}] {message}") });
     }
 }
 

@@ -1,9 +1,10 @@
 //! Writes `report.html` in a run's folder: adds command, machine and predictions to the page of `systole_report`.
 
-use crate::render::screen::{self, counted, grouped, note, program, quoted};
+use crate::render::screen::{self, counted, grouped, note, program, quoted, shown_value};
 use crate::run::evaluation::TestPredictions;
 use crate::run::input_bottleneck;
 use crate::run::run_summary::{RunSummary, peak_rss_mib, step_time, threads};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole_base::rng::fnv1a;
@@ -149,7 +150,7 @@ fn machine(page: &mut RunReport, model: &Model) {
     let set: Vec<String> = knobs::KNOBS
         .iter()
         .filter(|knob| std::env::var_os(knob.name).is_some())
-        .map(|knob| format!("{}={}", knob.name, knob.get()))
+        .map(|knob| format!("{}={}", knob.name, shown_value(knob)))
         .collect();
     if !set.is_empty() {
         add("variables", set.join(", "));
@@ -170,9 +171,18 @@ fn mark(model: &Model) -> Option<String> {
     sum.map(|sum| format!("{sum:016x}"))
 }
 
+/// Whether a word of the command line is an option that only `launch` sets.
+fn is_of_launcher(word: &OsStr) -> bool {
+    #[cfg(feature = "launch")]
+    return word.to_str().and_then(|word| word.strip_prefix("--")) == Some(systole_launch::END_WITH_STDIN);
+    #[cfg(not(feature = "launch"))]
+    return word.is_empty();
+}
+
 /// Returns the command line of this process.
 fn command() -> String {
-    let words = std::env::args_os().skip(1).map(|word| quoted(PathBuf::from(word)));
+    let words = std::env::args_os().skip(1).filter(|word| !is_of_launcher(word));
+    let words = words.map(|word| quoted(PathBuf::from(word)));
     [program()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 

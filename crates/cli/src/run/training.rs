@@ -11,7 +11,7 @@ use crate::run::initial_model::{InitialModel, prepared};
 use crate::run::pruning::PruningReport;
 use crate::run::run_data::keep_data;
 use crate::run::run_summary::{RunFiles, RunSummary};
-use crate::run::signals::StopSignal;
+use crate::run::signals::{StopSignal, TERMINATED};
 use crate::run::tensorboard_images;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -140,9 +140,6 @@ fn ask(model: &mut Model, run: &RunSummary<'_>, leads: bool) -> Result<Result<Op
     }
     Ok(TestPredictions::gather(model, config, data, Some(html_report::time_to_ask(run.seconds))))
 }
-
-/// Exit code after SIGTERM.
-const TERMINATED: u8 = 143;
 
 /// Starts the terminal dashboard if it is enabled and there is a terminal.
 #[cfg(feature = "tui")]
