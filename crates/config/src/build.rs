@@ -162,6 +162,12 @@ impl RunConfig {
         })
     }
 
+    /// Number of test batches in one pass: over all samples, or `data.test_samples`.
+    pub fn test_batches(&self, data: &TrainingData) -> usize {
+        let samples = self.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
+        samples.div_ceil(self.samples_per_step())
+    }
+
     /// Returns the training batches: shuffled, repeated if `steps_per_epoch` is set, scaled, prefetched.
     pub fn train_pipeline(&self, data: &TrainingData) -> Dataset {
         self.train_pipeline_of(data, None)
@@ -252,13 +258,14 @@ impl RunConfig {
         self.sized(test, data)
     }
 
-    /// Returns how many batches of `test` to evaluate, if a limit applies.
+    /// Returns how many batches of [`RunConfig::test_pipeline`] to evaluate, if a limit applies.
     ///
     /// # Errors
     /// See [`Limit::of`](systole_nn::Limit::of).
-    pub fn tested_batches(&self, test: &Dataset) -> Result<Option<usize>> {
+    pub fn tested_batches(&self, data: &TrainingData) -> Result<Option<usize>> {
         let limit = self.fit.overfit_batches.or(self.fit.limit_val_batches);
-        limit.map(|limit| limit.of("limit_val_batches", test, None)).transpose()
+        let all = Some(self.test_batches(data));
+        limit.map(|limit| limit.of("limit_val_batches", &self.test_pipeline(data), all)).transpose()
     }
 
     /// Returns batches as the model's input: images resized and scaled, tokens unchanged.

@@ -58,7 +58,7 @@ pub use pipeline::{
 pub use run_secret::{RunSecret, random_bytes};
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use shell::shell_quoted;
-pub use source::csv_table::{ColumnKind, CsvTable, TableColumn};
+pub use source::csv_table::{ColumnKind, CsvTable, DateColumn, TableColumn};
 pub use source::images::{ImageFolder, decode_image};
 pub use source::text_files::{CsvColumn, CsvFormat, CsvOptions};
 pub use source::tfrecord::TfRecordOptions;

@@ -8,6 +8,7 @@ mod download;
 mod idx_datasets;
 mod images;
 pub mod preprocessing;
+mod record_files;
 mod records;
 mod text;
 mod tokenizer;
@@ -16,9 +17,10 @@ pub use idx_datasets::{DataDir, fashion_mnist, mnist};
 pub use images::{
     FolderOptions, cifar10, colour_glyphs, fit_picture, fit_picture_on, folder, glyphs, picture_size_for,
 };
+pub use record_files::is_of_records;
 pub use records::{
-    ColumnEncoding, RecordCompression, RecordInputs, RecordOptions, RecordShape, holds_records,
-    is_of_records, picture_size_of_records, record_inputs, records,
+    ColumnEncoding, RecordCompression, RecordInputs, RecordOptions, RecordShape, holds_records, lists_images,
+    picture_size_of_records, record_inputs, records,
 };
 pub use text::{TEXT_TOKENS, TextOptions, TextTokenizer, TokenKind, text, text_with};
 pub use tokenizer::Tokenizer;

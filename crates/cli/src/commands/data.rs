@@ -181,6 +181,13 @@ impl RunCommand for DataCommand {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(self, screen)
     }
+
+    fn only_prints(&self) -> bool {
+        matches!(
+            self.action,
+            DataAction::Inspect { .. } | DataAction::Stats { .. } | DataAction::Bench { .. }
+        )
+    }
 }
 
 fn run(command: DataCommand, screen: &Screen) -> CommandResult {

@@ -1,6 +1,6 @@
 //! `systole evaluate`: computes loss and metrics of a saved model on test data.
 
-use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::accuracy::CorrectCount;
 use crate::models::command_target::set_all;
@@ -38,6 +38,8 @@ pub(crate) struct EvaluateArgs {
     source: Option<String>,
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    label: LabelArgs,
     /// Dataset: fashion-mnist, mnist, cifar10, … [default: the training dataset]
     ///
     /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
@@ -245,7 +247,8 @@ impl Perplexity {
 
 /// Returns the configuration of the data to evaluate on, with the arguments applied.
 fn config(args: &EvaluateArgs, run_data: &RunData, model: &Model) -> Result<RunConfig, CommandError> {
-    let named = NamedData { source: args.source.as_deref(), ..NamedData::of(&args.dataset, &args.data) };
+    let (source, label) = (args.source.as_deref(), args.label.setting());
+    let named = NamedData { source, label, ..NamedData::of(&args.dataset, &args.data) };
     let mut draft = run_data.draft_of(model, &named)?;
     if let Some(n) = args.batch_size {
         draft.set(format!("--batch-size {n}"), "fit.batch_size", &n.to_string());
@@ -257,6 +260,7 @@ fn config(args: &EvaluateArgs, run_data: &RunData, model: &Model) -> Result<RunC
     }
     set_all(&mut draft, &args.sets)?;
     let mut config = draft.finish()?;
+    args.label.check(&config)?;
     if args.source.is_some() {
         // Evaluate on all of it: no part is needed for training.
         config.data.validation_split = Some(1.0);

@@ -51,6 +51,10 @@ impl RunCommand for GenerateArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
+
+    fn only_prints(&self) -> bool {
+        true
+    }
 }
 
 fn run(args: &GenerateArgs, screen: &Screen) -> CommandResult {

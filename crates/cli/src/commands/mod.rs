@@ -90,6 +90,12 @@ macro_rules! commands {
                 }
             }
 
+            fn only_prints(&self) -> bool {
+                match self {
+                    $($($(#[cfg(feature = $feature)])? Command::$name(args) => args.only_prints(),)*)*
+                }
+            }
+
             fn writes_its_own_trace(&self) -> bool {
                 match self {
                     $($($(#[cfg(feature = $feature)])? Command::$name(args) => args.writes_its_own_trace(),)*)*
@@ -273,6 +279,8 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, screen: &Screen) -> CommandResult {
+    let writes_profile = cli.common.trace.is_some() || cli.common.flame.is_some();
+    screen::end_with_reader(cli.command.only_prints() && !writes_profile);
     start(&cli.common, cli.command.own_devices())?;
     let flame = cli.common.flame.clone();
     let traced = cli.common.trace.as_ref().filter(|_| !cli.command.writes_its_own_trace());

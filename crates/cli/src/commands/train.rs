@@ -1,11 +1,11 @@
 //! `systole train`: configures a run from arguments, loads data, trains, saves and tests a model.
 
-use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of, set_all};
 use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory::{ResumeMode, RunRecord, SaveArgs, found_rate, model_file};
-use crate::render::screen::{Screen, counted};
+use crate::render::screen::{Screen, counted, note};
 use crate::run::initial_model::{InitialModel, prepared};
 use crate::run::run_data::RunData;
 use crate::run::training::{
@@ -37,6 +37,8 @@ pub(crate) struct TrainArgs {
     target: Option<String>,
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    label: LabelArgs,
     /// Number of epochs; with --from: additional epochs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     epochs: Option<u64>,
@@ -176,7 +178,9 @@ pub(crate) struct TrainArgs {
     /// quantize.freeze_bn_delay=1000.
     #[arg(long)]
     quantize: bool,
-    /// Print the configuration with all arguments applied as TOML, without training
+    /// Print the configuration that would be trained as TOML, without training
+    ///
+    /// Your own data is read, because layers, loss and epochs depend on it.
     #[arg(long)]
     print_config: bool,
 }
@@ -209,7 +213,7 @@ fn run(mut args: TrainArgs, screen: &Screen) -> CommandResult {
     let earlier = args.from.as_ref().map(Model::load).transpose()?;
     let draft = args.draft(earlier.as_ref())?;
     if args.print_config {
-        return print_config(&args.configured(draft)?, screen);
+        return print_config(&args.adapted_config(draft, earlier.as_ref(), screen)?, screen);
     }
     let TrainingSetup { mut config, data, reason } = args.plan(draft, earlier.as_ref(), screen)?;
     // Absolute, so that the run is resumed and evaluated on the same data from any directory.
@@ -227,7 +231,8 @@ fn run(mut args: TrainArgs, screen: &Screen) -> CommandResult {
     let identity = data.identity.clone();
     let from = args.from.clone();
     let start = earlier.as_ref().map(|m| format!("{} steps, mark {}", m.steps(), m.digest_of_weights()));
-    let record = RunRecord { config, reason, from, initial_epoch, start, data: identity, devices: None };
+    let (devices, name) = (None, None);
+    let record = RunRecord { config, reason, from, initial_epoch, start, data: identity, devices, name };
     let folder = match &args.out {
         Some(out) => out.clone(),
         None => record.folder(&Path::new("runs").join(args.run_name(&data.name)))?,
@@ -355,7 +360,7 @@ impl TrainArgs {
                 },
                 CommandTarget::Preset(preset) => Ok(ConfigDraft::preset(preset)?),
                 CommandTarget::Toml(path) => Ok(ConfigDraft::read(path)?),
-                CommandTarget::Folder(path) if holds_records(&path) => {
+                CommandTarget::Folder(path) if self.asks_for_records() || holds_records(&path) => {
                     records_draft(&path, None, self.asked_of_records())
                 }
                 CommandTarget::Folder(path) => folder_draft(&path),
@@ -391,9 +396,17 @@ impl TrainArgs {
         self.epochs.is_none() && !is_toml && !self.sets.iter().any(is_set)
     }
 
-    /// Returns the record options of `--set`, which are needed to inspect files before there is a configuration.
+    /// Whether an argument concerns record files.
+    fn asks_for_records(&self) -> bool {
+        self.label.label.is_some() || self.sets.iter().any(|set| set.trim().starts_with("data.records."))
+    }
+
+    /// Returns the record options of `--set` and `--label`, which are needed to inspect files before there is a configuration.
     fn asked_of_records(&self) -> RecordOptions {
         let Ok(mut draft) = ConfigDraft::preset("table") else { return RecordOptions::default() };
+        if let Some((flag, label)) = self.label.setting() {
+            draft.set_text(flag, LabelArgs::KEY, label);
+        }
         let pairs = self.sets.iter().filter_map(|set| set.split_once('='));
         for (key, value) in pairs.filter(|(key, _)| key.trim().starts_with("data.records.")) {
             draft.set("--set", key.trim(), value.trim());
@@ -405,6 +418,9 @@ impl TrainArgs {
     fn apply(&self, mut draft: ConfigDraft) -> Result<ConfigDraft, CommandError> {
         if let Some(dir) = &self.data.data_dir {
             draft.set_text(format!("--data-dir {}", dir.display()), "data.dir", &dir.display().to_string());
+        }
+        if let Some((flag, label)) = self.label.setting() {
+            draft.set_text(flag, LabelArgs::KEY, label);
         }
         self.apply_fine_tune(&mut draft);
         self.apply_lora(&mut draft);
@@ -521,6 +537,7 @@ impl TrainArgs {
     /// Returns the configuration with the arguments applied.
     fn configured(&self, draft: ConfigDraft) -> Result<RunConfig, CommandError> {
         let mut config = self.apply(draft)?.finish()?;
+        self.label.check(&config)?;
         match self.logger {
             Some(LoggerArg::Tensorboard) => config.set_logger(Logger::TensorBoard),
             Some(LoggerArg::None) => config.set_logger(Logger::None),
@@ -552,6 +569,54 @@ impl TrainArgs {
         Ok((load_data(config, screen)?, "as requested".into()))
     }
 
+    /// Loads the data and adapts the configuration to it.
+    fn adapted(
+        &self,
+        mut config: RunConfig,
+        earlier: Option<&Model>,
+        screen: &Screen,
+    ) -> Result<TrainingSetup, CommandError> {
+        let (mut data, reason) = self.load(&mut config, earlier, screen)?;
+        match &config.fine_tune {
+            Some(_) if config.data.is_own() => config.fit_head(&data),
+            None if self.from.is_none() => {
+                let notes = config.fit_data(&data)?;
+                data.notes.extend(notes);
+                if self.has_preset_epochs() {
+                    data.notes.extend(config.fit_epochs(&data));
+                }
+            }
+            _ => {}
+        }
+        Ok(TrainingSetup { config, data, reason })
+    }
+
+    /// Returns the configuration that would be trained: adapted to the user's data, if that is found.
+    fn adapted_config(
+        &self,
+        draft: ConfigDraft,
+        earlier: Option<&Model>,
+        screen: &Screen,
+    ) -> Result<RunConfig, CommandError> {
+        let config = self.configured(draft)?;
+        // Published datasets change nothing.
+        if config.data.dir.is_none() || !(config.data.is_own() || config.data.dataset == "text") {
+            return Ok(config);
+        }
+        match self.adapted(config.clone(), earlier, &screen.silent()) {
+            Ok(TrainingSetup { mut config, .. }) => {
+                config.data.dir = config.data.dir.map(|dir| absolute(&dir)).transpose()?;
+                Ok(config)
+            }
+            // The data may be on another machine.
+            Err(e) if e.error.kind() == ErrorKind::Io => {
+                note(&format!("the configuration is not adapted to the data: {}", e.error));
+                Ok(config)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
     /// Returns configuration and data; text is tokenized with the saved model's tokenizer. Without a target, a saved
     /// model continues on the data of its run.
     ///
@@ -566,19 +631,7 @@ impl TrainArgs {
         let free = self.target.is_none() && self.from.is_none() && self.data.data_dir.is_none();
         let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
         if !free {
-            let mut config = config;
-            let (mut data, reason) = self.load(&mut config, earlier, screen)?;
-            match &config.fine_tune {
-                Some(_) if config.data.is_own() => config.fit_head(&data),
-                None if self.from.is_none() => {
-                    let notes = config.fit_data(&data)?;
-                    data.notes.extend(notes);
-                    if self.has_preset_epochs() {
-                        data.notes.extend(config.fit_epochs(&data));
-                    }
-                }
-                _ => {}
-            }
+            let TrainingSetup { config, data, reason } = self.adapted(config, earlier, screen)?;
             return Ok(announced(config, data, reason, screen));
         }
         match load_data(&config, screen) {

@@ -84,6 +84,9 @@ pub(crate) struct RunRecord {
     /// Devices of the training step. Other devices sum in another order, so the results are not bit-identical.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) devices: Option<String>,
+    /// Name of the data in the names of the model files: the folder may have models of a discarded run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
 }
 
 /// Decision to start or resume a run.
@@ -134,8 +137,10 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
     let stem = |n: &String| n.strip_suffix(BEST).or(n.strip_suffix(LAST)).unwrap_or_default().to_string();
     let stems: BTreeSet<String> = models.iter().map(stem).collect();
     let path = |file: &String| folder.join(file).display().to_string();
-    match (stems.len(), stems.first()) {
-        (1, Some(stem)) => {
+    let of_run = || RunRecord::read(folder).ok().flatten()?.name.filter(|name| stems.contains(name));
+    let stem = if stems.len() == 1 { stems.first().cloned() } else { of_run() };
+    match (stems.len(), stem) {
+        (_, Some(stem)) => {
             let best = format!("{stem}{BEST}");
             Ok(path(&if models.contains(&best) { best } else { format!("{stem}{LAST}") }))
         }

@@ -54,7 +54,7 @@ impl Screen {
 
     /// Prints part of a line and flushes it.
     pub(crate) fn piece(&self, text: &str) {
-        if !self.is_silent && !self.json {
+        if !self.is_silent && !self.json && !IS_CLOSED.load(Ordering::Relaxed) {
             terminal::clear();
             let text = if stdout().is_terminal() { harmless(text) } else { text.into() };
             written(write!(stdout().lock(), "{text}").and_then(|()| stdout().flush()));
@@ -76,9 +76,20 @@ impl Screen {
     }
 }
 
-/// Prints to standard output. Exits quietly if the reader has closed the pipe (`systole ops | head`).
+/// Whether the reader of standard output has closed the pipe.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+/// Whether a closed pipe ends the program, because the command only prints.
+static ENDS_WITH_READER: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether a closed pipe ends the program. Otherwise the command continues without output, so that its files are
+/// written.
+pub(crate) fn end_with_reader(ends: bool) {
+    ENDS_WITH_READER.store(ends, Ordering::Relaxed);
+}
+
+/// Prints to standard output.
 fn out(text: &str) {
-    if terminal::is_taken(terminal::OutputStream::Out, text) {
+    if IS_CLOSED.load(Ordering::Relaxed) || terminal::is_taken(terminal::OutputStream::Out, text) {
         return;
     }
     terminal::clear();
@@ -105,7 +116,10 @@ fn written(result: std::io::Result<()>) {
         && !IGNORES_CLOSED_OUTPUT.load(Ordering::Relaxed)
     {
         if e.kind() == ErrorKind::BrokenPipe {
-            std::process::exit(0);
+            if ENDS_WITH_READER.load(Ordering::Relaxed) {
+                std::process::exit(0);
+            }
+            return IS_CLOSED.store(true, Ordering::Relaxed);
         }
         note(&format!("error: cannot write to standard output: {e}"));
         std::process::exit(1);

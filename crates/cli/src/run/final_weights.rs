@@ -19,7 +19,7 @@ pub(crate) fn test(
 ) -> Result<Logs> {
     let last = tested(&history.last());
     let test = config.test_pipeline(data);
-    let batches = config.tested_batches(&test)?;
+    let batches = config.tested_batches(data)?;
     if history.interrupted || batches == Some(0) || (history.is_final_validated && !is_changed) {
         return Ok(last);
     }

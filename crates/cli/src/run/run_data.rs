@@ -4,7 +4,7 @@
 //! location is in `run.json` next to the model, the fingerprint is in the model. Data that the command line names is
 //! used as named; otherwise no other dataset replaces the run's.
 
-use crate::args::common::DataArgs;
+use crate::args::common::{DataArgs, LabelArgs};
 use crate::args::exit_status::CommandError;
 use crate::models::command_target::config_of;
 use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
@@ -57,11 +57,13 @@ pub(crate) struct NamedData<'a> {
     pub(crate) dataset: Option<&'a str>,
     /// `--data-dir`.
     pub(crate) dir: Option<&'a Path>,
+    /// `--label`.
+    pub(crate) label: Option<(String, &'a str)>,
 }
 
 impl<'a> NamedData<'a> {
     pub(crate) fn of(dataset: &'a Option<String>, data: &'a DataArgs) -> NamedData<'a> {
-        NamedData { source: None, dataset: dataset.as_deref(), dir: data.data_dir.as_deref() }
+        NamedData { dataset: dataset.as_deref(), dir: data.data_dir.as_deref(), ..NamedData::default() }
     }
 }
 
@@ -161,6 +163,9 @@ impl RunData {
         }
         if let Some(dir) = named.dir {
             draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
+        }
+        if let Some((flag, label)) = &named.label {
+            draft.set_text(flag, LabelArgs::KEY, label);
         }
         Ok(draft)
     }

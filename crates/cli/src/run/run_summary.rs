@@ -337,7 +337,7 @@ impl<'a> RunSummary<'a> {
     fn tested(&self) -> u64 {
         let all = self.data.test_len as u64;
         let all = self.config.data.test_samples.map_or(all, |n| n.min(all));
-        let batches = self.config.tested_batches(&self.config.test_pipeline(self.data));
+        let batches = self.config.tested_batches(self.data);
         let most = batches.ok().flatten().map(|n| (n * self.config.fit.batch_size) as u64);
         most.map_or(all, |most| most.min(all))
     }

@@ -56,7 +56,8 @@ pub(crate) fn train(
     let (config, reason, from) = (record.config.clone(), record.reason.clone(), record.from.clone());
     let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
     let InitialModel { mut model, data, phases } = made.inspect_err(|_| folder.undo())?;
-    let record = RunRecord { devices: Some(devices_of(&model)?), ..record };
+    let (devices, name) = (Some(devices_of(&model)?), Some(data.name.clone()));
+    let record = RunRecord { devices, name, ..record };
     let class_weight = config.class_weight(&data).inspect_err(|_| folder.undo())?;
     let common = record.common();
     let own = [&*folder.model, &folder.best, &folder.example];
@@ -329,7 +330,7 @@ fn fit(
         initial_epoch: first,
         stop: Some(stop.asked.clone()),
         class_weight,
-        ..asked(config, &test, screen)?
+        ..asked(config, data, &test, screen)?
     };
     let history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
     // Remove the note of an earlier run that this one continues.
@@ -342,11 +343,14 @@ fn fit(
 }
 
 /// Builds the `fit` options from the configuration.
-fn asked(config: &RunConfig, test: &Dataset, screen: &Screen) -> Result<Fit> {
+fn asked(config: &RunConfig, data: &TrainingData, test: &Dataset, screen: &Screen) -> Result<Fit> {
     let of = &config.fit;
     Ok(Fit {
         epochs: of.epochs,
         steps_per_epoch: of.steps_per_epoch,
+        // Batches of records do not report their number.
+        num_training_batches: Some(config.batches_per_epoch(data)),
+        num_val_batches: Some(config.test_batches(data)),
         validation: Some(test.clone()),
         validation_freq: of.validation_freq,
         val_check_interval: of.val_check_interval,
@@ -382,7 +386,7 @@ pub(crate) fn fast_dev_run(
     let fit = Fit {
         stop: Some(stop.asked.clone()),
         class_weight,
-        ..asked(config, &config.test_pipeline(&data), screen)?
+        ..asked(config, &data, &config.test_pipeline(&data), screen)?
     };
     let history = model.fit(&train, fit)?;
     let last = history.last();
@@ -413,7 +417,7 @@ pub(crate) fn barebones(
     screen.line("Training loop only: callbacks, backups and progress are skipped, and nothing is saved");
     let stop = StopSignal::install()?;
     let train = config.train_pipeline_of(&data, model.share_of_batches());
-    let asked = asked(config, &config.test_pipeline(&data), screen)?;
+    let asked = asked(config, &data, &config.test_pipeline(&data), screen)?;
     let history = model.fit(&train, Fit { stop: Some(stop.asked.clone()), class_weight, ..asked })?;
     let (steps, ms) = (history.step_ms.len(), history.median_step_ms());
     screen.line(format!("{} in {ms:.3} ms each (median)", counted(steps as u64, "step")));

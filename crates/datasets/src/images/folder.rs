@@ -7,6 +7,7 @@
 use super::splits::parts;
 use crate::TrainingData;
 use crate::idx_datasets::DataDir;
+use crate::record_files::{is_of_records, unused_records};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -84,7 +85,11 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
     let (test_set, test_len) = reading.part(&test, "test")?;
     let unreadable = reading.unreadable_ones(root)?;
     let mut notes: Vec<String> = found.notes.into_iter().chain(unreadable).collect();
-    notes.extend(left_out(root, &train.left_out));
+    notes.extend(unused_records(root));
+    // Record files in the folder itself have their own note.
+    let is_other = |file: &&PathBuf| file.parent() != Some(root) || !is_of_records(file);
+    let other: Vec<PathBuf> = train.left_out.iter().filter(is_other).cloned().collect();
+    notes.extend(left_out(root, &other));
     notes.extend(first_of_gifs([&train, &test]));
     notes.extend(empty_classes(&train.empty));
     notes.extend(told_transparent(reading.transparent.load(Relaxed), options.background));
@@ -105,6 +110,11 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         streamed: None,
         language: None,
     })
+}
+
+/// Whether a folder has class folders with images, or split folders with these.
+pub(crate) fn has_classes(dir: &Path) -> bool {
+    FolderImages::look(dir).is_ok()
 }
 
 fn not_named() -> Error {

@@ -11,11 +11,11 @@ mod labels;
 mod options;
 
 pub use columns::ColumnEncoding;
-pub use files::is_of_records;
 pub use options::{RecordCompression, RecordOptions};
 
 use crate::idx_datasets::DataDir;
-use crate::images::folder::{LOOKED_AT, SIDES, fit_picture_on, size_for, told_transparent};
+use crate::images::folder::{LOOKED_AT, SIDES, fit_picture_on, has_classes, size_for, told_transparent};
+use crate::record_files;
 use crate::{PrepareFn, StreamedDataset, TrainingData, numbered, unnumbered};
 use image_tables::ImagePathColumn;
 use labels::{LabelEncoding, LabelStatistics};
@@ -29,8 +29,10 @@ use systole_data::format::any_format;
 use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::format::tfrecord::OnCorrupt;
 use systole_data::input_file;
-use systole_data::tools::{OpenedDataset, files_of, open_written};
-use systole_data::{AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions};
+use systole_data::tools::{OpenedDataset, open_written};
+use systole_data::{
+    AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions, shell_quoted,
+};
 
 /// Fields that contain an image: `image`, and WebDataset's extensions.
 const PICTURES: [&str; 7] = ["image", "jpg", "jpeg", "png", "bmp", "webp", "gif"];
@@ -66,9 +68,31 @@ impl RecordShape {
     }
 }
 
-/// Whether a folder contains record files, rather than folders of images.
+/// Whether record files are the data of a folder, rather than its class folders of images. A table next to class
+/// folders is the data only if it lists images.
 pub fn holds_records(dir: impl AsRef<Path>) -> bool {
-    files_of(dir.as_ref()).is_ok_and(|files| files.iter().any(is_of_records))
+    let files = record_files::in_folder(dir.as_ref());
+    !files.is_empty()
+        && (!has_classes(dir.as_ref())
+            || files.iter().any(|file| !record_files::is_table(file) || lists_images(file)))
+}
+
+/// Whether a table has a column of paths of existing images.
+pub fn lists_images(file: impl AsRef<Path>) -> bool {
+    let file = file.as_ref();
+    let table = record_files::is_table(file).then(|| CsvTable::read(&[file.to_path_buf()]));
+    let column = |table| ImagePathColumn::find(&table, &RecordOptions::default(), file.parent(), false);
+    matches!(table.map(|table| table.and_then(column)), Some(Ok(Some(_))))
+}
+
+/// Returns a note about class folders of images next to record files, which are the data.
+fn unused_classes(dir: &DataDir, options: &RecordOptions, files: &[PathBuf]) -> Option<String> {
+    let folder = dir.named().filter(|folder| options.train.is_empty() && has_classes(folder))?;
+    Some(format!(
+        "{} is the data, rather than the class folders next to it; to train on those: systole train folder --data-dir {}",
+        record_files::listed(files),
+        shell_quoted(folder)
+    ))
 }
 
 /// Returns the default height, width and channels for images in record files, from some of them; `None`: no images.
@@ -79,8 +103,8 @@ pub fn picture_size_of_records(
     dir: impl Into<DataDir>,
     options: &RecordOptions,
 ) -> Result<Option<[usize; 3]>> {
-    let dir = dir.into();
-    let (train, _) = files::find(&dir, options)?;
+    let (dir, options) = &files::with_folder(&dir.into(), options);
+    let (train, _) = files::find(dir, options)?;
     // Errors in files are reported later, when all options are known: those may exclude the files.
     let Some(first) = train.into_iter().next() else { return Ok(None) };
     let source = match RecordFiles::open(vec![first], options) {
@@ -144,7 +168,7 @@ const SHAPELESS: RecordShape = RecordShape {
     unreadable_quota: 0.1,
 };
 
-/// Loads record files: `image: u8[H, W, C], label: i32[]` for images, otherwise `x: f32[n]` and `label`, which is
+/// Loads the record files of a folder, or one record file: `image: u8[H, W, C], label: i32[]` for images, otherwise `x: f32[n]` and `label`, which is
 /// `i32[]` for classes and `f32[1]` for regression targets.
 ///
 /// # Errors
@@ -154,9 +178,10 @@ pub fn records(
     options: &RecordOptions,
     shape: &RecordShape,
 ) -> Result<TrainingData> {
-    let dir = dir.into();
+    let (dir, options) = &files::with_folder(&dir.into(), options);
     let RecordSplits { train: source, test, label, columns: of_table, mut notes, mark } =
-        RecordSplits::find(&dir, options, shape)?;
+        RecordSplits::find(dir, options, shape)?;
+    notes.extend(unused_classes(dir, options, source.files()));
     let (train_part, test_part) = match &test {
         // Use all records for testing.
         None if shape.validation_split >= 1.0 => (RecordSubset::All, RecordSubset::All),
@@ -172,6 +197,8 @@ pub fn records(
     some_of_each(train, test, &source)?;
     let decided = counted.decide(&source.opened.classes, shape.numbers)?;
     notes.extend(decided.note);
+    let tables = [&source, &test_source].into_iter().filter_map(|s| s.opened.table.as_ref()?.column(&label));
+    let class_names = labels::as_written(decided.class_names, tables);
     reading.labels = decided.labels;
     let element = reading.element();
     let (fields, columns) = (reading.input.fields(), reading.input.columns());
@@ -182,15 +209,15 @@ pub fn records(
     };
     let buffer = options.shuffle_buffer.unwrap_or(if source.is_in_memory() { train } else { BUFFER });
     Ok(TrainingData {
-        name: name_of(&dir, source.files()),
-        origin: origin(&dir, source.files()),
+        name: name_of(dir, source.files()),
+        origin: origin(dir, source.files()),
         train: in_order(&source, train_part),
         test: in_order(&test_source, test_part),
         train_len: train,
         test_len: test,
         elements: if element.rank() == 3 { "images" } else { "records" },
         element,
-        class_names: decided.class_names,
+        class_names,
         fields,
         columns,
         notes,

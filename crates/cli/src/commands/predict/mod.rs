@@ -73,6 +73,10 @@ impl RunCommand for PredictArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
+
+    fn only_prints(&self) -> bool {
+        self.out.is_none()
+    }
 }
 
 /// Reports which output of a multi-output model is shown.
@@ -245,7 +249,13 @@ impl BatchPredictor<'_> {
                 self.tell(&path, many.then_some(index), &not_finite());
                 continue;
             }
-            let values = if self.is_of_values { row } else { evaluation::probabilities(&row) };
+            let values = match (self.is_of_values, row.as_slice()) {
+                (true, _) => row,
+                (false, [output]) if model.class_names.len() == 2 => {
+                    evaluation::binary_probabilities(*output).to_vec()
+                }
+                (false, _) => evaluation::probabilities(&row),
+            };
             show(
                 SamplePrediction { path, index, many, values, is_of_values: self.is_of_values },
                 model,

@@ -12,7 +12,7 @@ use systole_data::format::{any_format, idx};
 use systole_data::input_file::{self, InputFile, is_dir};
 use systole_data::tools::files_of;
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Sample};
-use systole_datasets::{RecordInputs, Tokenizer, fit_picture_on, is_of_records, record_inputs};
+use systole_datasets::{RecordInputs, Tokenizer, fit_picture_on, is_of_records, lists_images, record_inputs};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
@@ -117,7 +117,12 @@ impl ReadOptions<'_> {
             InputKind::Text(_) => name.to_lowercase().ends_with(".txt"),
             _ => is_of_records(name),
         };
-        for file in files.into_iter().filter(is_answered) {
+        // A table next to images is data for an image model only if it lists images.
+        let is_other = |file: &String| matches!(self.takes, InputKind::Pictures(_)) && is_other_table(file);
+        let (others, files): (Vec<String>, Vec<String>) =
+            files.into_iter().filter(is_answered).partition(is_other);
+        tell_left_out(others.into_iter().map(PathBuf::from).collect());
+        for file in files {
             all.push(self.file(&file, true).map_err(|error| UnreadableFile { path: file, error }));
         }
         if let InputKind::Pictures(size) = self.takes {
@@ -299,6 +304,13 @@ pub(super) fn nothing(path: &str) -> Error {
 fn inverted(picture: &Literal) -> Result<Literal> {
     let bytes: Vec<u8> = picture.bytes().iter().map(|b| 255 - b).collect();
     Literal::from_slice(picture.shape().clone(), &bytes)
+}
+
+/// Whether a file is a table without a column of image paths.
+fn is_other_table(file: &String) -> bool {
+    let name = file.to_lowercase();
+    let is_table = [".csv", ".tsv", ".csv.gz", ".tsv.gz"].iter().any(|end| name.ends_with(end));
+    is_table && !lists_images(file)
 }
 
 fn is_named_as_picture(file: &Path) -> bool {

@@ -3,7 +3,7 @@
 mod accuracy_limit;
 mod weight_only_quantization;
 
-use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{ACCURACY_LOST, CommandError, CommandResult, RunCommand, check_out};
 use crate::models::accuracy::{Int8Quality, LabeledSamples, agreeing, classes_in_floats, taken};
 use crate::models::command_target::set_all;
@@ -73,6 +73,8 @@ enum ActivationsName {
 pub(crate) struct QuantArgs {
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    label: LabelArgs,
     /// Dataset: fashion-mnist, mnist, cifar10, … [default: the training dataset]
     ///
     /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
@@ -165,6 +167,7 @@ impl QuantArgs {
     pub(crate) fn per_tensor(data: DataArgs, dataset: Option<String>, samples: Option<u64>) -> QuantArgs {
         QuantArgs {
             data,
+            label: LabelArgs::default(),
             dataset,
             samples,
             test_samples: Some(0),
@@ -182,6 +185,7 @@ impl QuantArgs {
     /// Whether no option was given.
     pub(crate) fn is_empty(&self) -> bool {
         self.data.data_dir.is_none()
+            && self.label.label.is_none()
             && self.dataset.is_none()
             && self.samples.is_none()
             && self.test_samples.is_none()
@@ -240,10 +244,12 @@ impl QuantArgs {
         screen: &Screen,
     ) -> Result<(RunConfig, TrainingData), CommandError> {
         let run_data = RunData::of(model, file)?;
-        let mut draft = run_data.draft_of(model, &NamedData::of(&self.dataset, &self.data))?;
+        let named = NamedData { label: self.label.setting(), ..NamedData::of(&self.dataset, &self.data) };
+        let mut draft = run_data.draft_of(model, &named)?;
         draft.set("--samples", "data.augment", "[]");
         set_all(&mut draft, &self.sets)?;
         let mut config = draft.finish()?;
+        self.label.check(&config)?;
         let data = run_data.load(model, &mut config, screen)?;
         Ok((config, data))
     }

@@ -1,7 +1,7 @@
 //! Runs the epoch and step loop of `fit`.
 
 use super::hooks::CallbackSelection;
-use super::options::{Fit, steps_in};
+use super::options::Fit;
 use super::run::{FitRun, out_of_data};
 use super::step_times::StartedStep;
 use crate::callback::EpochPace;
@@ -37,7 +37,7 @@ impl FitRun {
                 None if epoch == first => self.feed(model, options, data.iter_at(&self.steps.position))?,
                 None => self.feed(model, options, data.iter_epoch(options.pass_of(epoch)))?,
             };
-            let steps = options.steps_per_epoch.or(steps_in(data));
+            let steps = options.steps_of(data);
             self.run_epoch(model, options, epoch, &mut feed, steps)?;
             self.history.data = Some(feed.report());
             goes_on = options.steps_per_epoch.map(|_| feed);

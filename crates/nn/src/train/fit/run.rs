@@ -1,6 +1,6 @@
 //! [`FitRun`]: state of a `fit` run, new or resumed from a backup.
 
-use super::options::{Fit, steps_in};
+use super::options::Fit;
 use super::step_times::TrainStepTimes;
 use crate::callback::{Callback, EpochPace};
 use crate::checkpoint::backup::{BackupAndRestore, BackupWriter};
@@ -102,7 +102,7 @@ impl FitRun {
                 check: ValCheck::new(
                     options.val_check_interval,
                     (options.validation_freq, options.initial_epoch),
-                    options.steps_per_epoch.or(steps_in(data)),
+                    options.steps_of(data),
                 )?,
                 is_validated: options.validation.is_some(),
                 measured: MeasuredWeights::default(),
