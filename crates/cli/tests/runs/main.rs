@@ -24,6 +24,7 @@ mod resume;
 mod run_data;
 mod run_report;
 mod same_bits;
+mod sentences;
 mod small_tables;
 mod sweep;
 mod tensorboard;

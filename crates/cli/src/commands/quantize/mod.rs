@@ -9,6 +9,7 @@ use crate::models::accuracy::{Int8Quality, LabeledSamples, agreeing, classes_in_
 use crate::models::command_target::set_all;
 use crate::models::onnx;
 use crate::models::predictor::NOTE;
+use crate::models::preprocessing::{PREPROCESSING, preprocessing_of};
 use crate::models::run_directory;
 use crate::models::tflite;
 use crate::render::screen::{Screen, program, quoted, table};
@@ -582,6 +583,9 @@ fn write(made: &mut TfliteModel, layers: &Model, is_float: bool, out: &Path) -> 
     }
     if !layers.class_names.is_empty() {
         made.notes.insert(format!("{NOTE}class_names"), json!(layers.class_names).to_string());
+    }
+    if let Some(images) = preprocessing_of(layers, &out.display().to_string())? {
+        made.notes.insert(format!("{NOTE}{PREPROCESSING}"), images.to_string());
     }
     let is_onnx = onnx::is_onnx(&out.display().to_string());
     let (bytes, operators) = match (is_onnx, is_float) {
