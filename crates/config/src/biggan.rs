@@ -6,9 +6,9 @@ use std::path::Path;
 use systole_data::{AUTOTUNE, Dataset};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result, TensorType};
+use systole_nn::Model;
 use systole_nn::applications::biggan::{BigGan, SampleGrid};
 use systole_nn::callback::Callback;
-use systole_nn::Model;
 use systole_nn::loss::Loss;
 
 impl RunConfig {

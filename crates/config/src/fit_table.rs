@@ -62,7 +62,9 @@ impl RunConfig {
             return None;
         }
         self.fit.batch_size = batch;
-        Some(format!("batches of {batch}, because there are only {images} images; set another size with --batch-size"))
+        Some(format!(
+            "batches of {batch}, because there are only {images} images; set another size with --batch-size"
+        ))
     }
 
     fn training_length(&self, data: &TrainingData) -> Option<TrainingLength> {

@@ -26,41 +26,55 @@ pub fn application_of(architecture: &Architecture) -> Option<Table> {
 /// Whether two models have the same layers, apart from frozen ones and quantization-aware training.
 pub fn same_layers(a: &Architecture, b: &Architecture) -> bool {
     let layers = |model: &Architecture| -> Vec<(String, Json)> {
-        let free = |n: &LayerNode| (n.name.clone(), n.layer.clone().trainable(true).without_quantization().to_json());
+        let free = |n: &LayerNode| {
+            (n.name.clone(), n.layer.clone().trainable(true).without_quantization().to_json())
+        };
         model.nodes.iter().map(free).collect()
     };
     layers(a) == layers(b)
 }
 
-/// Compares the sizes that a configuration sets with those of a saved model: `model.hidden_dim is 64, but 48 in the
-/// saved model`. `None` if they agree, or cannot be compared.
-pub fn size_conflict(config: &RunConfig, saved: &Architecture) -> Option<String> {
+/// Compares the sizes that a configuration sets with those of a saved model: the keys that differ, each with a text such as
+/// `model.hidden_dim is 64, but 48 in the saved model`. Empty if they agree, or cannot be compared.
+pub fn size_conflicts(config: &RunConfig, saved: &Architecture) -> Vec<(String, String)> {
+    differences(config, saved).unwrap_or_default()
+}
+
+fn differences(config: &RunConfig, saved: &Architecture) -> Option<Vec<(String, String)>> {
     let theirs = application_of(saved)?;
     let name = |table: &Table| table.get("application").and_then(Value::as_str).map(str::to_string);
     let ours = config.model.as_ref().filter(|ours| {
-        let family = |name: Option<String>| TABLE.iter().find(|row| Some(row.name) == name.as_deref()).map(|row| row.family);
+        let family = |name: Option<String>| {
+            TABLE.iter().find(|row| Some(row.name) == name.as_deref()).map(|row| row.family)
+        };
         family(name(ours)) == family(name(&theirs))
     })?;
     let defaults = TABLE.iter().find(|row| Some(row.name) == name(ours).as_deref())?.defaults().ok()?;
     let mut all = Vec::new();
-    for (key, their) in theirs.iter().filter(|(key, _)| *key != "application" && !FREE.contains(&key.as_str())) {
+    for (key, their) in
+        theirs.iter().filter(|(key, _)| *key != "application" && !FREE.contains(&key.as_str()))
+    {
         let (their, our) = (to_json(their), ours.get(key).map_or_else(|| defaults[key].clone(), to_json));
         let is_same = match (our.as_f64(), their.as_f64()) {
             (Some(a), Some(b)) => a == b,
             _ => our == their,
         };
         if !is_same {
-            all.push(format!("model.{key} is {our}, but {their} in the saved model"));
+            all.push((
+                format!("model.{key}"),
+                format!("model.{key} is {our}, but {their} in the saved model"),
+            ));
         }
     }
     let longest = theirs.get("max_sequence_length").and_then(Value::as_integer);
     let length = config.data.sequence_length.map(|n| n as i64);
     if let Some((length, longest)) = length.zip(longest).filter(|(length, longest)| length > longest) {
-        all.push(format!(
+        let what = format!(
             "data.sequence_length is {length}, but the saved model has {longest} positions (max_sequence_length)"
-        ));
+        );
+        all.push(("data.sequence_length".into(), what));
     }
-    (!all.is_empty()).then(|| all.join("; "))
+    Some(all)
 }
 
 /// Returns an argument of a layer by name.
@@ -147,18 +161,24 @@ mod tests {
 
     #[test]
     fn sizes_that_differ_are_both_named() {
-        let saved = built("gpt2", json!({"vocabulary_size": 500, "num_layers": 1, "num_heads": 2, "hidden_dim": 8,
-                                         "intermediate_dim": 16, "max_sequence_length": 32}));
+        let saved = built(
+            "gpt2",
+            json!({"vocabulary_size": 500, "num_layers": 1, "num_heads": 2, "hidden_dim": 8,
+                                         "intermediate_dim": 16, "max_sequence_length": 32}),
+        );
         let mut config = RunConfig::preset("gpt-micro").unwrap();
         config.model = application_of(&saved);
         config.data.sequence_length = Some(32);
-        assert_eq!(size_conflict(&config, &saved), None);
+        assert!(size_conflicts(&config, &saved).is_empty());
         config.model.as_mut().unwrap().insert("hidden_dim".into(), 64.into());
         config.data.sequence_length = Some(33);
-        let text = size_conflict(&config, &saved).unwrap();
-        assert!(text.contains("model.hidden_dim is 64, but 8 in the saved model"), "{text}");
-        assert!(text.contains("data.sequence_length is 33, but the saved model has 32 positions"), "{text}");
+        let all = size_conflicts(&config, &saved);
+        assert!(all[0].1.contains("model.hidden_dim is 64, but 8 in the saved model"), "{all:?}");
+        assert!(
+            all[1].1.contains("data.sequence_length is 33, but the saved model has 32 positions"),
+            "{all:?}"
+        );
         config.model = None;
-        assert_eq!(size_conflict(&config, &saved), None);
+        assert!(size_conflicts(&config, &saved).is_empty());
     }
 }

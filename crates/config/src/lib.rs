@@ -31,7 +31,7 @@ pub use build::scale_pixels;
 pub use callbacks::Logger;
 pub use config_draft::{ConfigDraft, ConfigError};
 pub use fine_tune::FineTuneSection;
-pub use imported::{application_of, same_layers, size_conflict};
+pub use imported::{application_of, same_layers, size_conflicts};
 pub use key_suggestions::home_of;
 pub use launch::{LaunchConfig, LaunchTarget};
 pub use lora::LoraSection;
@@ -652,10 +652,14 @@ impl RunConfig {
         let told = told.iter().map(|(_, told)| told.as_str());
         let mut known: Vec<&str> = ["loss"].into_iter().chain(told).collect();
         known.extend(logged.iter().map(String::as_str));
-        match known.contains(&measured(monitor)) {
-            true => Ok(()),
-            false => Err(KeyError::of(path, key_error::unknown("unknown metric", monitor, &known))),
+        if known.contains(&measured(monitor)) {
+            return Ok(());
         }
+        // Suggest names in the form that was used.
+        let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
+        let known: Vec<String> = known.iter().map(|name| format!("{prefix}{name}")).collect();
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        Err(KeyError::of(path, key_error::unknown("unknown metric", monitor, &known)))
     }
 
     /// Returns the validation value that selects the best model.

@@ -25,7 +25,8 @@ impl DataSection {
         }
         match self.vocabulary {
             Some(_) if tokenizer != WORDS => {
-                let what = format!("data.vocabulary applies only to words, but the tokenizer is `{tokenizer}`");
+                let what =
+                    format!("data.vocabulary applies only to words, but the tokenizer is `{tokenizer}`");
                 Err(KeyError::new("data.vocabulary", what).hint("remove data.vocabulary"))
             }
             Some(size) if !VOCABULARIES.contains(&size) => {

@@ -16,15 +16,16 @@ mod tokenizer;
 
 pub use idx_datasets::{DataDir, fashion_mnist, mnist};
 pub use images::{
-    FolderOptions, ImageFit, ImageResizing, ResizeMethod, cifar10, colour_glyphs, fit_picture, fit_picture_on, folder, glyphs,
-    picture_size_for,
+    FolderOptions, ImageFit, ImageResizing, ResizeMethod, cifar10, colour_glyphs, fit_picture,
+    fit_picture_on, folder, glyphs, picture_size_for,
 };
 pub use records::{
     ColumnEncoding, RecordCompression, RecordInputs, RecordOptions, RecordShape, holds_records,
     is_of_records, picture_size_of_records, record_inputs, records,
 };
 pub use sentences::{
-    SentenceOptions, holds_sentences, is_json_lines, is_plain_text, is_table_of_texts, sentences, unlabeled_texts,
+    SentenceOptions, holds_sentences, is_json_lines, is_plain_text, is_table_of_texts, sentences,
+    unlabeled_texts,
 };
 pub use text::{TEXT_TOKENS, TextOptions, TextTokenizer, TokenKind, text, text_with};
 pub use tokenizer::Tokenizer;

@@ -32,7 +32,13 @@ impl WeightSource {
         if path.is_dir() {
             let config = huggingface::config(path)?;
             let tensors = named_as_today(huggingface::tensors(path)?);
-            return Ok(WeightSource { tensors, config, keras: None, kind: "a Hugging Face directory", masks_padding: false });
+            return Ok(WeightSource {
+                tensors,
+                config,
+                keras: None,
+                kind: "a Hugging Face directory",
+                masks_padding: false,
+            });
         }
         let mut source = WeightSource::from_bytes(&path.display().to_string(), huggingface::file(path)?)?;
         let named = path.file_name().is_some_and(|n| n == "model.safetensors" || n == "pytorch_model.bin");

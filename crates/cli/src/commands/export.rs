@@ -4,6 +4,7 @@ use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
 use crate::commands::import::{rows_json, rows_table};
 use crate::commands::quantize::{self, FileArithmetic, QuantArgs};
+use crate::models::imported;
 use crate::models::preprocessing::{PREPROCESSING, preprocessing_of};
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted};
@@ -94,7 +95,7 @@ fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
         ));
     }
     let file = run_directory::model_file(&args.model)?;
-    let mut model = Model::load_to_predict(&file)?;
+    let mut model = imported::load_to_predict(&file)?;
     // Other formats cannot store quantization ranges.
     model.strip_quantization()?;
     let made = export(&model, format, &args.out).at(|| file.clone())?;

@@ -3,6 +3,7 @@
 use crate::args::common::{CommonArgs, DataArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of, set_all};
+use crate::models::imported;
 use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory::{ResumeMode, RunRecord, SaveArgs, found_rate, model_file};
 use crate::render::screen::{Screen, counted};
@@ -15,7 +16,7 @@ use crate::run::user_data::{UserData, beside_imported, beside_model, texts_draft
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_config::{ConfigDraft, Logger, LrFindSection, RunConfig};
+use systole_config::{ConfigDraft, Logger, LrFindSection, RunConfig, application_of};
 use systole_data::ImageFolder;
 use systole_data::input_file::absolute;
 use systole_data::tools::files_of;
@@ -209,7 +210,7 @@ impl RunCommand for TrainArgs {
 fn run(mut args: TrainArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     args.from = args.from.as_deref().map(model_file).transpose()?;
-    let earlier = args.from.as_ref().map(Model::load).transpose()?;
+    let earlier = args.from.as_ref().map(imported::load).transpose()?;
     let draft = args.draft(earlier.as_ref())?;
     if args.print_config {
         return print_config(&args.configured(draft)?, screen);
@@ -252,7 +253,7 @@ impl TrainArgs {
         screen: &Screen,
     ) -> Result<(Model, RunConfig, TrainingData), CommandError> {
         self.from = self.from.as_deref().map(model_file).transpose()?;
-        let earlier = self.from.as_ref().map(Model::load).transpose()?;
+        let earlier = self.from.as_ref().map(imported::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
         let TrainingSetup { config, data, .. } = self.plan(draft, earlier.as_ref(), screen)?;
         let earlier = self.origin(earlier, &config)?;
@@ -268,7 +269,7 @@ impl TrainArgs {
     #[cfg(feature = "launch")]
     pub(crate) fn chooses_batch(mut self) -> Result<bool, CommandError> {
         self.from = self.from.as_deref().map(model_file).transpose()?;
-        let earlier = self.from.as_ref().map(Model::load).transpose()?;
+        let earlier = self.from.as_ref().map(imported::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
         Ok(self.apply(draft)?.chooses_batch())
     }
@@ -301,7 +302,7 @@ impl TrainArgs {
         data: &TrainingData,
         screen: &Screen,
     ) -> Result<f64, CommandError> {
-        let earlier = self.from.as_ref().map(Model::load).transpose()?;
+        let earlier = self.from.as_ref().map(imported::load).transpose()?;
         let InitialModel { mut model, data, .. } =
             prepared(earlier, self.from.as_deref(), config, data.clone(), &screen.silent())?;
         let found = model.lr_find(&config.train_pipeline(&data), section.options())?;
@@ -326,7 +327,7 @@ impl TrainArgs {
             ));
         };
         let path = model_file(from)?;
-        let model = Model::load(&path)?;
+        let model = imported::load(&path)?;
         self.from = Some(path);
         Ok(Some(model))
     }
@@ -367,7 +368,10 @@ impl TrainArgs {
                 Some(draft) => Ok(draft),
                 None => {
                     let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
-                    Err(CommandError::usage(e.hint("name a preset or a TOML file in addition to --from")))
+                    Err(CommandError::usage(match application_of(model.architecture()) {
+                        Some(_) => e.hint(format!("name your data: train DATA --from {path}")),
+                        None => e.hint("name a preset or a TOML file in addition to --from"),
+                    }))
                 }
             },
             _ => Ok(ConfigDraft::preset("fashion-mnist")?),
@@ -424,7 +428,9 @@ impl TrainArgs {
         let is_language = UserData::of(&name)?.is_some_and(|own| own.dataset == "text");
         if !is_language && !self.adapts() {
             let e = Error::new(ErrorKind::Config, format!("{path} was not trained on the classes of {name}"));
-            return Err(CommandError::usage(e.hint("add --fine-tune to train a new head and then all layers, or --lora 8")));
+            return Err(CommandError::usage(
+                e.hint("add --fine-tune to train a new head and then all layers, or --lora=8"),
+            ));
         }
         if !is_language && self.fine_tune {
             // Half of it is the rate of the whole encoder's last layer.
@@ -451,7 +457,9 @@ impl TrainArgs {
                     tokenizer.vocabulary_size()
                 );
                 let e = Error::new(ErrorKind::Config, what).at(format!("--set {key}={value}"));
-                return Err(CommandError::usage(e.hint(format!("remove --set {key}: a saved model keeps its tokenizer"))));
+                return Err(CommandError::usage(
+                    e.hint(format!("remove {key}: a saved model keeps its tokenizer")),
+                ));
             }
         }
         Ok(())
@@ -750,7 +758,11 @@ fn texts_without_classes(folder: &Path) -> Option<Error> {
     let files = files_of(folder).ok()?;
     let texts: Vec<&PathBuf> = files.iter().filter(|f| is_plain_text(f)).collect();
     let first = texts.first().filter(|_| texts.len() == files.len() && ImageFolder::open(folder).is_err())?;
-    let what = format!("{} has {}, but no class folders", folder.display(), counted(texts.len() as u64, "text file"));
+    let what = format!(
+        "{} has {}, but no class folders",
+        folder.display(),
+        counted(texts.len() as u64, "text file")
+    );
     Some(Error::new(ErrorKind::Data, what).because("the class of a text is the name of its folder").hint(format!(
         "create a folder for each class and move the texts there; to train a language model on one text: train {}",
         first.display()

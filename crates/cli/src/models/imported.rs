@@ -70,11 +70,25 @@ pub(crate) fn is_model_folder(name: &str) -> bool {
     folder.join("config.json").is_file() && !folder.join("run.json").is_file()
 }
 
+/// Loads a model file, or a Hugging Face folder.
+///
+/// # Errors
+/// If the file is damaged or not a model, or see [`open_folder`].
+pub(crate) fn load(path: impl AsRef<str>) -> Result<Model> {
+    let path = path.as_ref();
+    if is_model_folder(path) { open_folder(path) } else { Model::load(path) }
+}
+
+/// Like [`load`], without compiling the training step.
+pub(crate) fn load_to_predict(path: &str) -> Result<Model> {
+    if is_model_folder(path) { open_folder(path) } else { Model::load_to_predict(path) }
+}
+
 /// Builds the model of a Hugging Face folder, with its weights, class names and tokenizer.
 ///
 /// # Errors
 /// If config.json has an unsupported setting, or the weights do not match it.
-pub(crate) fn open_folder(name: &str) -> Result<Model> {
+fn open_folder(name: &str) -> Result<Model> {
     let folder = Path::new(name);
     let place = || name.to_string();
     let mut source = WeightSource::open(folder)?;

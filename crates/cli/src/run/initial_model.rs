@@ -1,10 +1,11 @@
 //! Creates the model that a run starts with: new, resumed, or initialized with the weights of a saved model
 //! (fine-tuning, LoRA).
 
+use crate::models::imported;
 use crate::models::model_data::{check_samples, check_tokens, with_its_classes};
 use crate::render::screen::{Screen, counted};
 use std::collections::BTreeSet;
-use systole_config::{FineTuneSection, RunConfig, same_layers, size_conflict};
+use systole_config::{FineTuneSection, RunConfig, same_layers, size_conflicts};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::callback::Callback;
@@ -40,7 +41,7 @@ pub(crate) fn prepared(
                 Error::new(ErrorKind::Config, "fine-tuning needs a saved model")
                     .hint("name the saved model with --from MODEL")
             })?;
-            let earlier = earlier.map_or_else(|| Model::load(from), Ok)?;
+            let earlier = earlier.map_or_else(|| imported::load(from), Ok)?;
             check_sizes(&earlier, from, config)?;
             adapted(&earlier, from, section, config, data, screen)?
         }
@@ -175,10 +176,14 @@ fn some(names: &[String]) -> String {
 
 /// Rejects sizes of the configuration that differ from the saved model's; names both.
 fn check_sizes(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
-    let Some(why) = size_conflict(config, model.architecture()) else { return Ok(()) };
+    let conflicts = size_conflicts(config, model.architecture());
+    if conflicts.is_empty() {
+        return Ok(());
+    }
+    let (keys, why): (Vec<String>, Vec<String>) = conflicts.into_iter().unzip();
     Err(Error::new(ErrorKind::Config, format!("the sizes of the configuration differ from those of {path}"))
-        .because(why)
-        .hint("remove these settings: the sizes come from the saved model"))
+        .because(why.join("; "))
+        .hint(format!("remove {}: the sizes come from the saved model", keys.join(", "))))
 }
 
 /// Rejects a configuration whose layers differ from the saved model's.
@@ -210,7 +215,7 @@ fn continued(
     data: &TrainingData,
     screen: &Screen,
 ) -> Result<Model> {
-    if data.language.is_some() && size_conflict(config, model.architecture()).is_none() {
+    if data.language.is_some() && size_conflicts(config, model.architecture()).is_empty() {
         // A text may be cut into shorter sequences than those of the saved model.
         let built = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map(|t| t.elements());
         let length = config.sample_of(data).elements();

@@ -177,7 +177,9 @@ impl RunData {
     ) -> Result<Option<ConfigDraft>, CommandError> {
         let dir = named.dir.map(|dir| dir.display().to_string());
         let name = named.source.map(str::to_string).or(dir);
-        let Some(name) = name.filter(|_| self.config.is_none() && named.dataset.is_none()) else { return Ok(None) };
+        let Some(name) = name.filter(|_| self.config.is_none() && named.dataset.is_none()) else {
+            return Ok(None);
+        };
         let Some(mut draft) = beside_imported(&name, model, &self.file, false)? else { return Ok(None) };
         let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref());
         if let Some(length) = takes.filter(|t| t.rank() == 1).map(|t| t.shape[0]) {

@@ -8,7 +8,8 @@ use systole_config::{ConfigDraft, RunConfig, application_of};
 use systole_data::input_file::absolute;
 use systole_data::tools::files_of;
 use systole_datasets::{
-    RecordOptions, holds_records, holds_sentences, is_json_lines, is_of_records, is_plain_text, is_table_of_texts,
+    RecordOptions, holds_records, holds_sentences, is_json_lines, is_of_records, is_plain_text,
+    is_table_of_texts,
 };
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::Model;
@@ -108,7 +109,7 @@ pub(crate) fn texts_draft(
 ) -> Result<Option<ConfigDraft>, CommandError> {
     let Some(own) = UserData::of(name)? else { return Ok(None) };
     let is_records = own.dataset == "records";
-    let first = || files_of(&own.dir).ok()?.into_iter().find(is_of_records);
+    let first = || files_of(&own.dir).ok()?.into_iter().find(|f| is_of_records(f));
     let table = match &own.file {
         Some(file) => is_records.then(|| own.dir.join(file)),
         None => is_records.then(first).flatten(),

@@ -25,6 +25,7 @@ mod run_data;
 mod run_report;
 mod same_bits;
 mod sentences;
+mod small_images;
 mod small_tables;
 mod sweep;
 mod tensorboard;

@@ -174,16 +174,26 @@ mod tests {
             assert!(parse(wrong).unwrap_err().contains("fit, bilinear, bicubic"), "{wrong}");
         }
         assert!(ImageResizing { antialias: true, ..ImageResizing::default() }.check().is_err());
-        let both = ImageResizing { crop_to_aspect_ratio: true, pad_to_aspect_ratio: true, ..ImageResizing::default() };
+        let both = ImageResizing {
+            crop_to_aspect_ratio: true,
+            pad_to_aspect_ratio: true,
+            ..ImageResizing::default()
+        };
         assert!(both.check().is_err());
     }
 
     #[test]
     fn the_aspect_ratio_is_stretched_cropped_or_padded() {
         // Two rows of four columns: 0, 10, 20, 30.
-        let x = || HostArray::from(Literal::from_slice([2, 4, 1], &[0u8, 10, 20, 30, 0, 10, 20, 30]).unwrap());
+        let x =
+            || HostArray::from(Literal::from_slice([2, 4, 1], &[0u8, 10, 20, 30, 0, 10, 20, 30]).unwrap());
         let of = |resizing: ImageResizing| {
-            ImageFit { size: [2, 2, 1], background: 0.0, resizing }.apply(x()).into_literal().unwrap().bytes().to_vec()
+            ImageFit { size: [2, 2, 1], background: 0.0, resizing }
+                .apply(x())
+                .into_literal()
+                .unwrap()
+                .bytes()
+                .to_vec()
         };
         let plain = ImageResizing::default();
         assert_eq!(of(plain), [5, 25, 5, 25]);

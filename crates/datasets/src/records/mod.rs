@@ -32,7 +32,9 @@ use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::format::tfrecord::OnCorrupt;
 use systole_data::input_file;
 use systole_data::tools::{OpenedDataset, files_of, open_written};
-use systole_data::{AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions};
+use systole_data::{
+    AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions, shell_quoted,
+};
 
 /// Fields that contain an image: `image`, and WebDataset's extensions.
 const PICTURES: [&str; 7] = ["image", "jpg", "jpeg", "png", "bmp", "webp", "gif"];
@@ -408,7 +410,8 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         (None, _) => RecordInput::of(&first, &label, &options, &shape)?,
     };
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
-    let reading = RecordParser { features, input, label, labels: LabelEncoding::Values, background, resizing };
+    let reading =
+        RecordParser { features, input, label, labels: LabelEncoding::Values, background, resizing };
     let place = source.place();
     Ok(numbered(source.in_order(RecordSubset::All)).map_parallel(
         move |s| {
@@ -792,9 +795,7 @@ impl RecordParser {
                 let pixels = any_format::from_bytes("the image", parsed.get(field)?.bytes())?;
                 ("image", self.fit(*size).apply(pixels.into()))
             }
-            RecordInput::Pixels { field, size, .. } => {
-                ("image", pixels(parsed, field, &self.fit(*size))?)
-            }
+            RecordInput::Pixels { field, size, .. } => ("image", pixels(parsed, field, &self.fit(*size))?),
             RecordInput::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
             RecordInput::Columns { codes, count } => ("x", columns::encode(parsed, codes, *count)?),
         })
@@ -821,6 +822,17 @@ fn explain(e: Error) -> Error {
 /// Returns the label field.
 fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
     label_name(first.names(), options)
+}
+
+/// Setting of the label field as one types it: quoted if the shell or TOML would read the name as something else.
+fn label_setting(name: &str) -> String {
+    let is_word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let is_value = name.parse::<f64>().is_ok() || ["true", "false", "none"].contains(&name);
+    if is_word && !is_value {
+        return format!("data.records.label={name}");
+    }
+    let text = name.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("--set {}", shell_quoted(format!("data.records.label=\"{text}\"")))
 }
 
 /// Whether a table has inputs for a table model: any column that is not a text of its own in most rows.
@@ -857,7 +869,7 @@ pub(crate) fn label_name<'n>(
                     "the first line contains numbers, so columns are numbered from 0: data.records.label={last}; or \
                      add a header line to the file"
                 ),
-                Some(last) => format!("name the field to predict: data.records.label={last}"),
+                Some(last) => format!("name the field to predict: {}", label_setting(last)),
                 None => "name the field to predict: data.records.label".into(),
             })
     })

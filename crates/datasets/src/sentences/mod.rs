@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{fnv1a, hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
-use systole_data::{Dataset, ImageFolder};
 use systole_data::input_file::{entries, is_dir};
 use systole_data::tools::files_of;
+use systole_data::{Dataset, ImageFolder};
 use text_table::{LabeledText, has_text_rows, plain_text, read_texts};
 
 /// Minimum number of texts to decide whether labels are classes.
@@ -324,8 +324,14 @@ impl TextEncoder<'_> {
         )];
         match self.cut {
             0 => {}
-            1 => notes.push(format!("1 text is longer and is cut to {} tokens (data.sequence_length)", self.length)),
-            n => notes.push(format!("{n} texts are longer and are cut to {} tokens (data.sequence_length)", self.length)),
+            1 => notes.push(format!(
+                "1 text is longer and is cut to {} tokens (data.sequence_length)",
+                self.length
+            )),
+            n => notes.push(format!(
+                "{n} texts are longer and are cut to {} tokens (data.sequence_length)",
+                self.length
+            )),
         }
         notes
     }
@@ -342,9 +348,8 @@ fn name_of(root: &Path, options: &RecordOptions) -> String {
 
 /// Fingerprint of the texts and labels.
 fn identity(texts: &[&LabeledText]) -> String {
-    let mark = texts.iter().fold(0, |mark, t| {
-        mix(mark ^ fnv1a(t.text.as_bytes()) ^ mix(fnv1a(t.label.as_bytes())))
-    });
+    let mark =
+        texts.iter().fold(0, |mark, t| mix(mark ^ fnv1a(t.text.as_bytes()) ^ mix(fnv1a(t.label.as_bytes()))));
     format!("{} texts, mark {mark:016x}", texts.len())
 }
 
@@ -424,7 +429,10 @@ mod tests {
         (cut.sequence_length, cut.has_segments) = (Some(4), true);
         let cut = sentences(dir.0.clone(), &cut).unwrap();
         assert!(cut.notes.iter().any(|n| n.contains("8 texts are longer")), "{:?}", cut.notes);
-        assert_eq!(cut.train.element_spec().unwrap().to_string(), "tokens: i32[4], segments: i32[4], label: i32[]");
+        assert_eq!(
+            cut.train.element_spec().unwrap().to_string(),
+            "tokens: i32[4], segments: i32[4], label: i32[]"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reads texts and labels from files: columns of CSV tables, fields of JSON lines, plain text files.
 
-use crate::records::label_name;
 use crate::records::RecordOptions;
+use crate::records::label_name;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use systole_base::{DType, Error, ErrorKind, Result, ResultExt};
@@ -61,7 +61,9 @@ pub(super) fn plain_text(file: &Path, options: &RecordOptions) -> Result<String>
     let bytes = input_file::read(file).map_err(|e| Error::io("cannot read", file, e))?;
     let (bytes, _) = to_utf8(&name, bytes, options.written()?.encoding)?;
     String::from_utf8(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the text file is not UTF-8").at(name).because(e.to_string())
+        Error::new(ErrorKind::Data, "the text file is not UTF-8")
+            .at(name)
+            .because(e.to_string())
             .hint("save it as UTF-8, or name its encoding: data.records.encoding=latin1")
     })
 }
@@ -89,7 +91,8 @@ pub(super) fn read_texts(
     for (place, cells) in &table.rows {
         let label = label.map_or(String::new(), |at| cell(cells, at).trim().to_string());
         if labeled && label.is_empty() {
-            return Err(Error::new(ErrorKind::Data, "a text has no label").at(place.clone())
+            return Err(Error::new(ErrorKind::Data, "a text has no label")
+                .at(place.clone())
                 .hint("enter the label, remove the row, or name another field: data.records.label"));
         }
         all.push(LabeledText { text: cell(cells, text), label, place: place.clone() });
@@ -104,7 +107,8 @@ impl TextTable {
             false => TextTable::of_csv(file, options)?,
         };
         match table.rows.is_empty() {
-            true => Err(Error::new(ErrorKind::Data, "the file has no texts").at(file.display().to_string())
+            true => Err(Error::new(ErrorKind::Data, "the file has no texts")
+                .at(file.display().to_string())
                 .hint("check that the file was written completely")),
             false => Ok(table),
         }
@@ -129,7 +133,8 @@ impl TextTable {
         for (i, line) in lines {
             let place = format!("{}, line {}", file.display(), i + 1);
             let object = serde_json::from_str(line).map_err(|e| {
-                Error::new(ErrorKind::Data, "a line is not a JSON object").at(place.clone())
+                Error::new(ErrorKind::Data, "a line is not a JSON object")
+                    .at(place.clone())
                     .because(e.to_string())
                     .hint("write one object per line: {\"text\": \"…\", \"label\": \"…\"}")
             })?;
@@ -141,7 +146,8 @@ impl TextTable {
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
         };
-        let rows = objects.iter().map(|(place, o)| (place.clone(), names.iter().map(|n| cell(o, n)).collect()));
+        let rows =
+            objects.iter().map(|(place, o)| (place.clone(), names.iter().map(|n| cell(o, n)).collect()));
         Ok(TextTable { rows: rows.collect(), names })
     }
 
@@ -169,7 +175,8 @@ impl TextTable {
         let text = match options.inputs.as_slice() {
             [name] => find(name).ok_or_else(|| missing("data.records.inputs", name)).at(place)?,
             _ => self.text_column(label).ok_or_else(|| {
-                Error::new(ErrorKind::Data, "no field contains texts").at(place())
+                Error::new(ErrorKind::Data, "no field contains texts")
+                    .at(place())
                     .because(format!("the fields are {}", self.names.join(", ")))
                     .hint("name the field with the texts: data.records.inputs")
             })?,
@@ -181,16 +188,18 @@ impl TextTable {
         let other = (self.names.len() == 2 && options.label.is_none()).then_some(1 - text.min(1));
         match label.filter(|at| *at != text).or(other) {
             Some(label) => Ok((text, Some(label))),
-            None => {
-                label_name(self.names.iter().enumerate().filter(|(at, _)| *at != text).map(|(_, n)| n.as_str()), options)
-                    .at(place)
-                    .map(|name| (text, find(&name)))
-            }
+            None => label_name(
+                self.names.iter().enumerate().filter(|(at, _)| *at != text).map(|(_, n)| n.as_str()),
+                options,
+            )
+            .at(place)
+            .map(|name| (text, find(&name))),
         }
     }
 
     fn text_column(&self, label: Option<usize>) -> Option<usize> {
-        let named = TEXTS.iter().find_map(|text| self.names.iter().position(|n| n.eq_ignore_ascii_case(text)));
+        let named =
+            TEXTS.iter().find_map(|text| self.names.iter().position(|n| n.eq_ignore_ascii_case(text)));
         named.filter(|at| Some(*at) != label).or_else(|| {
             let others = (0..self.names.len()).filter(|at| Some(*at) != label);
             others.max_by(|a, b| self.mean_words(*a).total_cmp(&self.mean_words(*b)))
@@ -209,7 +218,9 @@ pub fn is_table_of_texts(file: impl AsRef<Path>, options: &RecordOptions) -> Res
         return Ok(true);
     }
     let table = CsvTable::read_written(std::slice::from_ref(&file), options.written()?)?;
-    let Ok(label) = label_name(table.columns.iter().map(|c| c.name.as_str()), options) else { return Ok(false) };
+    let Ok(label) = label_name(table.columns.iter().map(|c| c.name.as_str()), options) else {
+        return Ok(false);
+    };
     if crate::records::has_table_inputs(&table, &label, options) {
         return Ok(false);
     }

@@ -90,7 +90,8 @@ fn word_pieces(root: &Value, model: &Value) -> Result<Vocabulary> {
     let mut tokens: Vec<Option<String>> = vec![None; vocabulary.len() + added.len()];
     for (text, id) in all {
         let slot = id.and_then(|id| usize::try_from(id).ok()).and_then(|id| tokens.get_mut(id));
-        *slot.ok_or_else(|| broken(&format!("the id of token `{text}` is out of range")))? = Some(text.into());
+        *slot.ok_or_else(|| broken(&format!("the id of token `{text}` is out of range")))? =
+            Some(text.into());
     }
     while tokens.last().is_some_and(Option::is_none) {
         tokens.pop();

@@ -71,7 +71,8 @@ impl Tokenizer {
     /// # Errors
     /// None in practice: the tokens are distinct.
     pub fn words_of<'t>(texts: impl IntoIterator<Item = &'t str>, size: usize) -> Result<Tokenizer> {
-        WordPiece::words_of(texts.into_iter(), size).map(|words| Tokenizer(Vocabulary::WordPiece(Box::new(words))))
+        WordPiece::words_of(texts.into_iter(), size)
+            .map(|words| Tokenizer(Vocabulary::WordPiece(Box::new(words))))
     }
 
     /// Reads Hugging Face's `tokenizer.json`, GPT-2's `vocab.json` next to `merges.txt`, BERT's `vocab.txt` (with

@@ -35,17 +35,20 @@ fn texts_have_the_tokens_of_hugging_faces_library() {
 
 #[test]
 fn wordpieces_are_those_of_hugging_faces_library() {
-    let all: Value = serde_json::from_str(include_str!("../../../../fixtures/tokenizer/wordpiece.json")).unwrap();
+    let all: Value =
+        serde_json::from_str(include_str!("../../../../fixtures/tokenizer/wordpiece.json")).unwrap();
     for (name, case) in all["tokenizers"].as_object().unwrap() {
         let tokenizer = Tokenizer::from_json(&case["json"].to_string()).unwrap();
-        for (text, tokens) in all["texts"].as_array().unwrap().iter().zip(case["tokens"].as_array().unwrap()) {
+        for (text, tokens) in all["texts"].as_array().unwrap().iter().zip(case["tokens"].as_array().unwrap())
+        {
             let text = text.as_str().unwrap();
             assert_eq!(tokenizer.encode_with_ends(text, 1000).unwrap(), numbers(tokens), "{name}: {text:?}");
         }
         assert_eq!(Tokenizer::from_json(&tokenizer.to_json()).unwrap(), tokenizer, "{name}");
         let lines: Vec<&str> = {
             let vocabulary = case["json"]["model"]["vocab"].as_object().unwrap();
-            let mut lines: Vec<(u64, &str)> = vocabulary.iter().map(|(t, id)| (id.as_u64().unwrap(), t.as_str())).collect();
+            let mut lines: Vec<(u64, &str)> =
+                vocabulary.iter().map(|(t, id)| (id.as_u64().unwrap(), t.as_str())).collect();
             lines.sort_unstable();
             lines.into_iter().map(|(_, text)| text).collect()
         };

@@ -62,9 +62,7 @@ impl WordPiece {
         for (id, name) in special.iter_mut().zip(SPECIAL) {
             *id = *ids.get(name).ok_or_else(|| broken(&format!("the token {name} is missing")))?;
         }
-        let is_whole = |t: &&String| {
-            SPECIAL.contains(&t.as_str()) || t.as_str() == "[MASK]"
-        };
+        let is_whole = |t: &&String| SPECIAL.contains(&t.as_str()) || t.as_str() == "[MASK]";
         let whole = tokens.iter().filter(is_whole).cloned().collect();
         Ok(WordPiece { tokens, normalizer, longest_word, ids, special, whole })
     }
@@ -88,7 +86,8 @@ impl WordPiece {
         tokens.extend(chars.iter().map(char::to_string));
         tokens.extend(chars.iter().map(|c| format!("{CONTINUES}{c}")));
         tokens.truncate(size.max(SPECIAL.len()));
-        let mut ordered: Vec<(&String, &u64)> = counts.iter().filter(|(word, _)| word.chars().nth(1).is_some()).collect();
+        let mut ordered: Vec<(&String, &u64)> =
+            counts.iter().filter(|(word, _)| word.chars().nth(1).is_some()).collect();
         // A stable sort keeps equally frequent words in alphabetical order.
         ordered.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let room = size.saturating_sub(tokens.len());
@@ -135,9 +134,9 @@ impl WordPiece {
         while start < word.len() {
             let prefix = if start > 0 { CONTINUES } else { "" };
             let ends = word[start..].char_indices().rev().map(|(at, c)| start + at + c.len_utf8());
-            let found = ends.into_iter().find_map(|end| {
-                self.id(&format!("{prefix}{}", &word[start..end])).map(|id| (id, end))
-            });
+            let found = ends
+                .into_iter()
+                .find_map(|end| self.id(&format!("{prefix}{}", &word[start..end])).map(|id| (id, end)));
             let Some((id, end)) = found else {
                 ids.truncate(before);
                 ids.push(self.special[1]);

@@ -6,7 +6,6 @@ mod sample_sources;
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{config_of, with_settings};
-use crate::models::imported;
 use crate::models::predictor::{self, OperatorGraph, Predictor};
 use crate::models::run_directory;
 use crate::models::test_time_augmentation;
@@ -92,15 +91,8 @@ fn tell_of_outputs(model: &Model, screen: &Screen) {
 
 fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
     let form = args.out.as_deref().map(PredictionFormat::of).transpose().map_err(CommandError::usage)?;
-    let (file, predictor) = match imported::is_model_folder(&args.model) {
-        true => (args.model.clone(), Predictor { model: imported::open_folder(&args.model)?, operators: None }),
-        false => {
-            let file = run_directory::model_file(&args.model)?;
-            let predictor = predictor::answerer(&file)?;
-            (file, predictor)
-        }
-    };
-    let Predictor { mut model, operators } = predictor;
+    let file = run_directory::model_file(&args.model)?;
+    let Predictor { mut model, operators } = predictor::answerer(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = InputKind::of(&model, &file)?;
     tell_of_outputs(&model, screen);

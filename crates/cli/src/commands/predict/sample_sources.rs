@@ -13,8 +13,8 @@ use systole_data::input_file::{self, InputFile, is_dir};
 use systole_data::tools::files_of;
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Sample};
 use systole_datasets::{
-    ImageFit, RecordInputs, RecordOptions, Tokenizer, is_json_lines, is_of_records, is_plain_text, record_inputs,
-    unlabeled_texts,
+    ImageFit, RecordInputs, RecordOptions, Tokenizer, is_json_lines, is_of_records, is_plain_text,
+    record_inputs, unlabeled_texts,
 };
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
@@ -79,7 +79,11 @@ fn sentence_length(model: &Model) -> Result<Option<usize>> {
 
 /// Rejects an encoder without a head: its outputs are features, not classes.
 fn check_head(model: &Model, path: &str) -> Result<()> {
-    let has_head = model.architecture().nodes.last().is_some_and(|n| !["pooled_dense", "first_step"].contains(&n.name.as_str()));
+    let has_head = model
+        .architecture()
+        .nodes
+        .last()
+        .is_some_and(|n| !["pooled_dense", "first_step"].contains(&n.name.as_str()));
     let output = model.output_type().map_or(Vec::new(), |t| t.shape.to_vec());
     if has_head && output.len() == 1 {
         return Ok(());
@@ -228,15 +232,14 @@ impl ReadOptions<'_> {
             self.model.notes.get("fields").and_then(|text| serde_json::from_str(text).ok());
         let fields = fields.unwrap_or_default();
         let files = files_of(Path::new(path))?;
-        let wanted =
-            RecordInputs {
-                options: &options,
-                fields: &fields,
-                size,
-                background: self.ground(),
-                resizing: self.image_fit([0; 3]).resizing,
-                goes_on,
-            };
+        let wanted = RecordInputs {
+            options: &options,
+            fields: &fields,
+            size,
+            background: self.ground(),
+            resizing: self.image_fit([0; 3]).resizing,
+            goes_on,
+        };
         let inputs = record_inputs(files, &wanted)?;
         self.check_numbers(&inputs, path)?;
         Ok(inputs)
@@ -278,7 +281,9 @@ impl ReadOptions<'_> {
     pub fn text(&self, text: &str) -> Result<SampleSource> {
         let InputKind::Sentences(length) = self.takes else {
             let e = Error::new(ErrorKind::Config, "the model does not classify texts").at("--text");
-            return Err(e.hint("name files instead, or continue a text with `systole generate MODEL --prompt TEXT`"));
+            return Err(
+                e.hint("name files instead, or continue a text with `systole generate MODEL --prompt TEXT`")
+            );
         };
         let elements = self.sentences(text, &[text.to_string()], length)?;
         Ok(SampleSource { path: text.into(), elements, files: None, goes_on: self.keep_going })
@@ -287,7 +292,8 @@ impl ReadOptions<'_> {
     /// Returns the token ids of texts, padded to the longest one: `tokens: i32[N, length]`.
     fn sentences(&self, path: &str, texts: &[String], most: usize) -> Result<Dataset> {
         let tokenizer = text_tokenizer(self.model)?;
-        let all = texts.iter().map(|text| tokenizer.encode_with_ends(text, most)).collect::<Result<Vec<_>>>()?;
+        let all =
+            texts.iter().map(|text| tokenizer.encode_with_ends(text, most)).collect::<Result<Vec<_>>>()?;
         let longest = all.iter().map(Vec::len).max().unwrap_or(1);
         // Few lengths: each one is compiled.
         let length = longest.next_multiple_of(16).min(most.max(longest));
@@ -342,7 +348,8 @@ impl ReadOptions<'_> {
 
 /// Whether a file may contain texts to classify.
 fn is_of_sentences(name: &str) -> bool {
-    let is_table = [".csv", ".tsv"].iter().any(|end| name.to_lowercase().trim_end_matches(".gz").ends_with(end));
+    let is_table =
+        [".csv", ".tsv"].iter().any(|end| name.to_lowercase().trim_end_matches(".gz").ends_with(end));
     is_table || is_plain_text(name) || is_json_lines(name)
 }
 
