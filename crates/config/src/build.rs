@@ -45,6 +45,7 @@ impl RunConfig {
                 datasets::records(dir, &self.data.records.clone().unwrap_or_default(), &self.record_shape())?
             }
             "text" => datasets::text_with(dir, &self.text_options()?)?,
+            "sentences" => datasets::sentences(dir, &self.sentence_options()?)?,
             _ => datasets::glyphs(0)?.into(),
         })
     }
@@ -57,6 +58,7 @@ impl RunConfig {
             unreadable_quota: self.data.unreadable_quota.unwrap_or(0.1),
             seed: self.seed,
             background: self.data.background.unwrap_or(0.0),
+            resizing: self.data.resizing(),
         }
     }
 
@@ -78,6 +80,7 @@ impl RunConfig {
             seed: self.seed,
             numbers: self.labels_are_numbers(),
             background: self.data.background.unwrap_or(0.0),
+            resizing: self.data.resizing(),
             unreadable_quota: self.data.unreadable_quota.unwrap_or(0.1),
         }
     }
@@ -117,6 +120,7 @@ impl RunConfig {
         if !data.columns.is_empty() {
             self.data.records.get_or_insert_default().columns = data.columns.clone();
         }
+        self.fit_sentences(data)?;
         if !data.class_names.is_empty() {
             return self.fit_classes(data.class_names.len()).map(|()| Vec::new());
         }
@@ -304,7 +308,8 @@ impl RunConfig {
     pub(super) fn sized(&self, elements: Dataset, data: &TrainingData) -> Dataset {
         match self.data.image_size {
             Some([h, w]) if data.is_pictures() && data.element.shape[..2] != [h, w] => {
-                elements.map(move |s: Sample| s.map("image", move |x| x.resize(h, w)))
+                let resizing = self.data.resizing();
+                elements.map(move |s: Sample| s.map("image", move |x| resizing.apply(x, h, w)))
             }
             _ => elements,
         }
@@ -328,7 +333,7 @@ impl RunConfig {
         match self.data.dataset.as_str() {
             "cifar10" => pictures(32, 32, 3),
             "folder" => pictures(FOLDER_SIZE[0], FOLDER_SIZE[1], self.data.channels()),
-            "text" => TensorType::new(DType::I32, [self.data.sequence_length()]),
+            "text" | "sentences" => TensorType::new(DType::I32, [self.data.sequence_length()]),
             _ => pictures(28, 28, 1),
         }
     }
@@ -370,11 +375,11 @@ impl RunConfig {
     pub fn model(&self, sample: &TensorType, class_names: &[String]) -> Result<Model> {
         let mut model = self.layers_only()?;
         self.check_biggan_samples(sample, class_names.len())?;
-        let inputs = self.model_inputs(sample);
+        let inputs = self.model_inputs(sample, &model);
         let output = model.output_for(&inputs)?.shape.to_vec();
         let compile = self.compile_config(&output)?;
         if self.biggan.is_none() {
-            check_output(&output, &compile.loss, class_names.len(), self.data.dataset == "text")?;
+            check_output(&output, &compile.loss, class_names.len(), &self.data.dataset)?;
         }
         model.compile(compile)?;
         model.build(&inputs)?;
@@ -421,7 +426,13 @@ fn evenly(all: Dataset, n: u64, len: u64) -> Dataset {
     numbered(all).filter(is_taken).map(unnumbered)
 }
 
-fn check_output(output: &[usize], loss: &Loss, classes: usize, sequences: bool) -> Result<()> {
+fn check_output(output: &[usize], loss: &Loss, classes: usize, dataset: &str) -> Result<()> {
+    let sequences = dataset == "text";
+    let (sample, pooling) = match dataset {
+        "sentences" => ("text", "GlobalAveragePooling1D"),
+        "records" => ("record", "GlobalAveragePooling2D"),
+        _ => ("image", "GlobalAveragePooling2D"),
+    };
     let sparse = matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
     match output {
         [_, n] | [n] if (output.len() == 2) == sequences => match !sparse || classes == 0 || *n >= classes {
@@ -442,10 +453,10 @@ fn check_output(output: &[usize], loss: &Loss, classes: usize, sequences: bool) 
         )),
         other => Err(Error::new(
             ErrorKind::Config,
-            format!("the last layer returns arrays of shape {other:?} for one image"),
+            format!("the last layer returns arrays of shape {other:?} for one {sample}"),
         )
         .because("a classifier returns one value per class")
-        .hint("add a Flatten or GlobalAveragePooling2D layer before the last Dense layer")),
+        .hint(format!("add a Flatten or {pooling} layer before the last Dense layer"))),
     }
 }
 

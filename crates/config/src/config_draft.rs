@@ -93,6 +93,11 @@ impl ConfigDraft {
         self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
     }
 
+    /// Overrides a key with a value.
+    pub fn set_value(&mut self, flag: impl Into<String>, key: &str, value: Value) {
+        self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value: Some(value) });
+    }
+
     /// Whether the configured batch size is `auto`.
     pub fn chooses_batch(&self) -> bool {
         let mut table = self.table.clone();

@@ -253,6 +253,13 @@ impl SourceArgs {
 }
 
 impl DataSource {
+    /// Describes how the configuration's images were resized.
+    fn resizing(&self) -> Option<String> {
+        let (config, _) = self.configured.as_ref()?;
+        let [height, width] = config.data.image_size?;
+        Some(format!("resize: images were resized to {height} × {width}: {}", config.data.resizing()))
+    }
+
     /// Returns the pipeline of the configuration, or the elements of the files.
     fn pipeline(&self) -> &Dataset {
         self.configured.as_ref().map_or(&self.opened.dataset, |(_, pipeline)| pipeline)
@@ -586,6 +593,10 @@ fn trace(source: &DataSource, element: u64, pictures: Option<&Path>, screen: &Sc
         let more = if times > 1 { format!(" (and {} more)", times - 1) } else { String::new() };
         first.iter().for_each(|step| screen.line(format!("{step}{more}")));
     }
+    let resizing = source.resizing();
+    if let Some(text) = &resizing {
+        screen.line(text);
+    }
     if let Some(prefix) = pictures {
         let sample = pipeline.debug().iter_at(&PipelinePosition::new(0, element)).next();
         let files = match sample {
@@ -599,7 +610,8 @@ fn trace(source: &DataSource, element: u64, pictures: Option<&Path>, screen: &Sc
     }
     if screen.json {
         let steps = seen.iter().map(|step| json!({"stage": step.stage, "element": step.element}));
-        screen.object(&steps.collect());
+        let resizing = resizing.map(|text| json!({"stage": "resize", "element": text}));
+        screen.object(&steps.chain(resizing).collect());
     }
     Ok(0)
 }

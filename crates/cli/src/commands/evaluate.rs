@@ -4,6 +4,7 @@ use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::accuracy::CorrectCount;
 use crate::models::command_target::set_all;
+use crate::models::imported;
 use crate::models::model_data::check_samples;
 use crate::models::predictor::{Predictor, answerer, is_of_operators};
 use crate::models::run_directory;
@@ -75,7 +76,7 @@ impl RunCommand for EvaluateArgs {
 
 fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = run_directory::model_file(&args.model)?;
-    let mut model = Model::load(&file)?;
+    let mut model = imported::load(&file)?;
     let run_data = RunData::of(&model, &file)?;
     let mut config = config(args, &run_data, &model)?;
     if let Some(gan) = BigGan::of(&model) {

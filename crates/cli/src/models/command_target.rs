@@ -1,6 +1,7 @@
 //! Resolves a command's argument to a model file, a preset, a TOML file or an image folder.
 
 use crate::args::exit_status::CommandError;
+use crate::models::imported;
 use crate::models::run_directory::model_file;
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, PRESETS, RunConfig};
@@ -51,6 +52,9 @@ impl CommandTarget {
     /// Like [`Target::of`], but a run's folder resolves to its model.
     pub(crate) fn of_model(name: &str) -> Result<CommandTarget> {
         match CommandTarget::of(name)? {
+            CommandTarget::Folder(_) if imported::is_model_folder(name) => {
+                Ok(CommandTarget::Model(name.into()))
+            }
             CommandTarget::Folder(_) => CommandTarget::of(&model_file(name)?),
             other => Ok(other),
         }
@@ -59,7 +63,7 @@ impl CommandTarget {
     /// Returns a compiled model: loaded, or built from a configuration for its dataset's default image size.
     pub(crate) fn model(&self) -> Result<Model> {
         match (self, self.config()?) {
-            (CommandTarget::Model(path), _) => Model::load(path),
+            (CommandTarget::Model(path), _) => imported::load(path),
             (_, Some(config)) => config.untrained(),
             (_, None) => {
                 Err(Error::new(ErrorKind::Bug, "the command's target has no training configuration"))

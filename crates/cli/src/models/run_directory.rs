@@ -1,5 +1,6 @@
 //! A run's folder: `run.json` (how the run was started), `backups/`, model files; decides whether a run resumes.
 
+use crate::models::imported::is_model_folder;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -128,7 +129,7 @@ pub(crate) fn stem(file: &Path) -> Option<String> {
 /// If the folder has no model, or models of several datasets.
 pub(crate) fn model_file(name: &str) -> Result<String> {
     let folder = Path::new(name);
-    if !folder.is_dir() {
+    if !folder.is_dir() || is_model_folder(name) {
         return Ok(name.into());
     }
     let entries = std::fs::read_dir(folder).map_err(|e| Error::io("cannot list", folder, e))?;

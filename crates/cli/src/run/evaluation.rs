@@ -134,7 +134,7 @@ impl TestPredictions {
     ) -> Result<()> {
         let name = batch.names().find(|n| *n != "label").unwrap_or("image").to_string();
         let input = batch.get(&name)?;
-        let outputs = model.predict_on_batch(input)?;
+        let outputs = model.predict_on_sample(batch)?;
         let labels = batch.get("label")?.to_f64s();
         let rows = outputs.to_f32s();
         let width = rows.len() / labels.len().max(1);
@@ -247,6 +247,15 @@ fn shown(
         [_, _, 1..=4] if data.is_pictures() => {
             of.png =
                 picture(batch, sample, (config, data))?.map(|picture| png::to_bytes(&picture)).transpose()?;
+        }
+        [_] if data.tokenizer.is_some() => {
+            let tokenizer = data.tokenizer.iter();
+            let ids: Vec<u32> = values.iter().map(|v| *v as u32).collect();
+            let text = tokenizer.flat_map(|t| {
+                let padding = t.padding();
+                t.decode(&ids.iter().copied().filter(|id| Some(*id) != padding).collect::<Vec<_>>())
+            });
+            of.text = Some(String::from_utf8_lossy(&text.collect::<Vec<u8>>()).into_owned());
         }
         [t] if data.element.dtype == DType::I32 => {
             let from = (at + 1).saturating_sub(CONTEXT);

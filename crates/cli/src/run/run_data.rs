@@ -11,7 +11,7 @@ use crate::models::model_data::{check_samples, check_tokens, set_columns, tokeni
 use crate::models::run_directory::{self, RunRecord};
 use crate::render::screen::Screen;
 use crate::run::training::load_data;
-use crate::run::user_data::UserData;
+use crate::run::user_data::{UserData, beside_imported};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, RunConfig};
@@ -134,6 +134,10 @@ impl RunData {
     /// If nothing is named and the model does not contain its configuration.
     pub(crate) fn draft_of(&self, model: &Model, named: &NamedData<'_>) -> Result<ConfigDraft, CommandError> {
         let own = named.source.map(|name| user_data(name).map(|own| (name, own))).transpose()?;
+        let own = own.map(|(name, own)| (name, own.for_model(self.config.as_ref())));
+        if let Some(draft) = self.imported_draft(model, named)? {
+            return Ok(draft);
+        }
         let mut draft = match (&self.config, named.dataset) {
             (Some(config), _) => self.stored_draft(config)?,
             (None, None) if own.is_some() => ConfigDraft::preset("folder")?,
@@ -168,6 +172,25 @@ impl RunData {
             draft.set_text(flag, LabelArgs::KEY, label);
         }
         Ok(draft)
+    }
+
+    /// Returns the configuration for named data of a model that contains no configuration, with the model's sizes.
+    fn imported_draft(
+        &self,
+        model: &Model,
+        named: &NamedData<'_>,
+    ) -> Result<Option<ConfigDraft>, CommandError> {
+        let dir = named.dir.map(|dir| dir.display().to_string());
+        let name = named.source.map(str::to_string).or(dir);
+        let Some(name) = name.filter(|_| self.config.is_none() && named.dataset.is_none()) else {
+            return Ok(None);
+        };
+        let Some(mut draft) = beside_imported(&name, model, &self.file, false)? else { return Ok(None) };
+        let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref());
+        if let Some(length) = takes.filter(|t| t.rank() == 1).map(|t| t.shape[0]) {
+            draft.set_value(&self.file, "data.sequence_length", (length as i64).into());
+        }
+        Ok(Some(draft))
     }
 
     /// Loads the data of a configuration that [`RunData::draft`] or [`RunData::draft_of`] began, and matches its
@@ -283,8 +306,8 @@ fn user_data(name: &str) -> Result<UserData, CommandError> {
     UserData::of(name)?.ok_or_else(|| {
         let e = Error::new(ErrorKind::Config, format!("cannot evaluate on {name}"));
         CommandError::usage(e.hint(
-            "name a folder with one image folder per class, a record file (.csv, .npz, .tfrecord, .tar) or a \
-             text file (.txt); or name a published dataset with --dataset",
+            "name a folder with one folder of images or texts per class, a record file (.csv, .npz, .tfrecord, .tar, .jsonl) \
+             or a text file (.txt); or name a published dataset with --dataset",
         ))
     })
 }

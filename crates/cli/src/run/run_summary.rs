@@ -286,6 +286,9 @@ impl<'a> RunSummary<'a> {
             false if self.data.language.is_some() => {
                 format!("\n  {program} generate {to_use} --prompt The   # generate text")
             }
+            false if self.data.tokenizer.is_some() => {
+                format!("\n  {program} predict {to_use} --text \"Some words\"   # classify a text")
+            }
             false => String::new(),
         };
         let go_on = match self.interrupted && self.epochs < self.config.epochs() {

@@ -117,6 +117,9 @@ fn note_origin(model: &mut Model, config: &RunConfig, data: &TrainingData) -> Re
     if let Some(language) = &data.language {
         keep_tokenizer(model, &language.tokenizer);
     }
+    if let Some(tokenizer) = &data.tokenizer {
+        keep_tokenizer(model, tokenizer);
+    }
     Ok(())
 }
 

@@ -25,6 +25,8 @@ mod run_data;
 mod run_report;
 mod same_bits;
 mod saved_model;
+mod sentences;
+mod small_images;
 mod small_tables;
 mod sweep;
 mod tensorboard;

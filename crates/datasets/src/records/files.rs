@@ -24,6 +24,13 @@ pub(super) fn with_folder(dir: &DataDir, options: &RecordOptions) -> (DataDir, R
     (dir.moved(folder), RecordOptions { train, test: Vec::new(), ..options.clone() })
 }
 
+/// Whether a file's name is that of a test file.
+pub(crate) fn is_for_testing(file: &Path) -> bool {
+    let name = name_of(file);
+    TEST.iter().any(|t| name.strip_prefix(t).is_some_and(|r| !r.starts_with(char::is_alphabetic)))
+        || name.starts_with("validation")
+}
+
 /// Returns the training and test files.
 pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     let root = dir.named().unwrap_or(Path::new(""));
@@ -44,12 +51,7 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
         ));
     }
     let found: Vec<PathBuf> = files_of(root)?.into_iter().filter(|f| is_of_records(f)).collect();
-    let is_test = |f: &PathBuf| {
-        let name = name_of(f);
-        TEST.iter().any(|t| name.strip_prefix(t).is_some_and(|r| !r.starts_with(char::is_alphabetic)))
-            || name.starts_with("validation")
-    };
-    let (test, train): (Vec<_>, Vec<_>) = found.into_iter().partition(is_test);
+    let (test, train): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| is_for_testing(f));
     if train.is_empty() {
         let ends: Vec<&str> = ENDS.iter().map(|(end, _)| *end).collect();
         return Err(Error::new(ErrorKind::Io, format!("{} has no record files to train on", root.display()))

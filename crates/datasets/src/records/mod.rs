@@ -11,11 +11,13 @@ mod labels;
 mod options;
 
 pub use columns::ColumnEncoding;
+pub(crate) use files::is_for_testing;
+pub use files::is_of_records;
 pub use options::{RecordCompression, RecordOptions};
 
 use crate::idx_datasets::DataDir;
-use crate::images::folder::{LOOKED_AT, SIDES, fit_picture_on, has_classes, size_for, told_transparent};
-use crate::record_files;
+use crate::images::folder::{LOOKED_AT, SIDES, has_classes, size_for, told_transparent};
+use crate::images::{ImageFit, ImageResizing, ResizeMethod};
 use crate::{PrepareFn, StreamedDataset, TrainingData, numbered, unnumbered};
 use image_tables::ImagePathColumn;
 use labels::{LabelEncoding, LabelStatistics};
@@ -29,7 +31,7 @@ use systole_data::format::any_format;
 use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::format::tfrecord::OnCorrupt;
 use systole_data::input_file;
-use systole_data::tools::{OpenedDataset, open_written};
+use systole_data::tools::{OpenedDataset, files_of, open_written};
 use systole_data::{
     AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions, shell_quoted,
 };
@@ -56,6 +58,8 @@ pub struct RecordShape {
     pub numbers: Option<bool>,
     /// Background for transparent pixels, from 0 (black) to 1 (white).
     pub background: f64,
+    /// How images are resized.
+    pub resizing: ImageResizing,
     /// Maximum fraction of unreadable images among those that a table lists.
     pub unreadable_quota: f64,
 }
@@ -165,6 +169,12 @@ const SHAPELESS: RecordShape = RecordShape {
     seed: 0,
     numbers: None,
     background: 0.0,
+    resizing: ImageResizing {
+        method: ResizeMethod::Fit,
+        antialias: false,
+        crop_to_aspect_ratio: false,
+        pad_to_aspect_ratio: false,
+    },
     unreadable_quota: 0.1,
 };
 
@@ -222,6 +232,7 @@ pub fn records(
         columns,
         notes,
         language: None,
+        tokenizer: None,
         identity: Some(identity(&[source.files(), test_source.files()], train, test, mark)),
         streamed: Some(StreamedDataset {
             in_order: source.in_order(train_part),
@@ -365,6 +376,8 @@ pub struct RecordInputs<'a> {
     pub size: Option<[usize; 3]>,
     /// Background for transparent pixels, from 0 (black) to 1 (white).
     pub background: f64,
+    /// How images are resized.
+    pub resizing: ImageResizing,
     /// Whether an invalid table row is an error in its position; otherwise the whole table is rejected.
     pub goes_on: bool,
 }
@@ -375,7 +388,7 @@ pub struct RecordInputs<'a> {
 /// # Errors
 /// `Io` if a file cannot be opened; `Data` if it lacks a field.
 pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<Dataset> {
-    let &RecordInputs { options, fields, size, background, goes_on } = wanted;
+    let &RecordInputs { options, fields, size, background, resizing, goes_on } = wanted;
     let mut source = RecordFiles::open(files, options)?;
     // A file's test split contains these rows, too.
     if let Some(test) = source.opened.test.take() {
@@ -397,7 +410,7 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     let inputs = if fields.is_empty() && size.is_none() { options.inputs.clone() } else { fields.to_vec() };
     let options = RecordOptions { inputs, ..options.clone() };
     let (sides, channels) = (size.map(|[h, w, _]| [h, w]), size.map(|s| s[2]));
-    let shape = RecordShape { size: sides, channels, background, ..SHAPELESS };
+    let shape = RecordShape { size: sides, channels, background, resizing, ..SHAPELESS };
     let input = match (source.opened.table.clone(), size) {
         (Some(table), None) => {
             let told = match options.columns.is_empty() {
@@ -422,7 +435,8 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         (None, _) => RecordInput::of(&first, &label, &options, &shape)?,
     };
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
-    let reading = RecordParser { features, input, label, labels: LabelEncoding::Values, background };
+    let reading =
+        RecordParser { features, input, label, labels: LabelEncoding::Values, background, resizing };
     let place = source.place();
     Ok(numbered(source.in_order(RecordSubset::All)).map_parallel(
         move |s| {
@@ -634,6 +648,7 @@ struct RecordParser {
     label: String,
     labels: LabelEncoding,
     background: f64,
+    resizing: ImageResizing,
 }
 
 /// Model input taken from a record.
@@ -673,6 +688,7 @@ impl RecordParser {
             label: label.into(),
             labels: LabelEncoding::Values,
             background: shape.background,
+            resizing: shape.resizing,
         })
     }
 
@@ -788,21 +804,23 @@ impl RecordParser {
         }
     }
 
+    fn fit(&self, size: [usize; 3]) -> ImageFit {
+        ImageFit { size, background: self.background, resizing: self.resizing }
+    }
+
     /// Returns the name and value of the model's input.
     fn input(&self, parsed: &Sample) -> Result<(&'static str, HostArray)> {
         Ok(match &self.input {
             RecordInput::Path { field, size } => {
                 let pixels = any_format::read(parsed.text(field)?)?;
-                ("image", fit_picture_on(pixels.into(), *size, self.background))
+                ("image", self.fit(*size).apply(pixels.into()))
             }
             RecordInput::File { field, size } => {
                 let field = picture_field(parsed, field);
                 let pixels = any_format::from_bytes("the image", parsed.get(field)?.bytes())?;
-                ("image", fit_picture_on(pixels.into(), *size, self.background))
+                ("image", self.fit(*size).apply(pixels.into()))
             }
-            RecordInput::Pixels { field, size, .. } => {
-                ("image", pixels(parsed, field, *size, self.background)?)
-            }
+            RecordInput::Pixels { field, size, .. } => ("image", pixels(parsed, field, &self.fit(*size))?),
             RecordInput::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
             RecordInput::Columns { codes, count } => ("x", columns::encode(parsed, codes, *count)?),
         })
@@ -828,8 +846,34 @@ fn explain(e: Error) -> Error {
 
 /// Returns the label field.
 fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
-    let has = |name: &str| first.names().any(|n| n == name);
-    let like = |label: &str| first.names().find(|n| n.eq_ignore_ascii_case(label)).map(str::to_string);
+    label_name(first.names(), options)
+}
+
+/// Setting of the label field as one types it: quoted if the shell or TOML would read the name as something else.
+fn label_setting(name: &str) -> String {
+    let is_word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let is_value = name.parse::<f64>().is_ok() || ["true", "false", "none"].contains(&name);
+    if is_word && !is_value {
+        return format!("data.records.label={name}");
+    }
+    let text = name.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("--set {}", shell_quoted(format!("data.records.label=\"{text}\"")))
+}
+
+/// Whether a table has inputs for a table model: any column that is not a text of its own in most rows.
+pub(crate) fn has_table_inputs(table: &CsvTable, label: &str, options: &RecordOptions) -> bool {
+    let codes = columns::codes(&[table], label, &options.inputs, &options.columns);
+    codes.is_ok_and(|(codes, _)| codes.iter().any(|code| code.categories.len() as u64 * 2 <= table.rows))
+}
+
+/// Returns the name of the label field, among these names.
+pub(crate) fn label_name<'n>(
+    names: impl Iterator<Item = &'n str>,
+    options: &RecordOptions,
+) -> Result<String> {
+    let names: Vec<&str> = names.collect();
+    let has = |name: &str| names.contains(&name);
+    let like = |label: &str| names.iter().find(|n| n.eq_ignore_ascii_case(label)).map(|n| n.to_string());
     let found = match &options.label {
         Some(label) if has(label) => Some(label.clone()),
         Some(_) => None,
@@ -844,13 +888,13 @@ fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
             format!("the records have no field `{l}`")
         });
         Error::new(ErrorKind::Data, what)
-            .because(format!("the fields of the records are {}", first.names().collect::<Vec<_>>().join(", ")))
-            .hint(match first.names().last() {
+            .because(format!("the fields of the records are {}", names.join(", ")))
+            .hint(match names.last() {
                 Some(last) if last.parse::<usize>().is_ok() => format!(
                     "the first line contains numbers, so columns are numbered from 0: data.records.label={last}; or \
                      add a header line to the file"
                 ),
-                Some(last) => format!("name the field to predict: data.records.label={last}"),
+                Some(last) => format!("name the field to predict: {}", label_setting(last)),
                 None => "name the field to predict: data.records.label".into(),
             })
     })
@@ -973,13 +1017,13 @@ fn shape_of(sample: &Sample, field: &str) -> Result<Vec<usize>> {
     }
 }
 
-fn pixels(sample: &Sample, field: &str, [h, w, c]: [usize; 3], ground: f64) -> Result<HostArray> {
+fn pixels(sample: &Sample, field: &str, fit: &ImageFit) -> Result<HostArray> {
     let shape = match shape_of(sample, field)?.as_slice() {
         &[h, w] => vec![h, w, 1],
         shape => shape.to_vec(),
     };
     let x = HostArray::from(sample.get(field)?).reshape(shape.clone());
-    Ok(if shape == [h, w, c] { x } else { fit_picture_on(x, [h, w, c], ground) })
+    Ok(if shape == fit.size { x } else { fit.apply(x) })
 }
 
 fn numbers(sample: &Sample, fields: &[String], count: usize) -> Result<HostArray> {

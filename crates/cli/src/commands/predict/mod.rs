@@ -1,4 +1,4 @@
-//! `systole predict`: runs inference on images, records (TFRecord, CSV, NumPy) or text.
+//! `systole predict`: runs inference on images, records (TFRecord, CSV, NumPy) or texts.
 
 mod prediction;
 mod sample_sources;
@@ -31,14 +31,18 @@ const INCOMPLETE: u8 = 1;
 
 #[derive(Args)]
 pub(crate) struct PredictArgs {
-    /// Model file, run folder (its best model), or .tflite or .onnx file
+    /// Model file, run folder (its best model), .tflite or .onnx file, or Hugging Face folder
     model: String,
     /// Image, IDX, TFRecord, CSV, NumPy or text files, or folders of these
     ///
     /// Images are JPEG, PNG or BMP; IDX files (also .gz) contain many images. Records must have the fields that the
-    /// model was trained on. Folders are searched for images recursively.
-    #[arg(required = true, value_name = "FILES")]
+    /// model was trained on. A classifier of texts reads .txt (one text), .csv and .jsonl files (a text in each row).
+    /// Folders are searched for images recursively.
+    #[arg(required_unless_present = "text", value_name = "FILES")]
     files: Vec<String>,
+    /// Text to classify; can be repeated
+    #[arg(long, value_name = "TEXT")]
+    text: Vec<String>,
     /// Predict at most N samples of each file
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
@@ -113,13 +117,29 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
     };
     // Open all files before the first prediction, so that a bad file does not leave a partial result.
     let mut sources = Vec::new();
+    for text in &args.text {
+        sources.push(Ok(reading.text(text)?));
+    }
     for path in &args.files {
         sources.extend(reading.open(path)?);
     }
-    let is_of_values = config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty();
+    let is_of_values = match takes {
+        InputKind::Sentences(_) => model.output_type().is_some_and(|t| t.elements() == 1),
+        _ => config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty(),
+    };
     let tta = test_time(args, takes, config.as_ref())?;
-    let mut answering =
-        BatchPredictor { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, operators };
+    let is_multi_label = matches!(takes, InputKind::Sentences(_)) && ends_with_sigmoid(&model);
+    let mut answering = BatchPredictor {
+        takes,
+        scale,
+        is_of_values,
+        is_multi_label,
+        screen,
+        told: 0,
+        answers: Vec::new(),
+        tta,
+        operators,
+    };
     let show = |answer: SamplePrediction, model: &Model, all: &mut Vec<SamplePrediction>| match form {
         Some(_) => all.push(answer),
         None => answer.show(screen, model, takes, args.top as usize),
@@ -168,6 +188,8 @@ struct BatchPredictor<'a> {
     scale: f64,
     /// Whether the model predicts numbers rather than classes.
     is_of_values: bool,
+    /// Whether each class has a probability of its own: the last layer is a sigmoid.
+    is_multi_label: bool,
     screen: &'a Screen,
     told: u64,
     answers: Vec<SamplePrediction>,
@@ -214,6 +236,9 @@ impl BatchPredictor<'_> {
             }
             _ => x,
         };
+        if matches!(self.takes, InputKind::Sentences(_)) {
+            return sentence_outputs(x, model);
+        }
         let x = fit_input(model, &x)?;
         match &self.operators {
             Some(operators) => operators.predict(&x),
@@ -249,7 +274,7 @@ impl BatchPredictor<'_> {
                 self.tell(&path, many.then_some(index), &not_finite());
                 continue;
             }
-            let values = match (self.is_of_values, row.as_slice()) {
+            let values = match (self.is_of_values || self.is_multi_label, row.as_slice()) {
                 (true, _) => row,
                 (false, [output]) if model.class_names.len() == 2 => {
                     evaluation::binary_probabilities(*output).to_vec()
@@ -287,6 +312,24 @@ impl BatchPredictor<'_> {
         }
         INCOMPLETE
     }
+}
+
+fn ends_with_sigmoid(model: &Model) -> bool {
+    let last = model.architecture().nodes.last().map(|n| n.layer.layer().config());
+    last.is_some_and(|config| config.get("activation").is_some_and(|a| a == "sigmoid"))
+}
+
+/// Runs a classifier of texts on `x: i32[B, S]`, padded; segment ids are 0.
+fn sentence_outputs(x: Literal, model: &mut Model) -> Result<Literal> {
+    model.set_sequence_length(x.shape()[1]);
+    let segments = Literal::zeros(x.ty().clone());
+    let names: Vec<String> = model.architecture().inputs.iter().map(|i| i.name.clone()).collect();
+    let first = names.first().cloned().unwrap_or_default();
+    let mut batch = Sample::new([(first, x)]);
+    for name in names.into_iter().skip(1) {
+        batch = batch.with(&name, segments.clone());
+    }
+    model.predict_on_sample(&batch)
 }
 
 /// Returns the outputs of each sample; for text, those of the last position.

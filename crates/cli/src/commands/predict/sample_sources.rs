@@ -12,7 +12,10 @@ use systole_data::format::{any_format, idx};
 use systole_data::input_file::{self, InputFile, is_dir};
 use systole_data::tools::files_of;
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Sample};
-use systole_datasets::{RecordInputs, Tokenizer, fit_picture_on, is_of_records, lists_images, record_inputs};
+use systole_datasets::{
+    ImageFit, RecordInputs, RecordOptions, Tokenizer, is_json_lines, is_of_records, is_plain_text,
+    lists_images, record_inputs, unlabeled_texts,
+};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
@@ -27,14 +30,20 @@ const NAMED: usize = 3;
 pub(super) enum InputKind {
     Pictures([usize; 3]),
     Numbers(usize),
-    /// Text of this many tokens.
+    /// Text of this many tokens, to predict the next one.
     Text(usize),
+    /// Texts of at most this many tokens, to classify.
+    Sentences(usize),
 }
 
 impl InputKind {
     /// Determines the kind of prediction input (images, records, text) from the type of the model's input.
     pub fn of(model: &Model, path: &str) -> Result<InputKind> {
         let inputs = &model.architecture().inputs;
+        if let Some(length) = sentence_length(model)? {
+            check_head(model, path)?;
+            return Ok(InputKind::Sentences(length));
+        }
         let ty = match inputs.as_slice() {
             [one] => one.ty.as_ref(),
             _ => None,
@@ -58,6 +67,30 @@ impl InputKind {
             .hint("use the Rust library: Model::load and predict")),
         }
     }
+}
+
+/// Maximum number of tokens of a text that the model classifies; `None`: it does not classify texts.
+fn sentence_length(model: &Model) -> Result<Option<usize>> {
+    let inputs = &model.architecture().inputs;
+    let first = inputs.first().and_then(|i| i.ty.as_ref()).filter(|t| t.dtype.is_int() && t.rank() == 1);
+    let Some(length) = first.map(|t| t.shape[0]) else { return Ok(None) };
+    Ok(tokenizer_of(model)?.filter(|t| t.pads()).map(|_| length))
+}
+
+/// Rejects an encoder without a head: its outputs are features, not classes.
+fn check_head(model: &Model, path: &str) -> Result<()> {
+    let has_head = model
+        .architecture()
+        .nodes
+        .last()
+        .is_some_and(|n| !["pooled_dense", "first_step"].contains(&n.name.as_str()));
+    let output = model.output_type().map_or(Vec::new(), |t| t.shape.to_vec());
+    if has_head && output.len() == 1 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("{path} has no classification head"))
+        .because(format!("it returns features of shape {output:?} for a text"))
+        .hint("train a head on labeled texts: train DATA --from MODEL --fine-tune"))
 }
 
 /// Options for reading samples.
@@ -114,7 +147,8 @@ impl ReadOptions<'_> {
         let mut all = Vec::new();
         let files: Vec<String> = files_of(Path::new(path))?.iter().map(|f| f.display().to_string()).collect();
         let is_answered = |name: &String| match self.takes {
-            InputKind::Text(_) => name.to_lowercase().ends_with(".txt"),
+            InputKind::Text(_) => is_plain_text(name),
+            InputKind::Sentences(_) => is_of_sentences(name),
             _ => is_of_records(name),
         };
         // A table next to images is data for an image model only if it lists images.
@@ -139,6 +173,7 @@ impl ReadOptions<'_> {
             InputKind::Pictures(_) => "images",
             InputKind::Numbers(_) => "record files (.csv, .npz, .tfrecord)",
             InputKind::Text(_) => "text files (.txt)",
+            InputKind::Sentences(_) => "texts (.txt, .csv, .jsonl)",
         };
         Error::new(ErrorKind::Data, format!("the folder contains no {what}"))
             .at(path)
@@ -158,10 +193,10 @@ impl ReadOptions<'_> {
         }
         pictures.sort();
         let files = pictures.iter().map(|(file, _)| file.display().to_string()).collect();
-        let (ground, invert) = (self.ground(), self.invert);
+        let (image, invert) = (self.image_fit(size), self.invert);
         let fit = move |s: Sample| {
             let x = HostArray::from(s.get("image")?);
-            let fitted = fit_picture_on(x, size, ground).into_literal()?;
+            let fitted = image.apply(x).into_literal()?;
             Sample::new([("image", if invert { inverted(&fitted)? } else { fitted })]).check()
         };
         let all = ImageFolder { pictures: Arc::new(pictures), ..found };
@@ -179,6 +214,18 @@ impl ReadOptions<'_> {
     fn samples(&self, path: &str, goes_on: bool) -> Result<Dataset> {
         let size = match self.takes {
             InputKind::Text(length) => return self.last_of_text(path, length),
+            InputKind::Sentences(length) => {
+                let mut options = self.config.and_then(|c| c.data.records.clone()).unwrap_or_default();
+                if let Some(fields) = self.model.notes.get("fields").filter(|_| options.inputs.is_empty()) {
+                    options.inputs = serde_json::from_str(fields).unwrap_or_default();
+                }
+                // The column of training may have another name here.
+                let texts = unlabeled_texts(path, &options).or_else(|e| match options.inputs.is_empty() {
+                    true => Err(e),
+                    false => unlabeled_texts(path, &RecordOptions { inputs: Vec::new(), ..options }),
+                })?;
+                return self.sentences(path, &texts, length);
+            }
             InputKind::Pictures(size) if !is_of_records(path) => {
                 return Dataset::from_named_slices(path, [("image", self.pictures(path, size)?)]);
             }
@@ -190,11 +237,23 @@ impl ReadOptions<'_> {
             self.model.notes.get("fields").and_then(|text| serde_json::from_str(text).ok());
         let fields = fields.unwrap_or_default();
         let files = files_of(Path::new(path))?;
-        let wanted =
-            RecordInputs { options: &options, fields: &fields, size, background: self.ground(), goes_on };
+        let wanted = RecordInputs {
+            options: &options,
+            fields: &fields,
+            size,
+            background: self.ground(),
+            resizing: self.image_fit([0; 3]).resizing,
+            goes_on,
+        };
         let inputs = record_inputs(files, &wanted)?;
         self.check_numbers(&inputs, path)?;
         Ok(inputs)
+    }
+
+    /// Conversion of images to the model's input, as in training.
+    fn image_fit(&self, size: [usize; 3]) -> ImageFit {
+        let resizing = self.config.map(|c| c.data.resizing()).unwrap_or_default();
+        ImageFit { size, background: self.ground(), resizing }
     }
 
     /// Background for transparent parts of images, as in training.
@@ -221,6 +280,37 @@ impl ReadOptions<'_> {
                 "provide exactly the columns that the model was trained on; list a file's columns with `systole \
                 data inspect`",
             ))
+    }
+
+    /// Opens a text of the command line.
+    pub fn text(&self, text: &str) -> Result<SampleSource> {
+        let InputKind::Sentences(length) = self.takes else {
+            let e = Error::new(ErrorKind::Config, "the model does not classify texts").at("--text");
+            return Err(
+                e.hint("name files instead, or continue a text with `systole generate MODEL --prompt TEXT`")
+            );
+        };
+        let elements = self.sentences(text, &[text.to_string()], length)?;
+        Ok(SampleSource { path: text.into(), elements, files: None, goes_on: self.keep_going })
+    }
+
+    /// Returns the token ids of texts, padded to the longest one: `tokens: i32[N, length]`.
+    fn sentences(&self, path: &str, texts: &[String], most: usize) -> Result<Dataset> {
+        let tokenizer = text_tokenizer(self.model)?;
+        let all =
+            texts.iter().map(|text| tokenizer.encode_with_ends(text, most)).collect::<Result<Vec<_>>>()?;
+        let longest = all.iter().map(Vec::len).max().unwrap_or(1);
+        // Few lengths: each one is compiled.
+        let length = longest.next_multiple_of(16).min(most.max(longest));
+        let padding = tokenizer.padding().unwrap_or(0);
+        let ids: Vec<i32> = all
+            .into_iter()
+            .flat_map(|mut ids| {
+                ids.resize(length, padding);
+                ids.into_iter().map(|id| id as i32)
+            })
+            .collect();
+        Dataset::from_named_slices(path, [("tokens", Literal::from_slice([texts.len(), length], &ids)?)])
     }
 
     /// Returns the last tokens of a text, to predict the next one: `tokens: i32[length]`.
@@ -253,12 +343,19 @@ impl ReadOptions<'_> {
         let mut bytes = Vec::with_capacity(count * h * w * c);
         for i in 0..count {
             let one = rows(&all, i, 1)?.reshape(&all.shape()[1..])?;
-            let fitted = fit_picture_on(one.into(), [h, w, c], self.ground()).into_literal();
+            let fitted = self.image_fit([h, w, c]).apply(one.into()).into_literal();
             let fitted = fitted.map_err(|e| e.at(path))?;
             bytes.extend_from_slice(if self.invert { inverted(&fitted)? } else { fitted }.bytes());
         }
         Literal::from_slice([count, h, w, c], &bytes)
     }
+}
+
+/// Whether a file may contain texts to classify.
+fn is_of_sentences(name: &str) -> bool {
+    let is_table =
+        [".csv", ".tsv"].iter().any(|end| name.to_lowercase().trim_end_matches(".gz").ends_with(end));
+    is_table || is_plain_text(name) || is_json_lines(name)
 }
 
 /// Returns the model's tokenizer; bytes if its file has none.

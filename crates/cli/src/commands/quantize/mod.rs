@@ -7,8 +7,10 @@ use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{ACCURACY_LOST, CommandError, CommandResult, RunCommand, check_out};
 use crate::models::accuracy::{Int8Quality, LabeledSamples, agreeing, classes_in_floats, taken};
 use crate::models::command_target::set_all;
+use crate::models::imported;
 use crate::models::onnx;
 use crate::models::predictor::NOTE;
+use crate::models::preprocessing::{PREPROCESSING, preprocessing_of};
 use crate::models::run_directory;
 use crate::models::tflite;
 use crate::render::screen::{Screen, program, quoted, table};
@@ -333,7 +335,7 @@ pub(crate) fn make(
         return Err(CommandError::usage(e.hint("use the extension .tflite for --out, or remove --target")));
     }
     let file = run_directory::model_file(model)?;
-    let layers = Model::load_to_predict(&file)?;
+    let layers = imported::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;
     let is_float = matches!(kind, FileArithmetic::Float);
     let mut made = match kind {
@@ -390,7 +392,7 @@ fn calibrated(
 #[cfg(feature = "tpu1")]
 pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> Result<TfliteModel, CommandError> {
     let file = run_directory::model_file(model)?;
-    let mut layers = Model::load_to_predict(&file)?;
+    let mut layers = imported::load_to_predict(&file)?;
     // A quantization-aware trained model may have per-channel steps.
     layers.strip_quantization()?;
     let float = lower(&layers).at(|| file.clone())?;
@@ -588,6 +590,9 @@ fn write(made: &mut TfliteModel, layers: &Model, is_float: bool, out: &Path) -> 
     }
     if !layers.class_names.is_empty() {
         made.notes.insert(format!("{NOTE}class_names"), json!(layers.class_names).to_string());
+    }
+    if let Some(images) = preprocessing_of(layers, &out.display().to_string())? {
+        made.notes.insert(format!("{NOTE}{PREPROCESSING}"), images.to_string());
     }
     let is_onnx = onnx::is_onnx(&out.display().to_string());
     let (bytes, operators) = match (is_onnx, is_float) {

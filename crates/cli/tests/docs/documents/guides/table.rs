@@ -126,6 +126,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Vec<f64>" => "list of numbers",
         "Vec<u64>" | "Vec<usize>" | "Vec<i64>" | "NoiseShape" => "list of integers",
         "[usize; 2]" => "`[height, width]`",
+        "ImageResizing" => "name of a method, or table",
         "SaveFreq" => "`\"epoch\"`, or an integer",
         "SaveLast" => "boolean, or `\"link\"`",
         "LoggingInterval" | "TimerInterval" => "`\"step\"` or `\"epoch\"`",
