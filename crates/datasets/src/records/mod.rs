@@ -12,12 +12,12 @@ mod options;
 
 pub use columns::ColumnEncoding;
 pub(crate) use files::is_for_testing;
-pub use files::is_of_records;
 pub use options::{RecordCompression, RecordOptions};
 
 use crate::idx_datasets::DataDir;
 use crate::images::folder::{LOOKED_AT, SIDES, has_classes, size_for, told_transparent};
 use crate::images::{ImageFit, ImageResizing, ResizeMethod};
+use crate::record_files;
 use crate::{PrepareFn, StreamedDataset, TrainingData, numbered, unnumbered};
 use image_tables::ImagePathColumn;
 use labels::{LabelEncoding, LabelStatistics};
@@ -31,7 +31,7 @@ use systole_data::format::any_format;
 use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::format::tfrecord::OnCorrupt;
 use systole_data::input_file;
-use systole_data::tools::{OpenedDataset, files_of, open_written};
+use systole_data::tools::{OpenedDataset, open_written};
 use systole_data::{
     AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions, shell_quoted,
 };
