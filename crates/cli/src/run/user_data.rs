@@ -48,14 +48,14 @@ impl UserData {
     }
 
     /// Reads a table as labeled texts, for a model that classifies texts.
-    fn as_texts(self) -> UserData {
+    fn into_texts(self) -> UserData {
         let dataset = if self.dataset == "records" { "sentences" } else { self.dataset };
         UserData { dataset, ..self }
     }
 
     /// Returns the data as a model with this configuration reads it.
     pub(crate) fn for_model(self, config: Option<&RunConfig>) -> UserData {
-        if config.is_some_and(|c| c.data.dataset == "sentences") { self.as_texts() } else { self }
+        if config.is_some_and(|c| c.data.dataset == "sentences") { self.into_texts() } else { self }
     }
 
     /// Returns the kind of data for messages.
@@ -122,7 +122,7 @@ pub(crate) fn texts_draft(
         return Ok(None);
     }
     let mut draft = ConfigDraft::preset("sentences")?;
-    own.as_texts().set_location(&mut draft, name);
+    own.into_texts().set_location(&mut draft, name);
     Ok(Some(draft))
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn beside_imported(
     let Some(table) = application_of(model.architecture()) else { return Ok(None) };
     let Some(own) = UserData::of(name)? else { return Ok(None) };
     let is_language = table.get("application").and_then(Value::as_str) == Some("gpt2");
-    let own = if is_language { own } else { own.as_texts() };
+    let own = if is_language { own } else { own.into_texts() };
     let (accepts, data) = match is_language {
         true => ("a language model", "name a text file (.txt)"),
         false => (
