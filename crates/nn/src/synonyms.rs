@@ -1,4 +1,4 @@
-//! Synonyms of names in other frameworks: PyTorch, JAX with Flax and Optax, fastai, scikit-learn, Lightning.
+//! Maps names in PyTorch, JAX (Flax, Optax), fastai, scikit-learn and Lightning to Keras's names, for error hints.
 //!
 //! Covers layers, losses, optimizers and configuration keys.
 

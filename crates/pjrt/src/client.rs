@@ -21,7 +21,7 @@ use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT, events};
 /// Options for the number of devices of plugins that create them on request, by platform.
 const DEVICE_COUNTS: [(&str, &str); 1] = [("cpu", "cpu_device_count")];
 
-/// Device attribute of Systole's plugin: a description of the connections that process 0 rejected.
+/// Name of a device attribute of Systole's plugin: the multi-host connections that process 0 rejected, as text.
 pub const REJECTED_CONNECTIONS: &str = "rejected_connections";
 
 /// A connection to the devices of a PJRT plugin; clones share it.

@@ -115,8 +115,10 @@ impl LabelStatistics {
             .hint("correct the record, or name the field to predict: data.records.label")
     }
 
-    /// Chooses the label encoding. `told` contains the class names unless empty; `numbers` is true for regression
-    /// targets, false for classes, `None` if unknown.
+    /// Chooses the label encoding from the labels seen, the given class names and the task.
+    ///
+    /// `told`: class names, or empty if none are given. `numbers`: true for regression, false for classification,
+    /// `None` if unknown.
     pub fn decide(self, told: &[String], numbers: Option<bool>) -> Result<LabelDecision> {
         let seen = if self.has_texts { self.texts.len() } else { self.distinct.len() };
         let is_alone = seen == 1 && self.width == 1 && self.whole;
