@@ -93,11 +93,12 @@ pub(crate) fn apart(command: &mut Command) {
     let _ = command;
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use signal_hook::low_level::raise;
 
+    #[cfg(unix)]
     #[test]
     fn a_closed_terminal_is_forwarded_once() {
         let signals = Signals::install().unwrap();

@@ -129,6 +129,10 @@ pub(crate) fn stem(file: &Path) -> Option<String> {
 /// If the folder has no model, or models of several datasets.
 pub(crate) fn model_file(name: &str) -> Result<String> {
     let folder = Path::new(name);
+    if folder.is_file() && folder.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
+        let e = Error::new(ErrorKind::Config, format!("{name} is a configuration, not a model"));
+        return Err(e.hint(format!("train it: train {name}; then name the run's folder")));
+    }
     if !folder.is_dir() || is_model_folder(name) {
         return Ok(name.into());
     }

@@ -368,6 +368,16 @@ fn what_a_report_needs_and_what_shells_and_man_need() {
 }
 
 #[test]
+fn a_configuration_is_not_a_model() {
+    let f = Folder::new("commands-configuration");
+    f.write("mine.toml", "[fit]\nepochs = 1\n");
+    for command in ["export", "evaluate", "quantize"] {
+        f.run(&[command, "mine.toml"])
+            .fails(1, &["mine.toml is a configuration, not a model", "train mine.toml"]);
+    }
+}
+
+#[test]
 fn wrong_usage_is_a_json_object_too() {
     let f = Folder::new("usage-json");
     for (args, error, hint) in [

@@ -45,7 +45,7 @@ pub struct ColumnEncoding {
 
 /// Serializes a [`DateFormat`] by name.
 mod date_format {
-    use super::DateFormat;
+    use systole_data::format::date::DateFormat;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
     pub fn serialize<S: Serializer>(format: &Option<DateFormat>, serializer: S) -> Result<S::Ok, S::Error> {
