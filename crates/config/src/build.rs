@@ -29,6 +29,26 @@ impl RunConfig {
         Ok(data)
     }
 
+    /// Returns notes about keys of `[data]` that are set but do not apply to this data.
+    pub fn unused_data_keys(&self, data: &TrainingData) -> Vec<String> {
+        let of = &self.data;
+        let (pictures, own) = (data.is_pictures(), of.is_own());
+        let texts = ["text", "sentences"].contains(&of.dataset.as_str());
+        let keys = [
+            ("augment", !of.augment.is_empty() && !pictures, "images"),
+            ("image_size", of.image_size.is_some() && !pictures, "images"),
+            ("scale", of.scale != 1.0 && !pictures, "images"),
+            ("color_mode", of.color_mode.is_some() && !(pictures && own), "your own images"),
+            ("validation_split", of.validation_split.is_some() && !own, "your own labeled data"),
+            ("tokenizer", of.tokenizer.is_some() && !texts, "texts"),
+            ("sequence_length", of.sequence_length.is_some() && !texts, "texts"),
+            ("random_offsets", of.random_offsets && data.language.is_none(), "texts for language models"),
+            ("records", of.records.is_some() && !texts && of.dataset != "records", "record files and texts"),
+        ];
+        let unused = keys.into_iter().filter(|(_, is_unused, _)| *is_unused);
+        unused.map(|(key, _, what)| format!("data.{key} is not used: it applies to {what}")).collect()
+    }
+
     fn find_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<TrainingData> {
         let given = self.data.dir.as_ref().filter(|d| !d.as_os_str().is_empty());
         let dir = customise(given.map_or_else(DataDir::default, DataDir::at));

@@ -4,7 +4,7 @@ use crate::args::common::{CommonArgs, DataArgs, bytes};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, set_all};
 use crate::render::screen::{Screen, note, number_of, quoted};
-use crate::run::training::load_data;
+use crate::run::training::{announce_data, load_data};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -229,6 +229,7 @@ impl SourceArgs {
         }
         let config = draft.finish()?;
         let data = load_data(&config, screen)?;
+        announce_data(&data, "as requested", screen);
         let (elements, pipeline) = match self.part {
             TrainOrTest::Train => (data.train.clone(), config.train_pipeline(&data)),
             TrainOrTest::Test => (data.test.clone(), config.test_pipeline(&data)),

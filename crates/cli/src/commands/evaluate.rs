@@ -12,7 +12,7 @@ use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, counted, values};
 use crate::run::confusion::Confusion;
 use crate::run::generator_scores::{self, ScoreOptions};
-use crate::run::run_data::{NamedData, RunData};
+use crate::run::run_data::{NamedData, RunData, show_notes};
 use crate::run::training::call_as_asked;
 use crate::run::training_overlap::TrainingOverlap;
 use clap::Args;
@@ -172,6 +172,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let run_data = RunData::of(&model, file)?;
     let mut config = config(args, &run_data, &model)?;
     let mut data = run_data.load_unmatched(&model, &mut config, screen)?;
+    show_notes(&data);
     if data.language.is_none() {
         check_samples(&model, &config, &data, file)?;
         if data.class_names.is_empty() {

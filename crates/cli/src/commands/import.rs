@@ -4,10 +4,11 @@ use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::imported::{FolderTokenizer, built, name_classes, unknown_model};
-use crate::render::screen::{Screen, counted, program, quoted, table};
+use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use systole_config::size_conflicts;
 use systole_ir::{Error, ErrorKind, ResultExt};
 use systole_nn::Model;
 use systole_weights::{ImportReport, ImportRow, WeightSource};
@@ -45,25 +46,26 @@ fn run(args: &ImportArgs, screen: &Screen) -> CommandResult {
     let place = || args.file.display().to_string();
     let mut tokenizer = FolderTokenizer::of(&args.file);
     tokenizer.mask_padding(&mut source);
-    let mut model = model(args, &source)?;
+    let (mut model, is_derived) = model(args, &source)?;
     let mut report = source.fill(&mut model, args.partial).at(place)?;
     tokenizer.keep_in(&mut model);
     name_classes(&mut model, &source);
     report.notes.extend(tokenizer.note);
-    let guesses = if args.model.is_none() { source.guesses()? } else { Vec::new() };
+    let guesses = if is_derived { source.guesses()? } else { Vec::new() };
     model.save(&args.out)?;
     show(args, &source, &model, &report, &guesses, screen);
     Ok(0)
 }
 
-/// Builds the model for the weights: named by `--model`, or described by the file.
-fn model(args: &ImportArgs, source: &WeightSource) -> Result<Model, CommandError> {
+/// Builds the model for the weights: named by `--model`, or described by the file. Also returns whether its sizes are
+/// derived from the file.
+fn model(args: &ImportArgs, source: &WeightSource) -> Result<(Model, bool), CommandError> {
     let place = || args.file.display().to_string();
     let Some(name) = &args.model else {
         let told = source.architecture().at(place)?;
         let unknown = || CommandError::usage(unknown_model(&place(), source));
         let (layers, inputs) = told.ok_or_else(unknown)?;
-        return Ok(built(layers, &inputs, None)?);
+        return Ok((built(layers, &inputs, None)?, true));
     };
     let target = CommandTarget::of_model(name).map_err(|e| CommandError::usage(e.at("--model")))?;
     let Some(config) = target.config()? else {
@@ -72,12 +74,17 @@ fn model(args: &ImportArgs, source: &WeightSource) -> Result<Model, CommandError
                 Error::new(ErrorKind::Bug, "the command's target has no training configuration").into()
             );
         };
-        return Ok(Model::load_to_predict(path)?);
+        return Ok((Model::load_to_predict(path)?, false));
     };
     // The sizes are those of the file; for files of other frameworks also the placement of the strides.
     match source.architecture().at(place)?.filter(|_| config.model.is_some()) {
-        Some((layers, inputs)) => Ok(built(layers, &inputs, Some(&config))?),
-        None => Ok(config.untrained()?),
+        Some((layers, inputs)) => {
+            for (key, what) in size_conflicts(&config, &layers) {
+                note(&format!("{key} is not used, because the sizes come from {}: {what}", place()));
+            }
+            Ok((built(layers, &inputs, Some(&config))?, true))
+        }
+        None => Ok((config.untrained()?, false)),
     }
 }
 

@@ -879,7 +879,8 @@ fn not_to_train(path: &str) -> Error {
     }
 }
 
-fn announced(config: RunConfig, data: TrainingData, reason: String, screen: &Screen) -> TrainingSetup {
+fn announced(config: RunConfig, mut data: TrainingData, reason: String, screen: &Screen) -> TrainingSetup {
+    data.notes.extend(config.unused_data_keys(&data));
     announce_data(&data, &reason, screen);
     config.fit.batch_reason.iter().for_each(|reason| screen.line(reason));
     TrainingSetup { config, data, reason }

@@ -1,6 +1,7 @@
 //! Builds models from the weights of other programs: layers, loss and tokenizer that a file or folder describes.
 
-use crate::models::model_data::keep_tokenizer;
+use crate::models::model_data::{keep_tokenizer, tokenizer_of};
+use crate::render::screen::note;
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -99,6 +100,12 @@ fn open_folder(name: &str) -> Result<Model> {
     source.fill(&mut model, false).at(place)?;
     tokenizer.keep_in(&mut model);
     name_classes(&mut model, &source);
+    for guess in source.guesses().at(place)? {
+        note(&format!("{name}: guessed, because no file states it: {guess}"));
+    }
+    if let Some(why) = tokenizer.note.filter(|_| tokenizer_of(&model).is_ok_and(|t| t.is_none())) {
+        note(&format!("{name} is read {why}"));
+    }
     Ok(model)
 }
 

@@ -9,7 +9,7 @@ use crate::args::exit_status::CommandError;
 use crate::models::command_target::config_of;
 use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
 use crate::models::run_directory::{self, RunRecord};
-use crate::render::screen::Screen;
+use crate::render::screen::{Screen, note};
 use crate::run::training::load_data;
 use crate::run::user_data::{UserData, beside_imported};
 use serde::{Deserialize, Serialize};
@@ -205,6 +205,7 @@ impl RunData {
         screen: &Screen,
     ) -> Result<TrainingData> {
         let data = self.load_unmatched(model, config, screen)?;
+        show_notes(&data);
         check_samples(model, config, &data, &self.file)?;
         let data = with_its_classes(model, data, &self.file, "")?;
         check_tokens(model, &data)?;
@@ -224,6 +225,12 @@ impl RunData {
         self.check_replaced(model, config, &data)?;
         if self.matches(config, &data) == DataMatch::Changed {
             data.notes.push(format!("{} has changed since {} was trained", data.origin, self.file));
+        }
+        if self.config.is_none() && data.is_pictures() {
+            data.notes.push(format!(
+                "{} does not contain its pixel scale: pixels from 0 to 255 are multiplied by {} (data.scale)",
+                self.file, config.data.scale
+            ));
         }
         Ok(data)
     }
@@ -295,6 +302,11 @@ impl RunData {
     pub(crate) fn train_len(&self) -> Option<usize> {
         self.note.as_ref().map(|note| note.train)
     }
+}
+
+/// Prints the notes about loaded data, such as skipped files: `train` prints them below the dataset's name.
+pub(crate) fn show_notes(data: &TrainingData) {
+    data.notes.iter().for_each(|text| note(&format!("{}: {text}", data.name)));
 }
 
 /// Fingerprint without that of a tokenizer, which a saved model brings along.

@@ -91,9 +91,8 @@ pub(crate) fn train(
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
     run.pruned = folder.pruned(&model, &config, written.removed)?;
     tensorboard_images::write_of_run(&answers, &model, &config, &folder.folder);
-    let written =
-        (folder.leads && config.fit.report).then(|| ReportPage::new(&run, &model, answers, &folder.folder));
-    let written = written.flatten();
+    let wants_report = folder.leads && config.fit.report;
+    let written = wants_report.then(|| ReportPage::new(&run, &model, answers, &folder.folder)).flatten();
     run.report = written.as_ref().map(|w| w.path().into());
     run.show(&model, &folder.files(), place.as_ref(), screen);
     drop(model);

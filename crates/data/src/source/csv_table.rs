@@ -256,6 +256,16 @@ impl CsvTable {
         })
     }
 
+    /// Returns a note if a column name looks like a value, because the file may have no header.
+    pub(crate) fn header_note(&self) -> Option<String> {
+        let is_value = |c: &&TableColumn| {
+            let begins = |c: char| c.is_ascii_digit() || "+-.".contains(c);
+            c.is_named && c.name.starts_with(begins) && c.name.parse::<f64>().is_ok()
+        };
+        let value = &self.columns.iter().find(is_value).filter(|_| self.has_header)?.name;
+        Some(format!("`{value}` is read as a column name; if the first line is a row, add a header line"))
+    }
+
     /// Whether numbers in the table have a decimal comma.
     pub fn has_decimal_comma(&self) -> bool {
         self.dialect.decimal_comma

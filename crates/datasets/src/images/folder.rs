@@ -88,11 +88,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
     let (test_set, test_len) = reading.part(&test, "test")?;
     let unreadable = reading.unreadable_ones(root)?;
     let mut notes: Vec<String> = found.notes.into_iter().chain(unreadable).collect();
-    notes.extend(unused_records(root));
-    // Record files in the folder itself have their own note.
-    let is_other = |file: &&PathBuf| file.parent() != Some(root) || !is_of_records(file);
-    let other: Vec<PathBuf> = train.left_out.iter().filter(is_other).cloned().collect();
-    notes.extend(left_out(root, &other));
+    notes.extend(unused_files(root, &train));
     notes.extend(first_of_gifs([&train, &test]));
     notes.extend(empty_classes(&train.empty));
     notes.extend(told_transparent(reading.transparent.load(Relaxed), options.background));
@@ -114,6 +110,14 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         language: None,
         tokenizer: None,
     })
+}
+
+/// Returns notes about record files and other files that are not used.
+fn unused_files(root: &Path, train: &ImageFolder) -> impl Iterator<Item = String> {
+    // Record files in the folder itself have their own note.
+    let is_other = |file: &&PathBuf| file.parent() != Some(root) || !is_of_records(file);
+    let other: Vec<PathBuf> = train.left_out.iter().filter(is_other).cloned().collect();
+    unused_records(root).into_iter().chain(left_out(root, &other))
 }
 
 /// Whether a folder has class folders with images, or split folders with these.

@@ -45,8 +45,8 @@ pub struct ColumnEncoding {
 
 /// Serializes a [`DateFormat`] by name.
 mod date_format {
-    use systole_data::format::date::DateFormat;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use systole_data::format::date::DateFormat;
 
     pub fn serialize<S: Serializer>(format: &Option<DateFormat>, serializer: S) -> Result<S::Ok, S::Error> {
         format.map(DateFormat::name).serialize(serializer)

@@ -296,6 +296,7 @@ impl RecordSplits {
         let other = train.opened.table.as_ref().zip(pictures.as_ref());
         let other = other.and_then(|(table, column)| image_tables::only_other(table, &column.field));
         let label = label_of(&train.first()?, options).or_else(|e| other.ok_or(e))?;
+        notes.extend(other_labels(&train.first()?, &label, options));
         let test = match test_files.is_empty() || test_files == train.files() {
             true => train.opened.test.clone().map(|dataset| train.with(dataset)),
             false => Some(RecordFiles::open(test_files, options)?),
@@ -399,12 +400,7 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     // The name of the image field does not matter.
     let fields = if size.is_some() && lacking.is_some() { &[][..] } else { fields };
     if let Some(lacking) = lacking.filter(|_| size.is_none()) {
-        let there = first.names().collect::<Vec<_>>().join(", ");
-        let why = format!("the fields are {there}; the model was trained on {}", fields.join(", "));
-        return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
-            .at(source.place())
-            .because(why)
-            .hint("rename the fields as in training"));
+        return Err(lacks_field(lacking, &first, fields).at(source.place()));
     }
     let label = label_of(&first, options).unwrap_or_default();
     let inputs = if fields.is_empty() && size.is_none() { options.inputs.clone() } else { fields.to_vec() };
@@ -447,6 +443,13 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         },
         AUTOTUNE,
     ))
+}
+
+fn lacks_field(lacking: &str, first: &Sample, fields: &[String]) -> Error {
+    let there = first.names().collect::<Vec<_>>().join(", ");
+    Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
+        .because(format!("the fields are {there}; the model was trained on {}", fields.join(", ")))
+        .hint("rename the fields as in training")
 }
 
 fn no_pictures(table: &CsvTable) -> Error {
@@ -847,6 +850,17 @@ fn explain(e: Error) -> Error {
 /// Returns the label field.
 fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
     label_name(first.names(), options)
+}
+
+/// Returns a note if several fields have a default name of the label.
+fn other_labels(first: &Sample, label: &str, options: &RecordOptions) -> Option<String> {
+    // Next to a field `label`, a field `y` is usually a coordinate.
+    let is_stated = ["label", "labels"].iter().any(|l| label.eq_ignore_ascii_case(l));
+    let is_other = |name: &&str| {
+        *name != label && !(is_stated && *name == "y") && LABELS.iter().any(|l| name.eq_ignore_ascii_case(l))
+    };
+    let other = first.names().find(is_other).filter(|_| options.label.is_none())?;
+    Some(format!("the label is `{label}`, not `{other}`; to predict that field: {}", label_setting(other)))
 }
 
 /// Setting of the label field as one types it: quoted if the shell or TOML would read the name as something else.

@@ -56,9 +56,13 @@ pub(super) fn from_json(text: &str) -> Result<Vocabulary> {
 
 /// Parses BERT's `vocab.txt`, with the text of `tokenizer_config.json` if there is one.
 pub(super) fn from_vocabulary_lines(text: &str, config: Option<&str>) -> Result<Vocabulary> {
+    // A cased model's vocabulary has capital letters; without a configuration nothing else tells.
+    let is_capital =
+        |token: &str| !token.starts_with('[') && token.contains(|c: char| c.is_ascii_uppercase());
+    let is_cased = config.is_none() && text.lines().any(is_capital);
     let config = config.map(parse).transpose()?.unwrap_or_default();
     let flag = |key: &str, default: bool| config.get(key).and_then(Value::as_bool).unwrap_or(default);
-    let lowercase = flag("do_lower_case", true);
+    let lowercase = flag("do_lower_case", !is_cased);
     let normalizer = BertNormalizer {
         lowercase,
         strip_accents: flag("strip_accents", lowercase),

@@ -1,7 +1,7 @@
 //! The planned program: a model's training step at any batch size, or a single program.
 
 use super::args::PlanArgs;
-use crate::models::command_target::{is_path, missing, set_all};
+use crate::models::command_target::{is_path, missing, set_all, untrained};
 use crate::models::program;
 use crate::render::screen::number_of;
 use std::collections::HashMap;
@@ -94,7 +94,7 @@ impl PlannedProgram {
         set_all(&mut draft, &args.sets).map_err(|failure| failure.error)?;
         let config = draft.finish().map_err(|r| r.error)?;
         let batch = args.batch_size.map_or(config.fit.batch_size, |n| n as usize);
-        let model = Box::new(config.untrained()?);
+        let model = Box::new(untrained(&config)?);
         Ok(PlannedProgram::Step {
             name: name.into(),
             config: Box::new(config),

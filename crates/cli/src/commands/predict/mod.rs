@@ -115,20 +115,13 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         invert: args.invert,
         keep_going: args.keep_going,
     };
-    // Open all files before the first prediction, so that a bad file does not leave a partial result.
-    let mut sources = Vec::new();
-    for text in &args.text {
-        sources.push(Ok(reading.text(text)?));
-    }
-    for path in &args.files {
-        sources.extend(reading.open(path)?);
-    }
+    let sources = sources(args, &reading)?;
     let is_of_values = match takes {
         InputKind::Sentences(_) => model.output_type().is_some_and(|t| t.elements() == 1),
         _ => config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty(),
     };
     let tta = test_time(args, takes, config.as_ref())?;
-    let is_multi_label = matches!(takes, InputKind::Sentences(_)) && ends_with_sigmoid(&model);
+    let is_multi_label = is_multi_label(&model, takes);
     let mut answering = BatchPredictor {
         takes,
         scale,
@@ -158,6 +151,21 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         screen.line(format!("{} {are} in {}", counted(answers.len() as u64, "prediction"), out.display()));
     }
     Ok(answering.finish())
+}
+
+/// Opens all files before the first prediction, so that a bad file does not leave a partial result.
+fn sources(
+    args: &PredictArgs,
+    reading: &ReadOptions<'_>,
+) -> Result<Vec<Result<SampleSource, UnreadableFile>>, CommandError> {
+    let mut sources = Vec::new();
+    for text in &args.text {
+        sources.push(Ok(reading.text(text)?));
+    }
+    for path in &args.files {
+        sources.extend(reading.open(path)?);
+    }
+    Ok(sources)
 }
 
 /// Returns the number of augmented versions and the augmentation, if test-time augmentation is on.
@@ -314,9 +322,19 @@ impl BatchPredictor<'_> {
     }
 }
 
-fn ends_with_sigmoid(model: &Model) -> bool {
+/// Whether each class has a probability of its own: the last layer is a sigmoid. One sigmoid of an image or a record is
+/// the probability of the second of two classes.
+fn is_multi_label(model: &Model, takes: InputKind) -> bool {
     let last = model.architecture().nodes.last().map(|n| n.layer.layer().config());
-    last.is_some_and(|config| config.get("activation").is_some_and(|a| a == "sigmoid"))
+    let is_sigmoid = last.is_some_and(|config| config.get("activation").is_some_and(|a| a == "sigmoid"));
+    is_sigmoid
+        && match takes {
+            InputKind::Sentences(_) => true,
+            InputKind::Text(_) => false,
+            InputKind::Pictures(_) | InputKind::Numbers(_) => {
+                model.output_type().is_some_and(|t| t.elements() > 1)
+            }
+        }
 }
 
 /// Runs a classifier of texts on `x: i32[B, S]`, padded; segment ids are 0.

@@ -1,6 +1,7 @@
 //! Reads prediction samples from files and folders: images, records or text, in the model's input shape, before
 //! scaling.
 
+use crate::models::command_target::config_of;
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::note;
 use std::io::Read;
@@ -219,12 +220,7 @@ impl ReadOptions<'_> {
                 if let Some(fields) = self.model.notes.get("fields").filter(|_| options.inputs.is_empty()) {
                     options.inputs = serde_json::from_str(fields).unwrap_or_default();
                 }
-                // The column of training may have another name here.
-                let texts = unlabeled_texts(path, &options).or_else(|e| match options.inputs.is_empty() {
-                    true => Err(e),
-                    false => unlabeled_texts(path, &RecordOptions { inputs: Vec::new(), ..options }),
-                })?;
-                return self.sentences(path, &texts, length);
+                return self.sentences(path, &texts_of(path, options)?, length);
             }
             InputKind::Pictures(size) if !is_of_records(path) => {
                 return Dataset::from_named_slices(path, [("image", self.pictures(path, size)?)]);
@@ -297,8 +293,17 @@ impl ReadOptions<'_> {
     /// Returns the token ids of texts, padded to the longest one: `tokens: i32[N, length]`.
     fn sentences(&self, path: &str, texts: &[String], most: usize) -> Result<Dataset> {
         let tokenizer = text_tokenizer(self.model)?;
-        let all =
-            texts.iter().map(|text| tokenizer.encode_with_ends(text, most)).collect::<Result<Vec<_>>>()?;
+        let (mut all, mut cut) = (Vec::with_capacity(texts.len()), 0);
+        for text in texts {
+            // One more token than fits tells whether the text is cut.
+            let mut ids = tokenizer.encode_with_ends(text, most + 1)?;
+            if ids.len() > most {
+                cut += 1;
+                ids = tokenizer.encode_with_ends(text, most)?;
+            }
+            all.push(ids);
+        }
+        tell_of_cut(cut, most);
         let longest = all.iter().map(Vec::len).max().unwrap_or(1);
         // Few lengths: each one is compiled.
         let length = longest.next_multiple_of(16).min(most.max(longest));
@@ -320,7 +325,12 @@ impl ReadOptions<'_> {
         let written = self.config.and_then(|c| c.data.records.as_ref()).map(|r| r.written()).transpose()?;
         let (bytes, _) = to_utf8(path, bytes, written.and_then(|w| w.encoding))?;
         let tokenizer = text_tokenizer(self.model)?;
-        let text = String::from_utf8_lossy(&bytes);
+        let text = String::from_utf8(bytes).map_err(|e| {
+            Error::new(ErrorKind::Data, "the text file is not UTF-8")
+                .at(path)
+                .because(e.to_string())
+                .hint("save it as UTF-8, or name its encoding: --set data.records.encoding=latin1")
+        })?;
         let ids = tokenizer.encode(&text).map_err(|e| e.at(path))?;
         let Some(start) = ids.len().checked_sub(length) else {
             let unit = if tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
@@ -351,6 +361,27 @@ impl ReadOptions<'_> {
     }
 }
 
+/// Reads the texts of a file. The field of training may have another name here.
+fn texts_of(path: &str, options: RecordOptions) -> Result<Vec<String>> {
+    let named = unlabeled_texts(path, &options);
+    if named.is_ok() || options.inputs.is_empty() {
+        return named;
+    }
+    let field = options.inputs.join(", ");
+    let texts = unlabeled_texts(path, &RecordOptions { inputs: Vec::new(), ..options })?;
+    note(&format!("{path} has no field `{field}` as in training: another field with texts is used"));
+    Ok(texts)
+}
+
+/// Reports texts that are longer than the model's input.
+fn tell_of_cut(cut: usize, most: usize) {
+    match cut {
+        0 => {}
+        1 => note(&format!("1 text is longer than the model's {most} tokens and is cut")),
+        n => note(&format!("{n} texts are longer than the model's {most} tokens and are cut")),
+    }
+}
+
 /// Whether a file may contain texts to classify.
 fn is_of_sentences(name: &str) -> bool {
     let is_table =
@@ -358,9 +389,17 @@ fn is_of_sentences(name: &str) -> bool {
     is_table || is_plain_text(name) || is_json_lines(name)
 }
 
-/// Returns the model's tokenizer; bytes if its file has none.
+/// Returns the model's tokenizer; bytes for models that were trained on texts before tokenizers were stored.
 fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
-    Ok(tokenizer_of(model)?.unwrap_or_else(|| Arc::new(Tokenizer::bytes())))
+    if let Some(own) = tokenizer_of(model)? {
+        return Ok(own);
+    }
+    match config_of(model, "the model")?.is_some_and(|config| config.data.dataset == "text") {
+        true => Ok(Arc::new(Tokenizer::bytes())),
+        false => Err(Error::new(ErrorKind::Config, "the model contains no tokenizer")
+            .because("a text becomes token ids only by the tokenizer that the model was trained with")
+            .hint("import the model's whole folder, with its tokenizer file: import FOLDER --out MODEL.safetensors")),
+    }
 }
 
 /// Names of a text model's tokens, as escaped literals.

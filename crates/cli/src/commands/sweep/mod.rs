@@ -11,9 +11,10 @@ use crate::models::command_target::set_each;
 use crate::models::run_directory::{LAST, ResumeMode, RunRecord, SaveArgs, place, record_file};
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use crate::run::signals::StopSignal;
-use crate::run::training::{RunDirectory, RunStart, load_data, train};
+use crate::run::training::{RunDirectory, RunStart, announce_data, load_data, train};
 use clap::Args;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_config::{DataSection, Sweep, SweepMethod, Trial};
@@ -182,8 +183,9 @@ pub(crate) struct SweepState<'a> {
 }
 
 impl SweepState<'_> {
-    /// Creates the trial states and checks that each model can be built, before training starts.
+    /// Creates the trial states, prints their data, and checks that each model can be built, before training starts.
     fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> Result<(), CommandError> {
+        let mut announced = BTreeSet::new();
         for trial in trials {
             let folder = out.join(&trial.name);
             let mut tried = TrialState {
@@ -194,8 +196,12 @@ impl SweepState<'_> {
                 failed: None,
                 is_out: false,
             };
-            let data = self.load(&trial.config, screen)?;
-            tried.trial.config.fit_data(&data)?;
+            let mut data = self.load(&trial.config, screen)?;
+            data.notes.extend(tried.trial.config.fit_data(&data)?);
+            // The trials usually share their data.
+            if announced.insert((data.name.clone(), data.origin.clone(), data.notes.clone())) {
+                announce_data(&data, "as requested", screen);
+            }
             let config = &tried.trial.config;
             let checked = config.layers_only()?.output_for(&[config.sample_of(&data)]);
             let output = checked.map_err(|e| e.at(tried.told()))?.shape.to_vec();
