@@ -174,9 +174,10 @@ fn mark(model: &Model) -> Option<String> {
 /// Whether a word of the command line is an option that only `launch` sets.
 fn is_of_launcher(word: &OsStr) -> bool {
     #[cfg(feature = "launch")]
-    return word.to_str().and_then(|word| word.strip_prefix("--")) == Some(systole_launch::END_WITH_STDIN);
+    let option = Some(systole_launch::END_WITH_STDIN);
     #[cfg(not(feature = "launch"))]
-    return word.is_empty();
+    let option: Option<&str> = None;
+    option.is_some_and(|option| word.to_str().and_then(|word| word.strip_prefix("--")) == Some(option))
 }
 
 /// Returns the command line of this process.
