@@ -397,3 +397,20 @@ fn the_greatest_of_rounded_values_has_a_gradient() {
     let said = f.run(&["train", "greatest.toml", "--fast-dev-run=2", "--limit-val-batches=1"]).ok();
     assert!((said.out.clone() + &said.err).contains("The trial succeeded"), "{}{}", said.out, said.err);
 }
+
+#[test]
+#[cfg(unix)]
+fn a_run_whose_reader_is_gone_is_finished() {
+    let f = Folder::with_data("outcome-pipe");
+    let args = [&["train", "fashion-mnist", "--data-dir=data", "--out=out"], &TINY[..]].concat();
+    // The reader closes the pipe before the first line.
+    let mut child = f.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    is_finished(&f, "out", 4);
+    // A command that only prints ends.
+    let mut child =
+        f.command(&["devices", "--watch=1"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
