@@ -136,8 +136,8 @@ pub fn wording_slip(line: &str) -> Option<String> {
     let repeated =
         ["where: ", "why: ", "try: "].into_iter().find(|other| text.contains(&format!(" {other}")));
     let again = text.starts_with(label.trim_start()).then_some(label);
-    let is_cut = [" is", " are", ":", ",", ";"].into_iter().find(|end| text.trim_end().ends_with(end));
-    let empty = ["``", "; ;", ", ,"].into_iter().find(|part| text.contains(part));
+    let is_cut = [" is", " are"].into_iter().find(|end| text.trim_end().ends_with(end));
+    let empty = ["did you mean ``", "; ;", ", ,"].into_iter().find(|part| text.contains(part));
     let slip = again.or(repeated).or(is_cut).or(empty);
     match text.trim().is_empty() || text != text.trim_end() {
         true => Some(format!("an empty part in `{line}`")),

@@ -479,3 +479,20 @@ fn scores_of_generated_images_need_a_trained_network() {
     let scores = evaluate("trained").ok().json();
     assert!(scores["fid"].is_number() && scores["network_accuracy"].as_f64().unwrap() > 0.15, "{scores}");
 }
+
+#[test]
+#[cfg(unix)]
+fn a_run_whose_reader_is_gone_is_finished() {
+    let f = Folder::with_data("outcome-pipe");
+    let args = [&["train", "fashion-mnist", "--data-dir=data", "--out=out"], &TINY[..]].concat();
+    // The reader closes the pipe before the first line.
+    let mut child = f.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    is_finished(&f, "out", 4);
+    // A command that only prints ends.
+    let mut child =
+        f.command(&["devices", "--watch=1"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

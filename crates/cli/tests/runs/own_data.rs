@@ -460,3 +460,66 @@ fn numbers_without_a_meaning_are_refused_before_the_data_are_read() {
         );
     }
 }
+
+#[test]
+fn an_album_with_a_table_beside_it_is_still_an_album() {
+    let f = Folder::new("own-album-table");
+    album(&f, "album", 8);
+    let rows = |i: usize| format!("c{},{},{}", i % 2, 100 + i, i % 2);
+    f.write("album/metadata.csv", table("camera,iso,label", 40, rows));
+    let done = train(&f, "album", "out", &SMALL).ok();
+    let told = "metadata.csv is not used, because the images in the class folders are the data";
+    assert!(done.err.contains(told) && done.err.contains("systole train "), "{}", done.err);
+    assert!(!done.err.contains("image format"), "the table has its own note: {}", done.err);
+    let m = model(done);
+    assert_eq!(f.run(&["evaluate", &m, "album", "--json"]).ok().json()["samples"], 16);
+    let predicted = f.run(&["predict", &m, "album", "--json"]).ok();
+    assert!(answers(&predicted).len() == 16 && predicted.err.contains("metadata.csv"), "{}", predicted.err);
+    // Both can be chosen.
+    let done = train(&f, "album/metadata.csv", "table", &[]).ok();
+    assert_eq!(done.json()["config"]["data"]["dataset"], "records", "{}", done.err);
+    let by_label = train(&f, "album", "label", &["--label=iso", "--set=compile.loss=mse"]).ok().json();
+    assert_eq!(by_label["config"]["data"]["dataset"], "records");
+
+    // A table that lists the images is the data, and it is said.
+    let listed = table("file,label", 16, |i| format!("{}/{}.png,{}", ["cat", "dog"][i % 2], i / 2, i % 3));
+    f.write("album/metadata.csv", listed);
+    let done = train(&f, "album", "listed", &SMALL).ok();
+    assert!(done.err.contains("metadata.csv is the data, rather than the class folders"), "{}", done.err);
+    assert_eq!(done.json()["config"]["data"]["dataset"], "records");
+    let folders =
+        f.run(&[&["train", "folder", "--data-dir=album", "--out=f"], &FAST[..], &SMALL].concat()).ok();
+    assert_eq!(folders.json()["config"]["data"]["dataset"], "folder");
+}
+
+#[test]
+fn a_file_may_be_the_data_directory() {
+    let f = Folder::new("own-file-dir");
+    f.write("t.csv", table("a,b,label", 40, plain));
+    let o = train(&f, "t.csv", "out", &[]).ok().json();
+    let e = f.run(&["evaluate", "out", "--data-dir=t.csv", "--json"]).ok().json();
+    assert_eq!((&e["samples"], &e["loss"]), (&8.into(), &o["val_loss"]), "the same split");
+    // A file of another name, a model outside its folder, training that continues, and a preset.
+    f.write("moved/u.csv", table("a,b,label", 40, plain));
+    fs::rename(f.path("out/t.safetensors"), f.path("alone.safetensors")).unwrap();
+    assert_eq!(
+        f.run(&["evaluate", "alone.safetensors", "--data-dir=moved/u.csv", "--json"]).ok().json()["samples"],
+        8
+    );
+    let more = ["train", "--from=alone.safetensors", "--data-dir=moved/u.csv", "--out=more"];
+    let o = f.run(&[&more[..], &FAST].concat()).ok().json();
+    assert_eq!(f.run(&["evaluate", "more", "--json"]).ok().json()["samples"], 8, "{o}");
+    f.run(&[&["train", "table", "--data-dir=t.csv", "--out=preset"], &FAST[..]].concat()).ok();
+}
+
+#[test]
+fn a_discarded_run_leaves_no_doubt_which_model_is_meant() {
+    let f = Folder::new("own-discarded");
+    f.write("a.csv", table("a,b,label", 40, plain));
+    f.write("b.csv", table("a,b,label", 44, plain));
+    train(&f, "a.csv", "out", &[]).ok();
+    train(&f, "b.csv", "out", &[]).fails(1, &["out already has a finished run", "--resume=never"]);
+    train(&f, "b.csv", "out", &["--resume=never"]).ok();
+    let e = f.run(&["evaluate", "out", "--json"]).ok().json();
+    assert_eq!(e["model_file"], "out/b.best.safetensors", "{e}");
+}

@@ -32,7 +32,7 @@ pub struct ColumnEncoding {
     /// Whether the cells are true and false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub boolean: bool,
-    /// Format of dates: `year_first`, `month_first`, `day_first` or `month_name`.
+    /// Format of dates.
     #[serde(default, with = "date_format", skip_serializing_if = "Option::is_none")]
     pub date: Option<DateFormat>,
     /// Day from which the days and years of dates are counted, in days since 1970-01-01: the earliest in training.

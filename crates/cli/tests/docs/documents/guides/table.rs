@@ -161,6 +161,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Average" => "`\"micro\"`, `\"macro\"` or `\"weighted\"`",
         "Aggregation" => "`\"uniform_average\"`, `\"variance_weighted_average\"` or `\"none\"`",
         "Logger" => "`\"tensorboard\"` or `\"none\"`",
+        "DateFormat" => "`\"year_first\"`, `\"month_first\"`, `\"day_first\"` or `\"month_name\"`",
         "RecordCompression" => "`\"auto\"`, `\"plain\"`, `\"gzip\"` or `\"zlib\"`",
         "Activation" => "[activation](#activations)",
         "Initializer" => "[initializer](#initializers)",
