@@ -374,12 +374,7 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     // The name of the image field does not matter.
     let fields = if size.is_some() && lacking.is_some() { &[][..] } else { fields };
     if let Some(lacking) = lacking.filter(|_| size.is_none()) {
-        let there = first.names().collect::<Vec<_>>().join(", ");
-        let why = format!("the fields are {there}; the model was trained on {}", fields.join(", "));
-        return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
-            .at(source.place())
-            .because(why)
-            .hint("rename the fields as in training"));
+        return Err(no_such_field(lacking, &first, fields).at(source.place()));
     }
     let label = label_of(&first, options).unwrap_or_default();
     let inputs = if fields.is_empty() && size.is_none() { options.inputs.clone() } else { fields.to_vec() };
@@ -422,6 +417,15 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         },
         AUTOTUNE,
     ))
+}
+
+/// Error for records without a field that the model was trained on.
+fn no_such_field(lacking: &str, first: &Sample, fields: &[String]) -> Error {
+    let there = first.names().collect::<Vec<_>>().join(", ");
+    let why = format!("the fields are {there}; the model was trained on {}", fields.join(", "));
+    Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
+        .because(why)
+        .hint("rename the fields as in training")
 }
 
 fn no_pictures(table: &CsvTable) -> Error {
