@@ -42,6 +42,9 @@ pub fn size_conflicts(config: &RunConfig, saved: &Architecture) -> Vec<(String, 
 
 fn differences(config: &RunConfig, saved: &Architecture) -> Option<Vec<(String, String)>> {
     let theirs = application_of(saved)?;
+    // Sizes that the tokenizer sets.
+    let mut config = config.clone();
+    config.fit_usual_tokens().ok()?;
     let name = |table: &Table| table.get("application").and_then(Value::as_str).map(str::to_string);
     let ours = config.model.as_ref().filter(|ours| {
         let family = |name: Option<String>| {
@@ -180,5 +183,9 @@ mod tests {
         );
         config.model = None;
         assert!(size_conflicts(&config, &saved).is_empty());
+        // Unset sizes are those of the tokenizer, here bytes.
+        let saved = RunConfig::preset("gpt-micro").unwrap().untrained().unwrap();
+        let config = RunConfig::preset("gpt-micro").unwrap();
+        assert!(size_conflicts(&config, saved.architecture()).is_empty());
     }
 }

@@ -200,6 +200,9 @@ pub(crate) fn beside_model(
     let (Some(own), Some(config)) = (UserData::of(name)?, config) else { return Ok(None) };
     let own = own.for_model(Some(&config));
     let is_text = config.data.dataset == "text";
+    if (own.dataset == "sentences") != (config.data.dataset == "sentences") {
+        return Ok(None);
+    }
     if (own.dataset == "text") != is_text || !(is_text || adapts || config.data.is_own()) {
         return Ok(None);
     }

@@ -7,10 +7,12 @@ use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
-use systole::datasets::{RecordInputs, RecordOptions, record_inputs};
-use systole_data::format::{npy, png};
+use systole::config::RunConfig;
+use systole::datasets::{ImageFit, RecordInputs, RecordOptions, record_inputs};
+use systole_data::format::{any_format, npy, png};
 use systole_data::tools::files_of;
-use systole_ir::Literal;
+use systole_ir::{DType, Literal};
+use systole_nn::Model;
 
 const FAST: [&str; 5] = ["--epochs=1", "--threads=1", "--json", "--quiet", "--batch-size=8"];
 const SMALL: [&str; 3] = ["--set=layers.0.filters=2", "--set=layers.4.filters=2", "--set=layers.8.filters=2"];
@@ -522,4 +524,70 @@ fn a_discarded_run_leaves_no_doubt_which_model_is_meant() {
     train(&f, "b.csv", "out", &["--resume=never"]).ok();
     let e = f.run(&["evaluate", "out", "--json"]).ok().json();
     assert_eq!(e["model_file"], "out/b.best.safetensors", "{e}");
+}
+
+/// Images of two classes that are wider than high, with details that each way of resizing changes.
+fn wide_images(f: &Folder) {
+    for (class, shade) in [("day", 150usize), ("night", 10)] {
+        for i in 0..6usize {
+            let pixel = |x: usize, y: usize| (shade + x * x % 90 + y * 5 % 70 + i * 3).min(255) as u8;
+            let pixels: Vec<u8> =
+                (0..24).flat_map(|y| (0..40).flat_map(move |x| [pixel(x, y), pixel(y, x), 9])).collect();
+            let image = Literal::from_slice([24, 40, 3], &pixels).unwrap();
+            f.write(&format!("album/{class}/{i}.png"), png::to_bytes(&image).unwrap());
+        }
+    }
+}
+
+#[test]
+fn images_are_resized_equally_everywhere() {
+    let f = Folder::new("resize");
+    wide_images(&f);
+    let small = ["--set=layers.0.filters=2", "--set=layers.4.filters=2", "--set=layers.8.filters=2"];
+    let mut losses = Vec::new();
+    for (name, resize) in [
+        ("plain", "none"),
+        ("cropped", "{ method = \"bicubic\", antialias = true, crop_to_aspect_ratio = true }"),
+        ("padded", "{ method = \"area\", pad_to_aspect_ratio = true }"),
+    ] {
+        let set = format!("--set=data.resize={resize}");
+        let base = ["train", "album", "--out", name, "--epochs=1", "--threads=1", "--json", &set];
+        let result = f.run(&[&base[..], &small[..]].concat()).ok().json();
+        let evaluated = f.run(&["evaluate", name, "--json"]).ok().json();
+        assert_eq!(evaluated["loss"], result["val_loss"], "{name}");
+        losses.push(result["val_loss"].as_f64().unwrap());
+        // The library's own conversion, by the stored setting.
+        let file = format!("{name}/album.safetensors");
+        let mut model = Model::load(f.path(&file)).unwrap();
+        let config = RunConfig::parse(&model.notes["config"], "the model").unwrap();
+        let fit = ImageFit { size: [24, 24, 3], background: 0.0, resizing: config.data.resizing() };
+        let pixels = any_format::read(f.path("album/day/1.png")).unwrap();
+        let x = (fit.apply(pixels.into()).cast(DType::F32) / 255.0).expand_dims(0).into_literal().unwrap();
+        let expected = model.predict_on_batch(&x).unwrap().to_f32s()[0];
+        let of = |model: &str| {
+            let answer = f.run(&["predict", model, "album/day/1.png", "--json"]).ok().json();
+            let top = answer["top"].as_array().unwrap().iter().find(|t| t["class"] == "day").unwrap().clone();
+            top["probability"].as_f64().unwrap()
+        };
+        assert!((of(&file) - f64::from(expected)).abs() < 1e-6, "{name}");
+        f.run(&["export", name, "--format=onnx", "--out", &format!("{name}.onnx")]).ok();
+        assert!((of(&format!("{name}.onnx")) - f64::from(expected)).abs() < 1e-4, "{name}");
+        let onnx =
+            String::from_utf8_lossy(&std::fs::read(f.path(&format!("{name}.onnx"))).unwrap()).into_owned();
+        assert!(onnx.contains("systole.preprocessing"), "{name}");
+        f.run(&["export", name, "--format=torch", "--out", &format!("{name}.pt")]).ok();
+        let beside = std::fs::read_to_string(f.path(&format!("{name}.preprocessing.json"))).unwrap();
+        let beside: serde_json::Value = serde_json::from_str(&beside).unwrap();
+        let method = resize.split('"').nth(1).unwrap_or("fit");
+        assert_eq!(beside["resize"]["method"], method, "{beside}");
+        assert_eq!((&beside["height"], &beside["width"]), (&24.into(), &24.into()));
+    }
+    assert!(losses[0] != losses[1] && losses[1] != losses[2], "{losses:?}");
+    let toml = f.run(&["train", "album", "--print-config", "--set=data.resize=nearest"]).ok().out;
+    f.write("run.toml", toml);
+    let traced = f.run(&["data", "trace", "run.toml"]).ok().out;
+    assert!(traced.contains("resized to 24 × 24: nearest; stretched"), "{traced}");
+    f.run(&["train", "album", "--set=data.resize=lanczos"]).fails(2, &["bilinear, bicubic"]);
+    let both = "--set=data.resize={ crop_to_aspect_ratio = true, pad_to_aspect_ratio = true }";
+    f.run(&["train", "album", both]).fails(2, &["crop_to_aspect_ratio cannot be combined"]);
 }

@@ -198,7 +198,7 @@ fn errors_about_texts_speak_of_texts() {
     let cases = [
         (vec!["train", "loose"], vec!["2 text files, but no class folders", "train loose/a.txt"]),
         (vec!["train", "one"], vec!["only one class: pos"]),
-        (vec!["train", "short.md"], vec!["too short", "1 bytes"]),
+        (vec!["train", "short.md"], vec!["too short", "bytes"]),
         (vec!["train", "labels.jsonl"], vec!["line 2", "no label"]),
     ];
     for (args, parts) in cases {

@@ -400,7 +400,7 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     // The name of the image field does not matter.
     let fields = if size.is_some() && lacking.is_some() { &[][..] } else { fields };
     if let Some(lacking) = lacking.filter(|_| size.is_none()) {
-        return Err(lacks_field(lacking, &first, fields).at(source.place()));
+        return Err(no_such_field(lacking, &first, fields).at(source.place()));
     }
     let label = label_of(&first, options).unwrap_or_default();
     let inputs = if fields.is_empty() && size.is_none() { options.inputs.clone() } else { fields.to_vec() };
@@ -445,10 +445,12 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     ))
 }
 
-fn lacks_field(lacking: &str, first: &Sample, fields: &[String]) -> Error {
+/// Error for records without a field that the model was trained on.
+fn no_such_field(lacking: &str, first: &Sample, fields: &[String]) -> Error {
     let there = first.names().collect::<Vec<_>>().join(", ");
+    let why = format!("the fields are {there}; the model was trained on {}", fields.join(", "));
     Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
-        .because(format!("the fields are {there}; the model was trained on {}", fields.join(", ")))
+        .because(why)
         .hint("rename the fields as in training")
 }
 

@@ -17,7 +17,7 @@ use sample_sources::{
     InputKind, ReadOptions, SampleSource, UnreadableFile, nothing, or_go_on, stacked, tokens_of,
 };
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use systole_config::{RunConfig, TestTimeAugmentation, fraction, scale_pixels};
 use systole_data::Sample;
 use systole_data::file_system::{OsFileSystem, write_atomically};
@@ -116,10 +116,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         keep_going: args.keep_going,
     };
     let sources = sources(args, &reading)?;
-    let is_of_values = match takes {
-        InputKind::Sentences(_) => model.output_type().is_some_and(|t| t.elements() == 1),
-        _ => config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty(),
-    };
+    let is_of_values = predicts_values(&model, takes, config.as_ref());
     let tta = test_time(args, takes, config.as_ref())?;
     let is_multi_label = is_multi_label(&model, takes);
     let mut answering = BatchPredictor {
@@ -144,11 +141,8 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         }
     }
     if let (Some(form), Some(out)) = (form, &args.out) {
-        let answers = &answering.answers;
-        let text = form.text(answers, &model, takes, args.top as usize);
-        write_atomically(&OsFileSystem, out, &[text.as_bytes()])?;
-        let are = if answers.len() == 1 { "is" } else { "are" };
-        screen.line(format!("{} {are} in {}", counted(answers.len() as u64, "prediction"), out.display()));
+        let text = form.text(&answering.answers, &model, takes, args.top as usize);
+        write_predictions(&text, answering.answers.len(), out, screen)?;
     }
     Ok(answering.finish())
 }
@@ -166,6 +160,21 @@ fn sources(
         sources.extend(reading.open(path)?);
     }
     Ok(sources)
+}
+
+/// Whether the model predicts numbers rather than classes.
+fn predicts_values(model: &Model, takes: InputKind, config: Option<&RunConfig>) -> bool {
+    match takes {
+        InputKind::Sentences(_) => model.output_type().is_some_and(|t| t.elements() == 1),
+        _ => config.is_some_and(|c| c.data.is_own()) && model.class_names.is_empty(),
+    }
+}
+
+fn write_predictions(text: &str, count: usize, out: &Path, screen: &Screen) -> Result<()> {
+    write_atomically(&OsFileSystem, out, &[text.as_bytes()])?;
+    let are = if count == 1 { "is" } else { "are" };
+    screen.line(format!("{} {are} in {}", counted(count as u64, "prediction"), out.display()));
+    Ok(())
 }
 
 /// Returns the number of augmented versions and the augmentation, if test-time augmentation is on.
