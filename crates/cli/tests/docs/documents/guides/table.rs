@@ -184,7 +184,6 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "Init" => "`\"ortho\"`, `\"N02\"`, `\"glorot\"` or `\"xavier\"`",
         "FrozenBatchNorm" => "`\"train\"` or `\"inference\"`",
         "Vec<ColumnEncoding>" => "list of tables",
-        "DateFormat" => "date format, written by `train`",
         "Value" => "name, or a table",
         "Vec<Value>" => "list of names or tables",
         _ => panic!("{place}: there are no words for the type {ty}"),
