@@ -45,13 +45,11 @@ knobs! {
     ISA: "auto|portable|avx2|avx512|avx512bf16|amx", "auto";
     /// on: f32 matrix products may use only 16 bits of each factor where that is faster (with AMX); off: exact
     TENSOR_FLOAT_32: "on|off", "off";
-    /// on: training and prediction compute 3x3 convolutions with the Winograd algorithm (16 products instead of 36)
-    /// where that is faster; off: direct convolution
+    /// on: training and prediction compute 3x3 convolutions with the Winograd algorithm (16 products instead of 36) where that is faster; off: direct convolution
     WINOGRAD: "on|off", "on";
     /// on: in training and prediction, fused bf16 or f16 ops keep intermediate values in f32; off: each op rounds its result
     EXCESS_PRECISION: "on|off", "on";
-    /// on: run parts of a program on blocks of samples that fit into the cache; off: run one op after the other; a
-    /// number: use this block size, for experiments
+    /// on: run parts of a program on blocks of samples that fit into the cache; off: run one op after the other; a number: use this block size, for experiments
     BLOCKS: "on|off|ROWS", "on";
     /// on: compile element-wise programs to machine code, on CPUs with AVX2 or AVX-512; off: interpret them, with the same results
     JIT: "on|off", "on";
@@ -70,6 +68,8 @@ knobs! {
     DEVICES: "1..1024", "1";
     /// command with which `launch --hosts` reaches other machines; host name and remote command are appended
     SSH: "PROGRAM [ARGUMENTS]", "ssh -T -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=15 -o ServerAliveCountMax=4";
+    /// secret of at least 16 characters that the processes of a run prove to each other; `launch` sets it unless a cluster starts the launchers
+    SECRET: "TEXT", "";
     /// Python interpreter whose installed packages are searched for plugins; it is not executed
     PYTHON: "PATH", "";
     /// memory limit of this process; a program that needs more is rejected before it runs. Empty: the machine's or control group's free memory

@@ -8,7 +8,7 @@ use super::time_limit;
 use super::tpu_vm::topology;
 use super::yaml::yaml;
 use serde_json::{Value, json};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_plan::{CloudNames, TpuSlice};
 
 /// Termination grace period of a pod in seconds: spot, on demand. Spot machines give pods 15 of their 30 seconds.
@@ -160,9 +160,12 @@ fn variables(job: &CloudJob, slice: &TpuSlice, cloud: &CloudNames) -> Value {
         json!({"fieldRef": {"fieldPath": field}})
     };
     let processes = slice.slices * cloud.machines(slice.chips);
+    // Created by run.sh; libtpu connects the pods without it.
+    let secret = json!({"name": job.name, "key": "secret", "optional": true});
     let mut all = vec![
         json!({"name": "SYSTOLE_GRACE", "value": grace}),
         json!({"name": "NUM_PROCESSES", "value": processes.to_string()}),
+        json!({"name": knobs::SECRET.name, "valueFrom": {"secretKeyRef": secret}}),
     ];
     for (name, what) in [
         ("JOBSET_NAME", "jobset-name"),

@@ -130,8 +130,8 @@ fn held(step: &dyn Executable) -> f64 {
 
 /// Compiles a configuration's model for a device.
 fn compiled(config: &RunConfig, device: &Arc<dyn Backend>, strategy: Strategy) -> Result<Model> {
-    let sample = config.model_inputs(&config.usual_sample());
     let mut model = config.layers_only()?;
+    let sample = config.model_inputs(&config.usual_sample(), &model);
     let output = model.output_for(&sample)?.shape.to_vec();
     let compile = config.compile_config(&output)?;
     model.compile(Compile { backend: Some(device.clone()), strategy, ..compile })?;

@@ -6,6 +6,7 @@ use std::path::Path;
 use systole_data::{AUTOTUNE, Dataset};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result, TensorType};
+use systole_nn::Model;
 use systole_nn::applications::biggan::{BigGan, SampleGrid};
 use systole_nn::callback::Callback;
 use systole_nn::loss::Loss;
@@ -97,9 +98,13 @@ impl RunConfig {
     }
 
     /// Returns the types of the model's inputs for one sample of type `sample`.
-    pub(super) fn model_inputs(&self, sample: &TensorType) -> Vec<TensorType> {
+    pub(super) fn model_inputs(&self, sample: &TensorType, model: &Model) -> Vec<TensorType> {
         match &self.biggan {
             Some(gan) => gan.input_types().to_vec(),
+            // Tokens and segment ids have one type.
+            None if self.data.dataset == "sentences" => {
+                vec![sample.clone(); model.architecture().inputs.len().max(1)]
+            }
             None => vec![sample.clone()],
         }
     }

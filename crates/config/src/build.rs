@@ -29,6 +29,26 @@ impl RunConfig {
         Ok(data)
     }
 
+    /// Returns notes about keys of `[data]` that are set but do not apply to this data.
+    pub fn unused_data_keys(&self, data: &TrainingData) -> Vec<String> {
+        let of = &self.data;
+        let (pictures, own) = (data.is_pictures(), of.is_own());
+        let texts = ["text", "sentences"].contains(&of.dataset.as_str());
+        let keys = [
+            ("augment", !of.augment.is_empty() && !pictures, "images"),
+            ("image_size", of.image_size.is_some() && !pictures, "images"),
+            ("scale", of.scale != 1.0 && !pictures, "images"),
+            ("color_mode", of.color_mode.is_some() && !(pictures && own), "your own images"),
+            ("validation_split", of.validation_split.is_some() && !own, "your own labeled data"),
+            ("tokenizer", of.tokenizer.is_some() && !texts, "texts"),
+            ("sequence_length", of.sequence_length.is_some() && !texts, "texts"),
+            ("random_offsets", of.random_offsets && data.language.is_none(), "texts for language models"),
+            ("records", of.records.is_some() && !texts && of.dataset != "records", "record files and texts"),
+        ];
+        let unused = keys.into_iter().filter(|(_, is_unused, _)| *is_unused);
+        unused.map(|(key, _, what)| format!("data.{key} is not used: it applies to {what}")).collect()
+    }
+
     fn find_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<TrainingData> {
         let given = self.data.dir.as_ref().filter(|d| !d.as_os_str().is_empty());
         let dir = customise(given.map_or_else(DataDir::default, DataDir::at));
@@ -45,6 +65,7 @@ impl RunConfig {
                 datasets::records(dir, &self.data.records.clone().unwrap_or_default(), &self.record_shape())?
             }
             "text" => datasets::text_with(dir, &self.text_options()?)?,
+            "sentences" => datasets::sentences(dir, &self.sentence_options()?)?,
             _ => datasets::glyphs(0)?.into(),
         })
     }
@@ -57,6 +78,7 @@ impl RunConfig {
             unreadable_quota: self.data.unreadable_quota.unwrap_or(0.1),
             seed: self.seed,
             background: self.data.background.unwrap_or(0.0),
+            resizing: self.data.resizing(),
         }
     }
 
@@ -78,6 +100,7 @@ impl RunConfig {
             seed: self.seed,
             numbers: self.labels_are_numbers(),
             background: self.data.background.unwrap_or(0.0),
+            resizing: self.data.resizing(),
             unreadable_quota: self.data.unreadable_quota.unwrap_or(0.1),
         }
     }
@@ -117,6 +140,7 @@ impl RunConfig {
         if !data.columns.is_empty() {
             self.data.records.get_or_insert_default().columns = data.columns.clone();
         }
+        self.fit_sentences(data)?;
         if !data.class_names.is_empty() {
             return self.fit_classes(data.class_names.len()).map(|()| Vec::new());
         }
@@ -160,6 +184,12 @@ impl RunConfig {
             Some(_) => self.train_len(data) / self.samples_per_step(),
             None => self.train_len(data).div_ceil(self.samples_per_step()),
         })
+    }
+
+    /// Number of test batches in one pass: over all samples, or `data.test_samples`.
+    pub fn test_batches(&self, data: &TrainingData) -> usize {
+        let samples = self.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
+        samples.div_ceil(self.samples_per_step())
     }
 
     /// Returns the training batches: shuffled, repeated if `steps_per_epoch` is set, scaled, prefetched.
@@ -252,13 +282,14 @@ impl RunConfig {
         self.sized(test, data)
     }
 
-    /// Returns how many batches of `test` to evaluate, if a limit applies.
+    /// Returns how many batches of [`RunConfig::test_pipeline`] to evaluate, if a limit applies.
     ///
     /// # Errors
     /// See [`Limit::of`](systole_nn::Limit::of).
-    pub fn tested_batches(&self, test: &Dataset) -> Result<Option<usize>> {
+    pub fn tested_batches(&self, data: &TrainingData) -> Result<Option<usize>> {
         let limit = self.fit.overfit_batches.or(self.fit.limit_val_batches);
-        limit.map(|limit| limit.of("limit_val_batches", test, None)).transpose()
+        let all = Some(self.test_batches(data));
+        limit.map(|limit| limit.of("limit_val_batches", &self.test_pipeline(data), all)).transpose()
     }
 
     /// Returns batches as the model's input: images resized and scaled, tokens unchanged.
@@ -297,7 +328,8 @@ impl RunConfig {
     pub(super) fn sized(&self, elements: Dataset, data: &TrainingData) -> Dataset {
         match self.data.image_size {
             Some([h, w]) if data.is_pictures() && data.element.shape[..2] != [h, w] => {
-                elements.map(move |s: Sample| s.map("image", move |x| x.resize(h, w)))
+                let resizing = self.data.resizing();
+                elements.map(move |s: Sample| s.map("image", move |x| resizing.apply(x, h, w)))
             }
             _ => elements,
         }
@@ -321,7 +353,7 @@ impl RunConfig {
         match self.data.dataset.as_str() {
             "cifar10" => pictures(32, 32, 3),
             "folder" => pictures(FOLDER_SIZE[0], FOLDER_SIZE[1], self.data.channels()),
-            "text" => TensorType::new(DType::I32, [self.data.sequence_length()]),
+            "text" | "sentences" => TensorType::new(DType::I32, [self.data.sequence_length()]),
             _ => pictures(28, 28, 1),
         }
     }
@@ -363,11 +395,11 @@ impl RunConfig {
     pub fn model(&self, sample: &TensorType, class_names: &[String]) -> Result<Model> {
         let mut model = self.layers_only()?;
         self.check_biggan_samples(sample, class_names.len())?;
-        let inputs = self.model_inputs(sample);
+        let inputs = self.model_inputs(sample, &model);
         let output = model.output_for(&inputs)?.shape.to_vec();
         let compile = self.compile_config(&output)?;
         if self.biggan.is_none() {
-            check_output(&output, &compile.loss, class_names.len(), self.data.dataset == "text")?;
+            check_output(&output, &compile.loss, class_names.len(), &self.data.dataset)?;
         }
         model.compile(compile)?;
         model.build(&inputs)?;
@@ -414,7 +446,13 @@ fn evenly(all: Dataset, n: u64, len: u64) -> Dataset {
     numbered(all).filter(is_taken).map(unnumbered)
 }
 
-fn check_output(output: &[usize], loss: &Loss, classes: usize, sequences: bool) -> Result<()> {
+fn check_output(output: &[usize], loss: &Loss, classes: usize, dataset: &str) -> Result<()> {
+    let sequences = dataset == "text";
+    let (sample, pooling) = match dataset {
+        "sentences" => ("text", "GlobalAveragePooling1D"),
+        "records" => ("record", "GlobalAveragePooling2D"),
+        _ => ("image", "GlobalAveragePooling2D"),
+    };
     let sparse = matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
     match output {
         [_, n] | [n] if (output.len() == 2) == sequences => match !sparse || classes == 0 || *n >= classes {
@@ -435,10 +473,10 @@ fn check_output(output: &[usize], loss: &Loss, classes: usize, sequences: bool) 
         )),
         other => Err(Error::new(
             ErrorKind::Config,
-            format!("the last layer returns arrays of shape {other:?} for one image"),
+            format!("the last layer returns arrays of shape {other:?} for one {sample}"),
         )
         .because("a classifier returns one value per class")
-        .hint("add a Flatten or GlobalAveragePooling2D layer before the last Dense layer")),
+        .hint(format!("add a Flatten or {pooling} layer before the last Dense layer"))),
     }
 }
 

@@ -81,7 +81,7 @@ impl ConfigDraft {
     }
 
     /// Overrides a key: `set("--epochs 5", "fit.epochs", "5")`. A value that is not valid TOML becomes a string; `none`
-    /// removes the key.
+    /// removes the key, unless it is one of the key's own values (`biggan.G_param`).
     pub fn set(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = (value != "none").then(|| toml_value(value));
         self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
@@ -91,6 +91,11 @@ impl ConfigDraft {
     pub fn set_text(&mut self, flag: impl Into<String>, key: &str, value: &str) {
         let value = Some(Value::String(value.into()));
         self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value });
+    }
+
+    /// Overrides a key with a value.
+    pub fn set_value(&mut self, flag: impl Into<String>, key: &str, value: Value) {
+        self.settings.push(KeyOverride { flag: flag.into(), path: path_of(key), value: Some(value) });
     }
 
     /// Whether the configured batch size is `auto`.
@@ -113,6 +118,7 @@ impl ConfigDraft {
     pub fn finish(&self) -> Result<RunConfig, ConfigError> {
         let mut table = self.table.clone();
         for setting in &self.settings {
+            let setting = &setting.resolved(&table);
             setting.apply(&mut table).map_err(|e| setting.refuse(e))?;
             // Apply one override at a time, so that an invalid key is attributed to its flag.
             let parsed = table.clone().try_into::<RunConfig>();
@@ -152,6 +158,20 @@ fn path_of(key: &str) -> Vec<String> {
 }
 
 impl KeyOverride {
+    /// Decides what `none` means: the text if the key has a fixed set of texts with `none` among them, otherwise that the
+    /// key is removed.
+    fn resolved(&self, table: &Table) -> KeyOverride {
+        let text = |value: &str| KeyOverride { value: Some(Value::String(value.into())), ..self.clone() };
+        let is_valid = |value: &str| {
+            let mut table = table.clone();
+            text(value).apply(&mut table).is_ok() && table.try_into::<RunConfig>().is_ok()
+        };
+        match self.value.is_none() && is_valid("none") && !is_valid("none of its values") {
+            true => text("none"),
+            false => self.clone(),
+        }
+    }
+
     fn refuse(&self, error: Error) -> ConfigError {
         ConfigError { error: error.at(self.flag.clone()), in_setting: true }
     }
@@ -281,6 +301,20 @@ mod tests {
         assert_eq!(c.layers[1]["pool_size"].to_string(), "[1, 2]");
         let o = super::super::model_sections::optimizer(&c.optimizer).unwrap();
         assert_eq!((o.name(), o.learning_rate.at(10)), ("sgd", 0.0));
+    }
+
+    #[test]
+    fn none_is_a_text_where_the_key_knows_it_and_removes_other_keys() {
+        let gan = |value: &str| {
+            let mut draft = ConfigDraft::preset("biggan").unwrap();
+            draft.set("--set", "biggan.G_param", value);
+            serde_json::to_value(draft.finish().unwrap().biggan).unwrap()["G_param"].clone()
+        };
+        assert_eq!((gan("none"), gan("SN")), ("none".into(), "SN".into()));
+        assert_eq!(with(&[("fit.logger", "none")]).unwrap().fit.logger, Some(crate::Logger::None));
+        let removed =
+            with(&[("data.dir", "x"), ("data.dir", "none"), ("fit.steps_per_epoch", "none")]).unwrap();
+        assert_eq!((removed.data.dir, removed.fit.steps_per_epoch), (None, None));
     }
 
     #[test]

@@ -118,6 +118,7 @@ impl RunConfig {
     /// `classes`.
     pub fn fit_head(&mut self, data: &TrainingData) {
         let classes = data.class_names.len() as i64;
+        self.fit_sequence_length(data);
         if classes == 0 {
             return;
         }

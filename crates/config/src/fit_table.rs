@@ -1,4 +1,5 @@
-//! Adapts a preset to the user's table: epochs for few rows; last layers, loss and metrics for a regression.
+//! Adapts a preset to the user's data: epochs and batch size for few samples; last layers, loss and metrics for a
+//! regression.
 
 use super::RunConfig;
 use systole_datasets::TrainingData;
@@ -6,30 +7,74 @@ use systole_ir::Result;
 use systole_nn::LABEL_FIELDS;
 use toml::{Table, Value};
 
-/// Steps that a small network needs to converge from random weights with Adam's default rate.
-const MIN_STEPS: usize = 1_500;
-/// Limit of the epochs for tiny tables.
-const MAX_EPOCHS: usize = 300;
+/// Training length of the presets for the user's data.
+struct TrainingLength {
+    /// Noun for the samples.
+    samples: &'static str,
+    /// Steps that the preset's network needs to converge from random weights with its learning rate.
+    steps: usize,
+    /// Limit of the epochs for tiny data.
+    epochs: usize,
+}
+
+const TABLES: TrainingLength = TrainingLength { samples: "rows", steps: 1_500, epochs: 300 };
+const IMAGES: TrainingLength = TrainingLength { samples: "images", steps: 300, epochs: 60 };
+const LABELED_TEXTS: TrainingLength = TrainingLength { samples: "texts", steps: 600, epochs: 200 };
+const LANGUAGE: TrainingLength = TrainingLength { samples: "sequences", steps: 300, epochs: 40 };
+
+/// Batch sizes for few images: a smaller last batch would spoil the statistics of batch normalization.
+const IMAGE_BATCHES: [usize; 3] = [32, 16, 8];
+/// Steps per epoch of few images.
+const IMAGE_STEPS: usize = 5;
 /// Rows from which the mean and the standard deviation of the target are computed.
 const MAX_ROWS: usize = 100_000;
 
 impl RunConfig {
-    /// Raises the number of epochs so that a table of few rows trains for enough steps. Returns a note if it did.
+    /// Raises the number of epochs so that few samples train for enough steps. Returns a note if it did.
     ///
     /// For callers that know that the user did not set the epochs.
     pub fn fit_epochs(&mut self, data: &TrainingData) -> Option<String> {
-        if self.data.dataset != "records" || data.is_pictures() || self.fit.steps_per_epoch.is_some() {
-            return None;
-        }
-        let (rows, steps) = (self.train_len(data), self.batches_per_epoch(data).max(1));
-        let epochs = MIN_STEPS.div_ceil(steps).min(MAX_EPOCHS);
+        let length = self.training_length(data).filter(|_| self.fit.steps_per_epoch.is_none())?;
+        let (samples, steps) = (self.train_len(data), self.batches_per_epoch(data).max(1));
+        let epochs = length.steps.div_ceil(steps).min(length.epochs);
         if epochs <= self.fit.epochs {
             return None;
         }
         self.fit.epochs = epochs;
         Some(format!(
-            "{epochs} epochs, because {rows} rows are only {steps} steps per epoch; set another number with --epochs"
+            "{epochs} epochs, because {samples} {} are only {steps} steps per epoch; set another number with --epochs",
+            length.samples
         ))
+    }
+
+    /// Lowers the batch size for few images, so that an epoch has several steps. Returns a note if it did.
+    ///
+    /// For callers that know that the user did not set the batch size.
+    pub fn fit_batch_size(&mut self, data: &TrainingData) -> Option<String> {
+        if !(self.data.is_own() && data.is_pictures()) || self.biggan.is_some() {
+            return None;
+        }
+        let images = self.train_len(data);
+        let fits = |batch: &usize| batch * IMAGE_STEPS <= images;
+        let [.., smallest] = IMAGE_BATCHES;
+        let batch = IMAGE_BATCHES.into_iter().find(fits).unwrap_or(smallest);
+        if batch >= self.fit.batch_size {
+            return None;
+        }
+        self.fit.batch_size = batch;
+        Some(format!(
+            "batches of {batch}, because there are only {images} images; set another size with --batch-size"
+        ))
+    }
+
+    fn training_length(&self, data: &TrainingData) -> Option<TrainingLength> {
+        match self.data.dataset.as_str() {
+            "records" | "folder" if data.is_pictures() => Some(IMAGES).filter(|_| self.biggan.is_none()),
+            "records" => Some(TABLES),
+            "sentences" => Some(LABELED_TEXTS),
+            "text" => Some(LANGUAGE).filter(|_| self.data.dir.is_some()),
+            _ => None,
+        }
     }
 
     /// Sets the last layers, the loss and the metrics for numeric labels, if they still have the presets' values.

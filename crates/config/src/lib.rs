@@ -12,6 +12,7 @@ mod class_weight;
 mod config_draft;
 mod fine_tune;
 mod fit_table;
+mod imported;
 mod key_error;
 mod key_suggestions;
 mod launch;
@@ -20,6 +21,7 @@ mod lr_find;
 mod model_sections;
 mod pruning;
 mod quantize;
+mod sentences;
 mod sweep;
 mod synthetic;
 mod tokens;
@@ -29,6 +31,7 @@ pub use build::scale_pixels;
 pub use callbacks::Logger;
 pub use config_draft::{ConfigDraft, ConfigError};
 pub use fine_tune::FineTuneSection;
+pub use imported::{application_of, same_layers, size_conflicts};
 pub use key_suggestions::home_of;
 pub use launch::{LaunchConfig, LaunchTarget};
 pub use lora::LoraSection;
@@ -42,7 +45,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_data::PipelineTuning;
-use systole_datasets::{RecordOptions, Tokenizer};
+use systole_datasets::{ImageResizing, RecordOptions, Tokenizer};
 use systole_dist::Strategy;
 use systole_ir::{DType, Error, ErrorKind, Result, knobs};
 use systole_nn::applications::biggan::BigGan;
@@ -52,10 +55,11 @@ use systole_runtime::backend;
 use toml::{Table, Value};
 
 /// Names of the built-in datasets.
-pub const DATASETS: [&str; 7] = ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text"];
+pub const DATASETS: [&str; 8] =
+    ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text", "sentences"];
 
 /// Names of the configuration presets.
-pub const PRESETS: [&str; 14] = [
+pub const PRESETS: [&str; 15] = [
     "fashion-mnist",
     "mnist",
     "glyphs",
@@ -68,6 +72,7 @@ pub const PRESETS: [&str; 14] = [
     "gpt2-small",
     "gpt-micro",
     "lstm",
+    "sentences",
     "biggan",
     "biggan128",
 ];
@@ -184,6 +189,11 @@ pub struct DataSection {
     /// Height and width to resize images to; default: no resizing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_size: Option<[usize; 2]>,
+    /// How images are resized: `fit` (area along shrinking axes, bilinear along growing ones), `bilinear`, `bicubic`,
+    /// `area` or `nearest`, or a table with `method`, `antialias`, `crop_to_aspect_ratio`, `pad_to_aspect_ratio`.
+    /// Default: `fit`, stretched to the aspect ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize: Option<ImageResizing>,
     /// Color mode to convert a folder's images to: `rgb` or `grayscale`. Default: `rgb`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub color_mode: Option<String>,
@@ -206,14 +216,16 @@ pub struct DataSection {
     /// Which record files to read, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<RecordOptions>,
-    /// Sequence length of text samples in tokens. Default: 128.
+    /// Sequence length of text samples in tokens. Default: 128; for sentences that of the longest training text, at most
+    /// 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
     /// Tokenizer of text: `bytes`, `chars` (characters of the text), `bpe` (byte-pair encoding learned from the text),
-    /// or a tokenizer file: `tokenizer.json`, or `vocab.json` with `merges.txt` next to it. Default: `bytes`.
+    /// or a tokenizer file: `tokenizer.json`, `vocab.json` with `merges.txt` next to it, or BERT's `vocab.txt`. Default:
+    /// `bytes`. Of sentences: `words` (the default) or a WordPiece file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
-    /// Vocabulary size that `bpe` learns, including the 256 bytes. Default: 1024.
+    /// Vocabulary size that `bpe` learns, including the 256 bytes; default: 1024. That of `words`; default: 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
     /// Whether training sequences start at random offsets of the text, different in each epoch, rather than one after
@@ -422,6 +434,7 @@ impl RunConfig {
             "gpt2-small" => include_str!("presets/gpt2-small.toml"),
             "gpt-micro" => include_str!("presets/gpt-micro.toml"),
             "lstm" => include_str!("presets/lstm.toml"),
+            "sentences" => include_str!("presets/sentences.toml"),
             "biggan" => include_str!("presets/biggan.toml"),
             "biggan128" => include_str!("presets/biggan128.toml"),
             _ => return None,
@@ -639,10 +652,14 @@ impl RunConfig {
         let told = told.iter().map(|(_, told)| told.as_str());
         let mut known: Vec<&str> = ["loss"].into_iter().chain(told).collect();
         known.extend(logged.iter().map(String::as_str));
-        match known.contains(&measured(monitor)) {
-            true => Ok(()),
-            false => Err(KeyError::of(path, key_error::unknown("unknown metric", monitor, &known))),
+        if known.contains(&measured(monitor)) {
+            return Ok(());
         }
+        // Suggest names in the form that was used.
+        let prefix = if monitor.starts_with("val_") { "val_" } else { "" };
+        let known: Vec<String> = known.iter().map(|name| format!("{prefix}{name}")).collect();
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        Err(KeyError::of(path, key_error::unknown("unknown metric", monitor, &known)))
     }
 
     /// Returns the validation value that selects the best model.
@@ -673,7 +690,7 @@ impl DataSection {
             let what = format!("unknown dataset `{}`", self.dataset);
             return Err(KeyError::new("data.dataset", what).hint(
                 "name the folder of your own files with data.dir, and their type here: records (tables too), \
-                folder (images) or text",
+                folder (images), text (language models) or sentences (texts to classify)",
             ));
         }
         if !DATASETS.contains(&self.dataset.as_str()) {
@@ -691,6 +708,7 @@ impl DataSection {
         }
         let sides = self.image_size.map(|[h, w]| h.min(w) as u64);
         at_least_one("data.image_size", sides)?;
+        self.resizing().check().map_err(|e| KeyError::of("data.resize", e))?;
         at_least_one("data.sequence_length", self.sequence_length.map(|n| n as u64))?;
         self.check_tokens()?;
         at_least_one("data.train_samples", self.train_samples)?;
@@ -748,9 +766,14 @@ impl DataSection {
         COLOR_MODES.iter().find(|(n, _)| *n == mode).map_or(3, |(_, channels)| *channels)
     }
 
+    /// How images are resized to the model's input.
+    pub fn resizing(&self) -> ImageResizing {
+        self.resize.unwrap_or_default()
+    }
+
     /// Whether the dataset is the user's own, so that presets cannot know its classes and files.
     pub fn is_own(&self) -> bool {
-        ["folder", "records"].contains(&self.dataset.as_str())
+        ["folder", "records", "sentences"].contains(&self.dataset.as_str())
     }
 
     /// Returns the sequence length of text samples in tokens.

@@ -273,6 +273,39 @@ impl Sweep {
         })
     }
 
+    /// Continues the sweep of an earlier [`Sweep::definition`]: its trials come first and keep their names, and further
+    /// trials are numbered after them.
+    ///
+    /// # Errors
+    /// The reason why it is another sweep: other rules, or trials that this sweep does not have.
+    pub fn grow(&self, mut trials: Vec<Trial>, earlier: &Json) -> Result<Vec<Trial>, String> {
+        let now = self.definition(&trials);
+        for key in ["method", "maximizes", "min_epochs", "factor"] {
+            if now[key] != earlier[key] {
+                return Err(format!("{key} is {}, was {}", now[key], earlier[key]));
+            }
+        }
+        let before = earlier["trials"].as_array().map_or(&[][..], Vec::as_slice);
+        let mut all = Vec::with_capacity(trials.len());
+        for known in before {
+            let Some(at) = trials.iter().position(|t| json!(t.config) == known["config"]) else { continue };
+            let name = known["name"].as_str().unwrap_or_default().to_string();
+            all.push(Trial { name, ..trials.remove(at) });
+        }
+        if all.len() < before.len() {
+            let (lost, n) = (before.len() - all.len(), before.len());
+            return Err(format!(
+                "{lost} of its {n} trials are not in this sweep, or have another configuration"
+            ));
+        }
+        let digits = (all.len() + trials.len()).to_string().len().max(3);
+        for trial in trials {
+            let name = format!("trial-{:0digits$}", all.len() + 1);
+            all.push(Trial { name, ..trial });
+        }
+        Ok(all)
+    }
+
     fn grid(&self) -> Result<Vec<Vec<Value>>> {
         let told = |p: &SweepParameter, e: Error| e.at(format!("{}: {}", p.place, p.key));
         let each = self.parameters.iter().map(|p| p.space.all().map_err(|e| told(p, e)));
@@ -548,6 +581,33 @@ mod tests {
         assert!(a.iter().all(|s| (4..=9).contains(&s[1].1.as_integer().unwrap())));
         let few = of("method = \"random\"\ntrials = 9\n[sweep.parameters]\nfit.batch_size = [4, 8]").unwrap();
         assert_eq!(few.len(), 2, "there are no more");
+    }
+
+    #[test]
+    fn a_sweep_with_more_trials_keeps_the_earlier_ones() {
+        let sweep =
+            |rest: &str| Sweep::parse(&format!("[sweep]\nbase = \"glyphs\"\n{rest}"), "s.toml").unwrap();
+        let grown = |before: &str, after: &str| {
+            let (before, after) = (sweep(before), sweep(after));
+            let definition = before.definition(&before.trials().unwrap());
+            let trials = after.grow(after.trials().unwrap(), &definition)?;
+            Ok::<_, String>(
+                trials.iter().map(|t| (t.name.clone(), t.config.fit.batch_size)).collect::<Vec<_>>(),
+            )
+        };
+        let named = |all: &[(&str, usize)]| all.iter().map(|(n, b)| (n.to_string(), *b)).collect::<Vec<_>>();
+        let grid = |values: &str| format!("[sweep.parameters]\nfit.batch_size = {values}");
+        assert_eq!(
+            grown(&grid("[8, 32]"), &grid("[8, 16, 32]")).unwrap(),
+            named(&[("trial-001", 8), ("trial-002", 32), ("trial-003", 16)])
+        );
+        let random =
+            |n: usize| format!("method = \"random\"\ntrials = {n}\n{}", grid("{ min = 1, max = 999 }"));
+        let (three, four) = (grown(&random(3), &random(3)).unwrap(), grown(&random(3), &random(4)).unwrap());
+        assert!(four.len() == 4 && four[..3] == three, "{four:?}");
+        assert!(grown(&grid("[8, 16]"), &grid("[8, 32]")).unwrap_err().contains("1 of its 2 trials"));
+        let why = grown(&grid("[8, 16]"), &random(3)).unwrap_err();
+        assert!(why.contains("method is \"random\", was \"grid\""), "{why}");
     }
 
     #[test]

@@ -17,6 +17,9 @@ const VOCABULARIES: std::ops::RangeInclusive<usize> = 256..=1_000_000;
 
 impl DataSection {
     pub(super) fn check_tokens(&self) -> Result<(), KeyError> {
+        if self.dataset == "sentences" {
+            return self.check_words();
+        }
         let tokenizer = self.tokenizer.as_deref().unwrap_or("bytes");
         if !TOKENIZERS.contains(&tokenizer)
             && !Path::new(tokenizer).exists()
@@ -134,6 +137,6 @@ mod tests {
         assert!(e.contains("vocabulary size 100") && e.contains("from 256"), "{e}");
         let e =
             with("gpt-micro", &[("data.tokenizer", "no/tokenizer.json")]).unwrap().data.tokens().unwrap_err();
-        assert!(e.to_string().contains("the tokenizer was not found"), "{e}");
+        assert!(e.to_string().contains("the tokenizer file was not found"), "{e}");
     }
 }

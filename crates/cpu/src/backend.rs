@@ -16,7 +16,9 @@ use crate::select::{KernelRegistry, Preference};
 use crate::simd::level::{CompileTarget, Level};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use systole_compile::{Location, PipelineOptions, RowBlocksMode, optimize_with, remat, schedule};
+use systole_compile::{
+    ConstantSubgraph, Location, PipelineOptions, RowBlocksMode, optimize_with, remat, schedule,
+};
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
 use systole_runtime::{
     Backend, BackendProvider, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg,
@@ -145,6 +147,7 @@ impl CpuBackend {
     pub fn explain(&self, graph: &Graph, options: &CompileOptions) -> Result<Vec<StepKernel>> {
         graph.verify()?;
         let (optimized, _) = optimize_with(graph, self.excess_precision(options))?;
+        let optimized = self.with_constants(optimized, options)?;
         Ok(explain::steps(&self.bind(&optimized, options)?))
     }
 
@@ -152,17 +155,45 @@ impl CpuBackend {
         self.target.excess_precision && options.excess_precision
     }
 
+    /// Computes what depends on constants alone, such as transposed weights, once instead of in every run.
+    fn with_constants(&self, graph: Graph, options: &CompileOptions) -> Result<Graph> {
+        let Some(part) = ConstantSubgraph::of(&graph) else { return Ok(graph) };
+        // Nothing is donated, and the caller's arguments are not among these parameters.
+        let options = CompileOptions { donated: Vec::new(), ..options.clone() };
+        let executor = self.bind_in_order(&part.graph, &options)?;
+        let computed = self.run_constants(&executor, options.flush_denormals)?;
+        Ok(part.replace(&graph, &computed))
+    }
+
+    /// Runs a program without arguments.
+    fn run_constants(&self, executor: &Executor, flush: bool) -> Result<Vec<Literal>> {
+        let types = executor.schedule().results.iter().map(|r| r.ty.clone());
+        let mut values: Vec<Literal> = types.map(Literal::zeros).collect();
+        let memory = AlignedMemory::new(executor.memory_bytes()?)?;
+        let results: Vec<*mut u8> = values.iter_mut().map(|v| v.bytes_mut().as_mut_ptr()).collect();
+        let cx = KernelContext { team: &self.team, flush };
+        let _mode = FloatMode(flush_denormals(flush));
+        // SAFETY: there are no parameters; each result has memory of its type, and `memory` is new.
+        unsafe { executor.run_raw(&cx, &[], &results, memory.ptr(), &[])? };
+        Ok(values)
+    }
+
     fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
+        let mut executor = self.bind_in_order(graph, options)?;
+        if self.panels {
+            executor.arrange();
+        }
+        Ok(executor)
+    }
+
+    /// Binds a program whose arrays are all row-major.
+    fn bind_in_order(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
         let winograd = self.target.winograd && options.winograd;
         let excess_precision = self.excess_precision(options);
         let target =
             CompileTarget { winograd, excess_precision, flush: options.flush_denormals, ..self.target };
         let program = schedule(graph, &self.program_options(options))?;
-        let mut executor = Executor::new(program, target, self.registry())?;
-        if self.panels {
-            executor.arrange();
-        }
-        Ok(executor)
+        Executor::new(program, target, self.registry())
     }
 
     /// Returns the compiler options of this backend, for listings of compiler stages.
@@ -209,6 +240,7 @@ impl CpuBackend {
             let each = stats.iter().map(|s| format!("{} {}→{}", s.name, s.before, s.after));
             format!("{}: {}", options.label, each.collect::<Vec<_>>().join(", "))
         });
+        let optimized = self.with_constants(optimized, options)?;
         let executor = self.fitting(&optimized, options, &graph.param_names)?;
         let listing = format!("{}{}", executor.schedule(), executor.panels());
         events::emit(4, || listing.clone());

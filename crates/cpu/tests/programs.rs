@@ -355,6 +355,14 @@ fn convolutions_of_every_form_with_their_gradients() {
     check_conv(&[2, 6, 6, 8], &[3, 3, 1, 8], &|x, k| Convolution::same(x.ty(), k.ty(), &[2, 1], &[1, 1], 8));
     check_conv(&[2, 5, 4, 6], &[3, 2, 2, 9], &|x, _| groups(x, 3));
     check_conv(&[2, 5, 4, 3], &[3, 2, 1, 6], &|x, _| groups(x, 3));
+    let same = |stride: usize, n: usize| {
+        move |x: &Tensor, k: &Tensor| Convolution::same(x.ty(), k.ty(), &[stride; 2], &[1, 1], n)
+    };
+    check_conv(&[2, 9, 8, 32], &[3, 3, 4, 32], &same(1, 8));
+    check_conv(&[2, 9, 8, 24], &[3, 3, 8, 60], &same(2, 3));
+    check_conv(&[3, 7, 7, 34], &[1, 1, 17, 46], &same(2, 2));
+    // More channels than are staged at a time.
+    check_conv(&[1, 12, 12, 1024], &[3, 1, 8, 256], &same(1, 128));
     check_conv(&[4, 30, 3], &[5, 3, 8], &|x, _| Convolution::valid(x.ty(), &[3], &[1], 1));
 }
 

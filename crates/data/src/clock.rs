@@ -1,5 +1,6 @@
 //! Current UTC date and time as text, for logs and for prices that expire.
 
+use crate::format::date::civil_from_days;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY: u64 = 86_400;
@@ -22,16 +23,7 @@ pub fn now() -> String {
 }
 
 fn date(seconds: u64) -> String {
-    let days = (seconds / DAY) as i64;
-    // Converts days to a civil date, for years after 1970 (Hinnant's algorithm).
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
-    let year = yoe + era * 400 + i64::from(month <= 2);
+    let (year, month, day) = civil_from_days((seconds / DAY) as i64);
     format!("{year:04}-{month:02}-{day:02}")
 }
 

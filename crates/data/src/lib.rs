@@ -31,6 +31,7 @@ pub mod clock;
 mod directory_entry;
 pub mod file_system;
 pub mod format;
+pub mod hmac;
 mod host_array;
 pub mod http;
 pub mod image_ops;
@@ -39,6 +40,7 @@ mod mutex;
 #[cfg(feature = "object-stores")]
 pub mod objects;
 mod pipeline;
+mod run_secret;
 mod sample;
 mod sample_store;
 mod shell;
@@ -53,9 +55,10 @@ pub use pipeline::{
     AUTOTUNE, Cardinality, Dataset, DatasetIter, DatasetOptions, IteratorState, PipelinePosition,
     PipelineReport, PipelineRun, PipelineTuning, QueueReport, StageReport, free_memory,
 };
+pub use run_secret::{RunSecret, random_bytes};
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use shell::shell_quoted;
-pub use source::csv_table::{ColumnKind, CsvTable, TableColumn};
+pub use source::csv_table::{ColumnKind, CsvTable, DateColumn, TableColumn};
 pub use source::images::{ImageFolder, decode_image};
 pub use source::text_files::{CsvColumn, CsvFormat, CsvOptions};
 pub use source::tfrecord::TfRecordOptions;

@@ -149,7 +149,7 @@ pub fn open_written(
         _ if ends(&[".csv", ".tsv"]) => {
             let table = Arc::new(CsvTable::read_written(&files, written)?);
             let by_mark = |e| format!("{} is decoded as {e} because of its byte order mark", first.display());
-            let notes = table.marked.map(by_mark).into_iter().collect();
+            let notes = table.marked.map(by_mark).into_iter().chain(table.header_note()).collect();
             Ok(OpenedDataset { table: Some(table.clone()), notes, ..opened("CSV", table.dataset())? })
         }
         _ if ends(&["-ubyte", ".idx"]) || start.starts_with(&[0, 0, 8]) => {

@@ -6,12 +6,19 @@ use systole_base::{DType, Error, ErrorKind, Result};
 use systole_data::{Dataset, HostArray, Sample};
 
 impl TrainingData {
-    /// Returns the same elements with labels that index into `names`. `names` may contain more classes.
+    /// Returns the same elements with labels that index into `names`. `names` may contain more classes. Numbers are
+    /// equal if their values are: `1`, `01`, `1.0`.
     ///
     /// # Errors
     /// If the data has classes that are not in `names`; names each of them.
     pub fn with_classes(mut self, names: &[String]) -> Result<TrainingData> {
-        let place = |class: &String| names.iter().position(|name| name == class);
+        let number = |name: &String| name.parse::<f64>().ok().filter(|number| number.is_finite());
+        let place = |class: &String| {
+            let exactly = names.iter().position(|name| name == class);
+            let value =
+                || number(class).and_then(|of| names.iter().position(|name| number(name) == Some(of)));
+            exactly.or_else(value)
+        };
         let others: Vec<&str> =
             self.class_names.iter().filter(|c| place(c).is_none()).map(String::as_str).collect();
         if !others.is_empty() {
@@ -63,6 +70,8 @@ mod tests {
         let mapped = data(&["dog", "cat"], &[0, 1, 1, 0]).with_classes(&known).unwrap();
         assert_eq!((labels(&mapped.train), labels(&mapped.test)), (vec![2, 1, 1, 2], vec![2, 1, 1, 2]));
         assert_eq!(mapped.class_names, known);
+        let mapped = data(&["1", "0"], &[0, 1]).with_classes(&["00", "01"].map(String::from)).unwrap();
+        assert_eq!(labels(&mapped.train), [1, 0], "numbers are compared by value");
         let e = data(&["cat", "fox", "wolf"], &[0]).with_classes(&known).unwrap_err().to_string();
         assert!(e.contains("fox, wolf") && e.contains("ant, cat, dog"), "{e}");
     }

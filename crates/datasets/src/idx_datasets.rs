@@ -55,6 +55,11 @@ impl DataDir {
         self.dir.as_deref()
     }
 
+    /// Returns the same options with another directory.
+    pub(super) fn moved(&self, dir: &Path) -> DataDir {
+        DataDir { dir: Some(dir.to_path_buf()), ..self.clone() }
+    }
+
     /// Reports progress.
     pub(super) fn report(&self, what: &str, done: u64, all: u64) {
         (self.progress)(what, done, all);

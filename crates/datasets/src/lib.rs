@@ -1,4 +1,5 @@
-//! Datasets by name: MNIST, Fashion-MNIST, CIFAR-10, text, image folders, record files and synthetic glyphs.
+//! Datasets by name: MNIST, Fashion-MNIST, CIFAR-10, text, labeled texts, image folders, record files and synthetic
+//! glyphs.
 //!
 //! File formats are in `systole_data::format`. Per-element transforms are `map` functions; [`preprocessing`] provides
 //! Keras's lookup and text layers.
@@ -8,17 +9,25 @@ mod download;
 mod idx_datasets;
 mod images;
 pub mod preprocessing;
+mod record_files;
 mod records;
+mod sentences;
 mod text;
 mod tokenizer;
 
 pub use idx_datasets::{DataDir, fashion_mnist, mnist};
 pub use images::{
-    FolderOptions, cifar10, colour_glyphs, fit_picture, fit_picture_on, folder, glyphs, picture_size_for,
+    FolderOptions, ImageFit, ImageResizing, ResizeMethod, cifar10, colour_glyphs, fit_picture,
+    fit_picture_on, folder, glyphs, picture_size_for,
 };
+pub use record_files::is_of_records;
 pub use records::{
-    ColumnEncoding, RecordCompression, RecordInputs, RecordOptions, RecordShape, holds_records,
-    is_of_records, picture_size_of_records, record_inputs, records,
+    ColumnEncoding, RecordCompression, RecordInputs, RecordOptions, RecordShape, holds_records, lists_images,
+    picture_size_of_records, record_inputs, records,
+};
+pub use sentences::{
+    SentenceOptions, holds_sentences, is_json_lines, is_plain_text, is_table_of_texts, sentences,
+    unlabeled_texts,
 };
 pub use text::{TEXT_TOKENS, TextOptions, TextTokenizer, TokenKind, text, text_with};
 pub use tokenizer::Tokenizer;
@@ -117,7 +126,7 @@ pub struct TrainingData {
     pub fields: Vec<String>,
     /// Encodings of these fields, for table columns.
     pub columns: Vec<ColumnEncoding>,
-    /// Plural noun for the elements: `images`, `records` or `sequences`.
+    /// Plural noun for the elements: `images`, `records`, `sequences` or `texts`.
     pub elements: &'static str,
     /// Notes for the user that are not errors.
     pub notes: Vec<String>,
@@ -125,8 +134,10 @@ pub struct TrainingData {
     pub identity: Option<String>,
     /// Streaming access to the training elements, if they are read from files while training; replaces `train`.
     pub streamed: Option<StreamedDataset>,
-    /// Tokenizer and statistics of text data.
+    /// Tokenizer and statistics of a text for language models.
     pub language: Option<TextTokenizer>,
+    /// Tokenizer of labeled texts.
+    pub tokenizer: Option<Arc<Tokenizer>>,
 }
 
 /// Training elements that are read from files while training. The shuffle buffer holds raw records, which take less
@@ -195,6 +206,7 @@ impl From<ImageDataset> for TrainingData {
             identity: None,
             streamed: None,
             language: None,
+            tokenizer: None,
         }
     }
 }

@@ -225,6 +225,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
         notes: told.into_iter().collect(),
         identity: Some(parts.identity(text, &options.tokens)),
         streamed: None,
+        tokenizer: None,
         language: Some(TextTokenizer {
             tokenizer: parts.tokenizer,
             bytes_per_token,

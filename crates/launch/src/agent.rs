@@ -3,13 +3,13 @@
 //! The agent starts the training process, passes its output through and obeys commands on standard input. When standard
 //! input ends, the launcher or the connection is gone, and the agent ends the process.
 
-use super::signals::{FORWARDED, Signals, apart, killed, send};
+use super::signals::{FORWARDED, Signals, apart, end_with_this_process, killed, send};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::SIGTERM;
 use std::collections::BTreeMap;
 use std::io::{BufRead, stdin};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result, knobs};
@@ -65,7 +65,8 @@ impl AgentRequest {
             return Err(e.hint("call the launch in a folder that exists on all machines"));
         }
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args(&self.args).envs(&self.env).current_dir(&self.folder).stdin(Stdio::null());
+        end_with_this_process(&mut command);
+        command.args(&self.args).envs(&self.env).current_dir(&self.folder);
         if self.share > 0 {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             command.env(knobs::THREADS.name, (cores / self.share as usize).max(1).to_string());
@@ -93,6 +94,8 @@ fn words() -> Receiver<String> {
 fn attend(child: &mut Child, signals: &Signals, words: &Receiver<String>) -> Result<u8> {
     use std::sync::mpsc::TryRecvError::Disconnected;
     let mut until = None;
+    // A second signal would end training without a backup.
+    let mut is_asked = false;
     loop {
         let ended = child.try_wait().map_err(|e| {
             Error::new(ErrorKind::Io, "cannot query the state of a child process").because(e.to_string())
@@ -101,19 +104,23 @@ fn attend(child: &mut Child, signals: &Signals, words: &Receiver<String>) -> Res
             let code = killed(status).map(|signal| SIGNALLED + signal).or(status.code());
             return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
         }
-        if let Some(signal) = signals.take() {
+        if let Some(signal) = signals.take().filter(|_| until.is_none()) {
             send(child, signal);
+            is_asked = true;
         }
         match words.try_recv() {
             Ok(word) if word == KILL => until = Some(Instant::now()),
             Ok(word) => {
                 if let Some((signal, _)) = FORWARDED.iter().find(|(_, name)| *name == word) {
                     send(child, *signal);
+                    is_asked = true;
                 }
             }
             Err(Disconnected) if until.is_none() => {
                 // The launcher is gone: let the process save its state.
-                send(child, SIGTERM);
+                if !is_asked {
+                    send(child, SIGTERM);
+                }
                 until = Some(Instant::now() + Duration::from_secs(knobs::GRACE.get_usize() as u64));
             }
             Err(_) => {}

@@ -21,6 +21,7 @@ mod watch;
 pub use agent::{COMMAND as AGENT, run_agent};
 pub use machines::check_hosts;
 pub use output::LaunchOutput;
+pub use signals::END_WITH_STDIN;
 
 use agent::AgentRequest;
 use log_merge::{LinePrefix, MergedLog, lines};
@@ -29,7 +30,7 @@ use process::Process;
 use process_rank::{PORT, ProcessRank};
 use scheduler_env::part;
 use serde_json::Value;
-use signals::Signals;
+use signals::{Signals, end_with_this_process};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -38,6 +39,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use systole_config::{LaunchConfig, LaunchTarget};
+use systole_data::RunSecret;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use watch::{LaunchEnd, watch};
 
@@ -83,6 +85,8 @@ pub struct Launch {
     part: Option<ProcessRank>,
     machines: Vec<LaunchMachine>,
     env: BTreeMap<String, String>,
+    /// Secret that the processes prove to each other, if there are several and the plugin connects them.
+    secret: Option<RunSecret>,
     /// Indices of the processes whose output is shown; `None`: all.
     pub shown: Option<Vec<u32>>,
     /// Whether to keep a JSON object that the first process prints, for the [`LaunchSummary`].
@@ -99,7 +103,7 @@ impl Launch {
         let part = part(&config, tpu)?;
         let machines = machines(&config)?;
         let env = environment(&config)?;
-        Ok(Launch { config, part, machines, env, shown: None, collect_result: false })
+        Ok(Launch { config, part, machines, env, secret: None, shown: None, collect_result: false })
     }
 
     /// Returns the launch options.
@@ -110,6 +114,31 @@ impl Launch {
     /// Number of processes of the run.
     pub fn count(&self) -> u32 {
         self.part.as_ref().map_or(self.machines.iter().map(|m| m.slots).sum(), |part| part.count)
+    }
+
+    /// Sets the secret that the processes prove to each other: the one in `SYSTOLE_SECRET`, or else a random one.
+    ///
+    /// # Errors
+    /// If the secret is too short, or a cluster starts the launchers and none is set: they cannot agree on a random one.
+    pub fn set_secret(&mut self) -> Result<()> {
+        let place = self.config.place;
+        self.secret = match RunSecret::from_environment()? {
+            Some(secret) => Some(secret),
+            None if self.count() < 2 => None,
+            None if self.part.is_none() => Some(RunSecret::random()?),
+            None => {
+                let e = Error::new(ErrorKind::Config, "the processes have no common secret");
+                let e = e.because("process 0 listens for processes on other machines");
+                return Err(e.at(knobs::SECRET.name).hint(match place {
+                    LaunchTarget::Slurm => format!("before srun, run: {}", RunSecret::command()),
+                    LaunchTarget::K8s => {
+                        format!("set {} in all pods from a Kubernetes secret", knobs::SECRET.name)
+                    }
+                    _ => format!("set {} to the same random text on all machines", knobs::SECRET.name),
+                }));
+            }
+        };
+        Ok(())
     }
 
     /// Starts the processes and waits for their end.
@@ -313,17 +342,21 @@ impl RunningLaunch<'_> {
         let text = name.map_or_else(|| index.to_string(), |name| format!("{index} {name}"));
         let label = LinePrefix { index, text };
         let options = (knobs::PJRT_OPTIONS.name, self.options(crew, index, port));
+        let secret = self.launch.secret.as_ref().map(|secret| (knobs::SECRET.name, secret.text()));
         let args = &self.command.args;
         let Some(name) = name else {
             let mut command = Command::new(here()?);
+            end_with_this_process(&mut command);
             command.args(args);
             if self.command.is_wired {
                 command.env(options.0, options.1);
             }
+            command.envs(secret);
             return Process::here(command, label, machine, self.all_get_signals());
         };
         let mut env = self.launch.env.clone();
         env.insert(options.0.into(), options.1);
+        env.extend(secret.map(|(name, text)| (name.to_string(), text.to_string())));
         let folder = std::env::current_dir().map_err(|e| {
             Error::new(ErrorKind::Io, "the current directory does not exist").because(e.to_string())
         })?;

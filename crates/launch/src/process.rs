@@ -56,7 +56,7 @@ impl Process {
         machine: usize,
         gets_signals: bool,
     ) -> Result<Process> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         if !gets_signals {
             apart(&mut command);
         }

@@ -2,6 +2,7 @@
 
 use super::process::{Process, ProcessExit};
 use super::signals::Signals;
+use signal_hook::consts::{SIGHUP, SIGTERM};
 use std::time::{Duration, Instant};
 use systole_ir::Result;
 
@@ -27,14 +28,17 @@ pub(crate) struct ProcessEvents {
 }
 
 /// Waits until all processes have ended. After a process is lost, kills the others once they had time to report it.
-/// `forwards`: whether to forward signals.
+/// `forwards`: whether to forward signals. A closed terminal (SIGHUP) is always forwarded, as SIGTERM.
 pub(crate) fn watch(processes: &mut [Process], signals: &Signals, forwards: bool) -> Result<ProcessEvents> {
     let mut seen = ProcessEvents { asked: None, lost: None };
     let mut ends: Option<Instant> = None;
     loop {
-        if let Some(signal) = signals.take() {
+        if let Some(received) = signals.take() {
+            let signal = if received == SIGHUP { SIGTERM } else { received };
             seen.asked = Some(signal);
-            processes.iter_mut().filter(|_| forwards).for_each(|process| process.tell(signal));
+            if forwards || received == SIGHUP {
+                processes.iter_mut().for_each(|process| process.tell(signal));
+            }
         }
         for process in processes.iter_mut() {
             process.look()?;

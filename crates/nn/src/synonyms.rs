@@ -1,4 +1,4 @@
-//! Synonyms of names in other frameworks: PyTorch, JAX with Flax and Optax, fastai, scikit-learn, Lightning.
+//! Maps names in PyTorch, JAX (Flax, Optax), fastai, scikit-learn and Lightning to Keras's names, for error hints.
 //!
 //! Covers layers, losses, optimizers and configuration keys.
 
@@ -144,6 +144,7 @@ pub(crate) const SYNONYMS: &[(&str, &str)] = &[
     ("gpt2-small", "gpt2 gpt transformer llm"),
     ("gpt-micro", "mingpt nanogpt shakespeare chargpt minigpt"),
     ("text", "shakespeare txt corpus"),
+    ("sentences", "texts classification sentiment reviews jsonl bert"),
     ("gpt2", "gpt transformer gpt2small"),
     ("resnet50", "resnet imagenet"),
     ("lstm", "rnn gru"),

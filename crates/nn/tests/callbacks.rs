@@ -134,7 +134,11 @@ fn early_stopping_has_the_conditions_of_keras_and_lightning_in_their_order() {
             3,
             "v is -5.0000, worse than 0 (divergence_threshold)",
         ),
-        (ends(&[5., 4., 3., 3., 3.], stop().baseline(1.)), 2, "v has not improved on 4.0000 for 2 epochs"),
+        (
+            ends(&[5., 4., 3., 3., 3.], stop().baseline(1.)),
+            2,
+            "v has not passed the baseline 1 for 2 epochs; its best is 4.0000",
+        ),
         (
             ends(&[1., 2., 3., 2.9, 4., 5.], stop().start_from_epoch(2)),
             6,

@@ -13,7 +13,9 @@ use systole_nn::loss::sparse_categorical_crossentropy;
 use systole_nn::metric::sparse_categorical_accuracy;
 use systole_nn::optimizer::{Swa, adam, sgd};
 use systole_nn::schedule::Schedule;
-use systole_nn::{BackupAndRestore, Compile, Cx, Fit, Initializer, Layer, Logs, Model, Precision, input};
+use systole_nn::{
+    BackupAndRestore, Compile, Cx, Fit, Initializer, Layer, Limit, Logs, Model, Precision, input,
+};
 use systole_runtime::backend;
 
 /// 20 points of two classes, one on each side of a line; `sample_weight` where given.
@@ -176,6 +178,23 @@ fn a_schedule_over_the_whole_run_takes_its_steps_from_it() {
         m.fit(&data, Fit { epochs: 5, initial_epoch: 3, ..quiet() }).unwrap();
         assert_eq!((m.steps(), m.learning_rate()), (20, 0.0), "{warmup}");
     }
+
+    // A filtered stream does not report its length, but its owner may know it. It does not bound the data.
+    let stream = || points(None).filter(|_| true).batch(5);
+    for (known, taken) in [(Some(4), 12), (Some(2), 12)] {
+        let mut m = classifier();
+        m.set_learning_rate(Schedule::flat_cosine(0.02));
+        m.fit(&stream(), Fit { epochs: 3, num_training_batches: known, ..quiet() }).unwrap();
+        let cosine = Schedule::flat_cosine(0.02).over(3 * known.unwrap() as u64);
+        assert_eq!((m.steps(), m.learning_rate()), (taken, cosine.at(taken)), "{known:?}");
+    }
+    let half = Some(Limit::Share(0.5));
+    let mut m = classifier();
+    let options = Fit { epochs: 3, num_training_batches: Some(4), limit_train_batches: half, ..quiet() };
+    m.fit(&stream(), options).unwrap();
+    assert_eq!(m.steps(), 6);
+    let e = m.fit(&stream(), Fit { limit_train_batches: half, ..quiet() }).unwrap_err().to_string();
+    assert!(e.contains("a fraction of an unknown number"), "{e}");
 
     m.set_learning_rate(Schedule::one_cycle(0.05));
     let endless = points(None).repeat().batch(5);

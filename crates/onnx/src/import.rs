@@ -1,6 +1,6 @@
 //! Imports an [`OnnxModel`] into an IR graph node by node, after resolving symbolic dimension sizes.
 
-use crate::model::{DimSize, OnnxModel, ValueInfo, broken};
+use crate::model::{DimSize, OnnxAttribute, OnnxFunction, OnnxModel, OnnxNode, ValueInfo, broken};
 use crate::ops::{NodeCall, RuleOutput, ValueTable, checked, row};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,14 +40,15 @@ impl OnnxModel {
         self.check_opset()?;
         let g = GraphBuilder::new("main");
         let mut settled = ResolvedSizes::of(self, sizes)?;
-        let mut values = ValueTable::new(g.clone(), &self.graph.constants);
+        let mut values = ValueTable::new(g.clone(), &self.graph.constants, &self.functions, import_node);
         for (i, port) in self.graph.given().enumerate() {
             let ty = settled.ty(port, i, self.graph.given().count()).at(|| format!("input {}", port.name))?;
             values.put(&port.name, RuleOutput::Plain(g.parameter(ty, &port.name)))?;
         }
         let mut types = BTreeMap::new();
         for i in 0..self.graph.nodes.len() {
-            self.node(i, &mut values, &mut types).at(|| self.graph.place(i))?;
+            let node = &self.graph.nodes[i];
+            types.extend(import_node(node, &mut values, self.opset).at(|| self.graph.place(i))?);
         }
         let outputs =
             self.graph.outputs.iter().map(|p| values.plain(&p.name).at(|| format!("output {}", p.name)));
@@ -70,45 +71,96 @@ impl OnnxModel {
             .because(format!("supported opsets: {} to {}", OPSETS.0, OPSETS.1))
             .hint(format!("convert it: onnx.version_converter.convert_version(model, {})", OPSETS.1)))
     }
+}
 
-    fn node(
-        &self,
-        i: usize,
-        values: &mut ValueTable,
-        types: &mut BTreeMap<String, TensorType>,
-    ) -> Result<()> {
-        let Some(node) = self.graph.nodes.get(i) else { return Ok(()) };
-        if self.functions.iter().any(|(name, domain)| *name == node.op && *domain == node.domain) {
-            let what = format!("{} is a model-local function, which is not supported", node.op);
-            return Err(Error::new(ErrorKind::Unsupported, what)
-                .hint("inline functions in the writer: onnx.inliner.inline_local_functions"));
-        }
-        let row = row(&node.op, &node.domain)?;
-        row.defined_in(self.opset)?;
-        let name = if node.name.is_empty() { &node.op } else { &node.name };
-        let g = values.g.clone();
-        let mut call = NodeCall::new(node, values, self.opset);
-        let made = g.scope(name, || (row.import)(&mut call));
-        let unread = call.all_attributes_read();
-        // An op that the graph rejected explains the following errors.
-        if let Some(e) = g.error() {
-            let told = Error::new(ErrorKind::Data, e.what());
-            return Err(e.reasons().iter().fold(told, |told, why| told.because(why.clone())));
-        }
-        let made = made?;
-        unread?;
-        for (k, name) in node.outputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
-            let value = match made.get(k) {
-                Some(value) => value.clone(),
-                None => return Err(broken(format!("the node has no output {k} ({name})"))),
-            };
-            let (RuleOutput::Plain(t) | RuleOutput::Last(t)) = &value;
-            checked(t.shape().to_vec())?;
-            types.insert(name.clone(), value.ty());
-            values.put(name, value)?;
-        }
-        Ok(())
+/// Imports a node and adds its outputs to the values; returns their types.
+fn import_node(node: &OnnxNode, values: &mut ValueTable, opset: i64) -> Result<Vec<(String, TensorType)>> {
+    let functions = values.functions;
+    if let Some(function) = functions.iter().find(|f| f.name == node.op && f.domain == node.domain) {
+        return import_function(function, node, values, opset);
     }
+    let row = row(&node.op, &node.domain)?;
+    row.defined_in(opset)?;
+    let name = if node.name.is_empty() { &node.op } else { &node.name };
+    let g = values.g.clone();
+    let mut call = NodeCall::new(node, values, opset);
+    let made = g.scope(name, || (row.import)(&mut call));
+    let unread = call.all_attributes_read();
+    // An error in a nested graph, or an op that the graph rejected, explains the following errors.
+    if let Some(e) = values.nested_error.take() {
+        return Err(e);
+    }
+    if let Some(e) = g.error() {
+        let told = Error::new(ErrorKind::Data, e.what());
+        return Err(e.reasons().iter().fold(told, |told, why| told.because(why.clone())));
+    }
+    let made = made?;
+    unread?;
+    put_outputs(node, values, made)
+}
+
+/// Adds the outputs of a node to the values; returns their types.
+fn put_outputs(
+    node: &OnnxNode,
+    values: &mut ValueTable,
+    made: Vec<RuleOutput>,
+) -> Result<Vec<(String, TensorType)>> {
+    let mut types = Vec::new();
+    for (k, name) in node.outputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
+        let value = match made.get(k) {
+            Some(value) => value.clone(),
+            None => return Err(broken(format!("the node has no output {k} ({name})"))),
+        };
+        if let Some(ty) = value.ty() {
+            checked(ty.shape.to_vec())?;
+            types.push((name.clone(), ty));
+        }
+        values.put(name, value)?;
+    }
+    Ok(types)
+}
+
+/// Imports the nodes of a model-local function in place of a node.
+fn import_function(
+    function: &OnnxFunction,
+    node: &OnnxNode,
+    values: &mut ValueTable,
+    opset: i64,
+) -> Result<Vec<(String, TensorType)>> {
+    values.spend_nodes(function.nodes.len())?;
+    let opset = if function.opset > 0 { function.opset } else { opset };
+    let mut given = Vec::new();
+    for (name, outer) in function.inputs.iter().zip(&node.inputs).filter(|(_, outer)| !outer.is_empty()) {
+        given.push((name, values.plain(outer)?));
+    }
+    let is_omitted =
+        |name: &String| function.inputs.contains(name) && given.iter().all(|(own, _)| *own != name);
+    let made = values.in_function(|values| {
+        for (name, t) in &given {
+            values.put(name, RuleOutput::Plain(t.clone()))?;
+        }
+        for (i, inner) in function.nodes.iter().enumerate() {
+            let mut inner = inner.clone();
+            inner.inputs.iter_mut().filter(|n| is_omitted(n)).for_each(String::clear);
+            inner.attributes = resolved(&inner, node, function);
+            let place = || format!("node {i} of function {}, {}", function.name, inner.op);
+            import_node(&inner, values, opset).at(place)?;
+        }
+        function.outputs.iter().map(|n| Ok(RuleOutput::Plain(values.plain(n)?))).collect::<Result<Vec<_>>>()
+    })?;
+    put_outputs(node, values, made)
+}
+
+/// Returns a node's attributes, with those of the function's call in place of references.
+fn resolved(inner: &OnnxNode, call: &OnnxNode, function: &OnnxFunction) -> BTreeMap<String, OnnxAttribute> {
+    let of = |(name, a): (&String, &OnnxAttribute)| match a {
+        OnnxAttribute::Reference(other) => {
+            let value = call.attributes.get(other).or_else(|| function.defaults.get(other));
+            Some((name.clone(), value?.clone()))
+        }
+        a => Some((name.clone(), a.clone())),
+    };
+    inner.attributes.iter().filter_map(of).collect()
 }
 
 /// Resolved dimension sizes: from the caller's arrays or by name, otherwise 1.
@@ -191,5 +243,55 @@ impl<'a> ResolvedSizes<'a> {
             self.order.push((name, n));
         }
         n
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_base::Literal;
+
+    /// f(x, y?) = LeakyRelu(x; alpha = slope), and g calls itself.
+    fn model() -> OnnxModel {
+        let mut m = OnnxModel { ir_version: 8, opset: 17, ..OnnxModel::default() };
+        let port = |name: &str| ValueInfo { name: name.into(), ..ValueInfo::default() };
+        m.graph.inputs = vec![ValueInfo { dtype: Some(systole_base::DType::F32), ..port("x") }];
+        m.graph.outputs = vec![port("y")];
+        m.graph.constants.insert("a".into(), Literal::from_slice([], &[9f32]).unwrap());
+        let mine = |op: &str| OnnxNode { domain: "mine".into(), ..OnnxNode::new(op, ["x"], "y") };
+        m.graph.nodes = vec![mine("f")];
+        let leaky = OnnxNode::new("LeakyRelu", ["p"], "a");
+        let leaky = leaky.with("alpha", OnnxAttribute::Reference("slope".into()));
+        let function = |name: &str, nodes| OnnxFunction {
+            name: name.into(),
+            domain: "mine".into(),
+            inputs: vec!["p".into(), "q".into()],
+            outputs: vec!["y".into()],
+            nodes,
+            ..OnnxFunction::default()
+        };
+        // `a` is also a constant of the model, and `q` is omitted.
+        let clip = OnnxNode::new("Clip", ["a", "", "q"], "y");
+        let mut again = mine("g");
+        again.inputs = vec!["p".into()];
+        m.functions = vec![function("f", vec![leaky, clip]), function("g", vec![again])];
+        m.functions[0].defaults.insert("slope".into(), OnnxAttribute::Float(0.5));
+        m
+    }
+
+    #[test]
+    fn functions_are_inlined_with_their_attributes() {
+        let x = Literal::from_slice([2], &[-4f32, 4.0]).unwrap();
+        let sizes = DimSizes { given: vec![("x".into(), vec![2])], ..DimSizes::default() };
+        let run = |m: &OnnxModel| {
+            systole_ir::interp::run(&m.import(&sizes).unwrap().graph, &[&x]).unwrap()[0].to_f32s()
+        };
+        let mut m = model();
+        assert_eq!(run(&m), [-2.0, 4.0]);
+        m.graph.nodes[0].attributes.insert("slope".into(), OnnxAttribute::Float(0.25));
+        assert_eq!(run(&m), [-1.0, 4.0]);
+        m.graph.nodes[0].op = "g".into();
+        let e = m.import(&sizes).unwrap_err().to_string();
+        assert!(e.contains("levels deep"), "{e}");
     }
 }

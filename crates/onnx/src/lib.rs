@@ -31,10 +31,12 @@ mod model;
 mod ops;
 mod protobuf;
 mod read;
+#[cfg(test)]
+mod test_node;
 mod write;
 
 pub use export::{BATCH, IR_VERSION, OPSET, export, export_with_loops};
 pub use import::{DimSizes, ImportedOnnx};
-pub use model::{DimSize, OnnxAttribute, OnnxGraph, OnnxModel, OnnxNode, ValueInfo};
+pub use model::{DimSize, OnnxAttribute, OnnxFunction, OnnxGraph, OnnxModel, OnnxNode, ValueInfo};
 pub use ops::{OnnxOperator, OnnxRecurrent, OnnxRecurrentKind, coverage, operators};
 pub use read::ExternalData;

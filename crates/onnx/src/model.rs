@@ -14,10 +14,29 @@ pub struct OnnxModel {
     pub producer: String,
     /// The graph.
     pub graph: OnnxGraph,
-    /// Names and domains of model-local functions.
-    pub functions: Vec<(String, String)>,
+    /// Model-local functions.
+    pub functions: Vec<OnnxFunction>,
     /// Metadata properties by name.
     pub notes: BTreeMap<String, String>,
+}
+
+/// A model-local function: nodes that replace a node with its name and domain.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OnnxFunction {
+    /// Function name: the operator of the nodes that it replaces.
+    pub name: String,
+    /// Domain of these nodes.
+    pub domain: String,
+    /// Names of the inputs; a call may omit the last ones.
+    pub inputs: Vec<String>,
+    /// Names of the outputs.
+    pub outputs: Vec<String>,
+    /// Default values of attributes.
+    pub defaults: BTreeMap<String, OnnxAttribute>,
+    /// Nodes, each after the nodes that feed it.
+    pub nodes: Vec<OnnxNode>,
+    /// Opset version of the default domain; 0 for that of the model.
+    pub opset: i64,
 }
 
 /// An ONNX graph: nodes in topological order.
@@ -69,7 +88,11 @@ pub enum OnnxAttribute {
     Floats(Vec<f32>),
     /// A list of strings.
     Texts(Vec<String>),
-    /// An unsupported attribute: graph, sparse tensor or type.
+    /// A nested graph: a branch of `If`, the body of `Loop` or `Scan`.
+    Graph(Box<OnnxGraph>),
+    /// The attribute of this name of the function's call, in a node of a function.
+    Reference(String),
+    /// An unsupported attribute: sparse tensor, type, or list of graphs.
     Other,
 }
 
@@ -84,6 +107,8 @@ impl OnnxAttribute {
             OnnxAttribute::Ints(_) => "a list of integers",
             OnnxAttribute::Floats(_) => "a list of floats",
             OnnxAttribute::Texts(_) => "a list of strings",
+            OnnxAttribute::Graph(_) => "a graph",
+            OnnxAttribute::Reference(_) => "a reference to an attribute of its function",
             OnnxAttribute::Other => "of an unsupported kind",
         }
     }

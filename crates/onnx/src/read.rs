@@ -1,6 +1,8 @@
 //! Parses an ONNX file to an [`OnnxModel`], including external data.
 
-use crate::model::{DimSize, OnnxAttribute, OnnxGraph, OnnxModel, OnnxNode, ValueInfo, broken, dtype_of};
+use crate::model::{
+    DimSize, OnnxAttribute, OnnxFunction, OnnxGraph, OnnxModel, OnnxNode, ValueInfo, broken, dtype_of,
+};
 use crate::protobuf::{add_fixed, add_ints, content, each, number, text};
 use std::collections::{BTreeMap, btree_map::Entry};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
@@ -8,6 +10,9 @@ use systole_runtime::protobuf::ProtoValue;
 
 /// Function that reads an external data file of an ONNX model by the name that the model uses for it.
 pub type ExternalData<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;
+
+/// Maximum depth of nested graphs.
+const MOST_NESTED: usize = 32;
 
 /// Maximum total bytes of external data.
 const MOST_BESIDE: usize = 1 << 36;
@@ -37,7 +42,7 @@ impl OnnxModel {
     /// If the bytes are not ONNX, truncated or inconsistent, or external data cannot be read. No input causes a panic,
     /// and reading takes at most 128 times the files' size.
     pub fn from_parts(name: &str, bytes: &[u8], beside: ExternalData) -> Result<OnnxModel> {
-        let mut reader = OnnxReader { beside, files: BTreeMap::new(), left: MOST_BESIDE };
+        let mut reader = OnnxReader { beside, files: BTreeMap::new(), left: MOST_BESIDE, depth: 0 };
         reader.model(bytes).map_err(|e| e.at(name))
     }
 }
@@ -47,6 +52,8 @@ struct OnnxReader<'a> {
     beside: ExternalData<'a>,
     files: BTreeMap<String, Vec<u8>>,
     left: usize,
+    /// Number of graphs around the current one.
+    depth: usize,
 }
 
 impl OnnxReader<'_> {
@@ -65,7 +72,7 @@ impl OnnxReader<'_> {
                     }
                 }
                 14 => model.notes.extend([named(value, 2, text)?]),
-                25 => model.functions.push(named(value, 10, text)?),
+                25 => model.functions.push(self.function(content(value)?)?),
                 _ => {}
             }
             Ok(())
@@ -103,6 +110,39 @@ impl OnnxReader<'_> {
         Ok(g)
     }
 
+    fn function(&mut self, bytes: &[u8]) -> Result<OnnxFunction> {
+        let mut f = OnnxFunction::default();
+        each(bytes, |field, value| {
+            match field {
+                1 => f.name = text(value)?,
+                4 => f.inputs.push(text(value)?),
+                5 => f.outputs.push(text(value)?),
+                7 => f.nodes.push(self.node(value)?),
+                9 => {
+                    let (domain, version) = named(value, 2, number)?;
+                    if domain.is_empty() || domain == "ai.onnx" {
+                        f.opset = version;
+                    }
+                }
+                10 => f.domain = text(value)?,
+                11 => f.defaults.extend([self.attribute(content(value)?)?]),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(f)
+    }
+
+    fn nested(&mut self, bytes: &[u8]) -> Result<OnnxGraph> {
+        if self.depth == MOST_NESTED {
+            return Err(broken(format!("graphs are nested more than {MOST_NESTED} levels deep")));
+        }
+        self.depth += 1;
+        let graph = self.graph(bytes);
+        self.depth -= 1;
+        graph
+    }
+
     fn node(&mut self, value: ProtoValue) -> Result<OnnxNode> {
         let mut n = OnnxNode::default();
         each(content(value)?, |field, value| {
@@ -127,7 +167,7 @@ impl OnnxReader<'_> {
     }
 
     fn attribute(&mut self, bytes: &[u8]) -> Result<(String, OnnxAttribute)> {
-        let (mut name, mut kind, mut single) = (String::new(), 0, None);
+        let (mut name, mut kind, mut single, mut reference) = (String::new(), 0, None, None);
         let (mut ints, mut floats, mut texts) = (Vec::new(), Vec::new(), Vec::new());
         each(bytes, |field, value| {
             match field {
@@ -136,17 +176,22 @@ impl OnnxReader<'_> {
                 3 => single = Some(OnnxAttribute::Int(number(value)?)),
                 4 => single = Some(OnnxAttribute::Text(text(value)?)),
                 5 => single = Some(OnnxAttribute::Tensor(self.tensor(content(value)?)?.1)),
-                6 | 10.. if field < 20 => single = Some(OnnxAttribute::Other),
+                6 => single = Some(OnnxAttribute::Graph(Box::new(self.nested(content(value)?)?))),
+                10.. if field < 20 => single = Some(OnnxAttribute::Other),
                 7 => add_fixed::<4>(&mut floats, value),
                 8 => add_ints(&mut ints, value)?,
                 9 => texts.push(text(value)?),
                 20 => kind = number(value)?,
+                21 => reference = Some(text(value)?).filter(|name| !name.is_empty()),
                 _ => {}
             }
             Ok(())
         })?;
         if !floats.len().is_multiple_of(4) {
             return Err(broken(format!("attribute `{name}`: the list of floats is truncated")));
+        }
+        if let Some(other) = reference {
+            return Ok((name, OnnxAttribute::Reference(other)));
         }
         let of_kind = match kind {
             6 => Some(OnnxAttribute::Floats(f32s(&floats))),

@@ -81,6 +81,14 @@ fn attribute(name: &str, a: &OnnxAttribute) -> ProtoWriter {
             v.iter().for_each(|t| m.bytes(9, t.as_bytes()));
             8
         }
+        OnnxAttribute::Graph(g) => {
+            m.message(6, graph(g));
+            5
+        }
+        OnnxAttribute::Reference(name) => {
+            m.text(21, name);
+            0
+        }
         OnnxAttribute::Other => 0,
     };
     m.int(20, kind);

@@ -16,10 +16,13 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Graph, Literal, Result, TensorType, knobs};
-use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT};
+use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT, events};
 
 /// Options for the number of devices of plugins that create them on request, by platform.
 const DEVICE_COUNTS: [(&str, &str); 1] = [("cpu", "cpu_device_count")];
+
+/// Name of a device attribute of Systole's plugin: the multi-host connections that process 0 rejected, as text.
+pub const REJECTED_CONNECTIONS: &str = "rejected_connections";
 
 /// A connection to the devices of a PJRT plugin; clones share it.
 #[derive(Clone)]
@@ -367,6 +370,9 @@ impl Connection {
         let mut args = sys::Device_GetDescription { device: object, ..ApiArgs::new() };
         self.plugin.call(&mut args)?;
         let described = describe(&self.plugin, args.device_description)?;
+        if let Some(PluginValue::Text(text)) = described.attributes.get(REJECTED_CONNECTIONS) {
+            events::emit(0, || text.clone());
+        }
         let mut process = sys::DeviceDescription_ProcessIndex {
             device_description: args.device_description,
             ..ApiArgs::new()

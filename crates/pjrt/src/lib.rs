@@ -29,7 +29,7 @@ pub mod xspace;
 
 pub use backend::PjrtBackend;
 pub use cache::CompileCache;
-pub use client::{Client, LoadedExecutable, PjrtBuffer, PjrtDevice, RunInput};
+pub use client::{Client, LoadedExecutable, PjrtBuffer, PjrtDevice, REJECTED_CONNECTIONS, RunInput};
 pub use compile_options::device_assignment;
 pub use compiler_process::{AheadCompiler, COMMAND, serve};
 pub use debug_locations::with_layers;

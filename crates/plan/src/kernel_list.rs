@@ -18,6 +18,8 @@ pub struct KernelList {
     pub arguments: Vec<ProgramArgument>,
     /// Types of the results.
     pub results: Vec<TensorType>,
+    /// Number of loops whose iteration count is unknown; each counts as one iteration.
+    pub unknown_loops: usize,
 }
 
 /// An argument of a program: its type and role.
@@ -117,6 +119,7 @@ impl KernelList {
         let mut work = KernelList {
             arguments: arguments(graph),
             results: graph.result_types(),
+            unknown_loops: unknown_loops(&simple),
             ..KernelList::default()
         };
         let mut graphs = 0;
@@ -139,6 +142,15 @@ impl KernelList {
     pub fn bytes_of(&self, role: ArgumentRole) -> f64 {
         self.arguments.iter().filter(|a| a.role == role).map(|a| a.ty.bytes() as f64).sum()
     }
+}
+
+/// Number of loops with an unknown iteration count, in a graph and the bodies of its loops.
+fn unknown_loops(graph: &Graph) -> usize {
+    let of = |node: &Node| match &node.op {
+        Op::While(w) => usize::from(w.trip_count.is_none()) + unknown_loops(&w.body),
+        _ => 0,
+    };
+    graph.nodes.iter().map(of).sum()
 }
 
 /// Applies the passes that every compiler has, without CPU-specific ones.

@@ -6,9 +6,10 @@ use crate::multi_host::{HostLinks, ProcessOptions};
 use crate::queue::RunQueue;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use systole_cpu::{CpuBackend, available_memory};
+use systole_pjrt::REJECTED_CONNECTIONS;
 use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
 
 const PLATFORM: &str = "systole";
@@ -71,9 +72,33 @@ pub(crate) struct LogicalDevice {
     /// Index among this process's devices; `None` for another process's device.
     local: Option<i32>,
     name: String,
+    /// Description of the connections that this process rejected, on its first device.
+    rejected: OnceLock<TextAttribute>,
     memory: Box<DeviceMemory>,
     /// Pointer to the memory, as callers read the list.
     memories: [OpaquePtr; 1],
+}
+
+/// A device attribute with a text, as callers read the list.
+struct TextAttribute {
+    list: [sys::NamedValue; 1],
+    /// Memory of the text.
+    _text: Box<str>,
+}
+
+impl TextAttribute {
+    fn new(name: &'static str, text: String) -> TextAttribute {
+        let text = text.into_boxed_str();
+        let value = sys::NamedValue {
+            name: name.as_ptr(),
+            name_size: name.len(),
+            type_: sys::named::STRING,
+            value: text.as_ptr() as u64,
+            value_size: text.len(),
+            ..ApiArgs::new()
+        };
+        TextAttribute { list: [value], _text: text }
+    }
 }
 
 /// The object behind `PJRT_Memory*`. Since version 0.117 it starts with a pointer to its function table.
@@ -118,6 +143,11 @@ impl PluginClient {
         let each = each as i32;
         let topology = PluginTopology::new(each, place.processes as i32, process);
         let local = (process * each) as usize..((process + 1) * each) as usize;
+        if let Some(text) = line.as_ref().and_then(|line| line.rejected.clone()) {
+            topology.devices[local.start]
+                .rejected
+                .get_or_init(|| TextAttribute::new(REJECTED_CONNECTIONS, text));
+        }
         let memory_list = topology.devices[local.clone()].iter().map(|d| d.memories[0]).collect();
         Ok(PluginClient { engine, line, pace, local, queue: Arc::default(), process, topology, memory_list })
     }
@@ -174,6 +204,7 @@ impl LogicalDevice {
             stats,
             local,
             name,
+            rejected: OnceLock::new(),
             memory: Box::new(memory),
             memories: [null],
         });
@@ -274,8 +305,9 @@ handle! {
     DeviceDescription_ProcessIndex: |args, device: LogicalDevice| device_description => {
         args.process_index = device.process;
     }
-    DeviceDescription_Attributes: |args, _device: LogicalDevice| device_description => {
-        (args.attributes, args.num_attributes) = (std::ptr::null(), 0);
+    DeviceDescription_Attributes: |args, device: LogicalDevice| device_description => {
+        let list = device.rejected.get().map_or(&[][..], |attribute| &attribute.list);
+        (args.attributes, args.num_attributes) = (list.as_ptr(), list.len());
     }
     DeviceDescription_Kind: |args, _device: LogicalDevice| device_description => {
         (args.device_kind, args.device_kind_size) = chars(KIND);

@@ -7,7 +7,7 @@
 //! `systole-pjrt` without an accelerator, and JAX runs its programs on it, passed as bytecode.
 //!
 //! Several processes may be hosts of one slice (options `num_processes`, `process_id`, `coordinator_address`,
-//! `timeout_seconds`): each has `num_devices` devices, and `hosts` exchanges data between them.
+//! `timeout_seconds`): each has `num_devices` devices, and `multi_host` exchanges data between them.
 //!
 //! Runs are complete when their calls return. With `step_milliseconds` they complete later and one after the other,
 //! like on an asynchronous device.
@@ -28,6 +28,7 @@ mod executable;
 mod executable_info;
 mod execute;
 mod extensions;
+mod handshake;
 mod layout;
 mod linked;
 mod multi_host;

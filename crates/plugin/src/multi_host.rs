@@ -3,14 +3,19 @@
 //! Process 0 listens, the others connect to it. In every exchange each process sends its devices' data to process 0,
 //! which sends all of it back in process order, so sums are bit-identical to a single process with all devices. This is
 //! slow: it tests numerics. A process that ends closes its connection, which the others notice at once; a silent one is
-//! given up after a timeout.
+//! given up after a timeout. Every process proves the run's secret first (`handshake`).
 
 use crate::call::CallError;
+use crate::handshake::{
+    ConnectionGate, ExpectedReply, JoinError, ProcessGreeting, ProvenConnection, is_local, join, key_of,
+    needs_secret,
+};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use systole_data::RunSecret;
 use systole_dist::ProcessExchange;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_pjrt::sys::{self, code};
@@ -22,6 +27,8 @@ pub(crate) struct ProcessOptions {
     pub(crate) processes: i64,
     /// Address where process 0 listens.
     coordinator: String,
+    /// Secret of the run; without it, all processes must be on this machine.
+    secret: Option<RunSecret>,
     /// Timeout for a silent process.
     patience: Duration,
     /// Simulated additional duration of each run.
@@ -51,6 +58,7 @@ impl ProcessOptions {
             process: 0,
             processes: 1,
             coordinator: String::new(),
+            secret: RunSecret::from_environment()?,
             patience: Duration::from_secs(120),
             step: Duration::ZERO,
         };
@@ -105,58 +113,58 @@ impl ProcessOptions {
         if self.processes == 1 {
             return Ok(None);
         }
-        let met = if self.process == 0 { self.listen() } else { self.connect() };
-        let ends = met.map_err(|why| CallError { code: code::UNAVAILABLE, message: why })?;
+        let met = if self.process == 0 { self.listen() } else { self.connect().map(|end| (vec![end], None)) };
+        let (ends, rejected) = met.map_err(|why| CallError { code: code::UNAVAILABLE, message: why })?;
         let (index, count) = (self.process as usize, self.processes as usize);
         Ok(Some(HostLinks {
             index,
             count,
             patience: self.longest(),
+            rejected,
             state: Mutex::new(LinkState { ends, turn: 0, lost: None }),
         }))
     }
 
-    /// Accepts connections from processes 1, 2, …
-    fn listen(&self) -> std::result::Result<Vec<TcpStream>, String> {
+    /// Accepts connections from processes 1, 2, … Also returns a description of the rejected connections.
+    fn listen(&self) -> std::result::Result<(Vec<TcpStream>, Option<String>), String> {
         let address = &self.coordinator;
         let failed = |e: io::Error| format!("process 0 cannot listen at {address}: {e}");
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let mut ends: Vec<Option<TcpStream>> = (1..self.processes).map(|_| None).collect();
+        let addresses = self.addresses().map_err(failed)?;
+        if self.secret.is_none() && !addresses.iter().all(|address| is_local(address.ip())) {
+            return Err(format!("process 0 does not listen: {}", needs_secret(address)));
+        }
+        let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+        let key = key_of(self.secret.as_ref());
+        let mut gate = ConnectionGate::new(listener, key, self.processes as usize).map_err(failed)?;
+        let mut ends: Vec<Option<ProvenConnection>> = (1..self.processes).map(|_| None).collect();
         let until = Instant::now() + self.patience;
         while let Some(missing) = ends.iter().position(Option::is_none) {
             if Instant::now() >= until {
-                return Err(self.absent(missing + 1));
+                let rejected = gate.rejected.describe().map_or_else(String::new, |text| format!("; {text}"));
+                return Err(self.absent(missing + 1) + &rejected);
             }
-            match listener.accept() {
-                Ok((stream, _)) => self.welcome(stream, &mut ends)?,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => sleep(POLL),
-                Err(e) => return Err(failed(e)),
+            match gate.poll().map_err(failed)? {
+                Some(connection) => self.welcome(connection, &mut ends)?,
+                None => sleep(POLL),
             }
         }
-        let mut ends: Vec<TcpStream> = ends.into_iter().flatten().collect();
-        for (k, end) in ends.iter_mut().enumerate() {
-            answer(end, Ok(())).map_err(|e| format!("{} {}", self.named(k + 1), told(&e, self.patience)))?;
+        let mut streams = Vec::new();
+        for (k, mut end) in ends.into_iter().flatten().enumerate() {
+            end.answer(Ok(())).map_err(|e| format!("{} {}", self.named(k + 1), told(&e, self.patience)))?;
+            streams.push(end.stream);
         }
-        Ok(ends)
+        Ok((streams, gate.rejected.describe()))
     }
 
-    /// Accepts a process. A stranger is disconnected; a process with other options is told, and the wait fails.
-    fn welcome(&self, stream: TcpStream, ends: &mut [Option<TcpStream>]) -> std::result::Result<(), String> {
-        let mut hello = [0; HELLO];
-        let said = stream
-            .set_nonblocking(false)
-            .and_then(|()| prepare(&stream, self.patience.min(Duration::from_secs(10))))
-            .and_then(|()| (&stream).read_exact(&mut hello));
-        if said.is_err() || !hello.starts_with(MARK) {
-            return Ok(());
-        }
-        let mut stream = stream;
-        let number = |at: usize| {
-            let bytes = &hello[MARK.len() + 8 * at..][..8];
-            i64::from_le_bytes(bytes.try_into().unwrap_or_default())
-        };
-        let (process, processes, devices) = (number(0), number(1), number(2));
+    /// Accepts a process. A process with other options is told, and the wait fails.
+    fn welcome(
+        &self,
+        mut connection: ProvenConnection,
+        ends: &mut [Option<ProvenConnection>],
+    ) -> std::result::Result<(), String> {
+        let ProcessGreeting { process, processes, devices } = connection.greeting;
+        prepare(&connection.stream, self.patience)
+            .map_err(|e| format!("process {process} of {processes} {}", told(&e, self.patience)))?;
         let place = usize::try_from(process - 1).ok().and_then(|k| ends.get_mut(k));
         let wrong = match place {
             _ if (processes, devices) != (self.processes, self.devices) => format!(
@@ -164,39 +172,58 @@ impl ProcessOptions {
                 self.processes, self.devices
             ),
             Some(free @ None) => {
-                let kept = prepare(&stream, self.patience);
-                kept.map_err(|e| format!("{} {}", self.named(process as usize), told(&e, self.patience)))?;
-                *free = Some(stream);
+                *free = Some(connection);
                 return Ok(());
             }
             _ => format!("two processes have process_id {process}"),
         };
-        let _ = answer(&mut stream, Err(&wrong));
+        let _ = connection.answer(Err(&wrong));
         Err(wrong)
     }
 
     /// Connects to process 0.
-    fn connect(&self) -> std::result::Result<Vec<TcpStream>, String> {
+    fn connect(&self) -> std::result::Result<TcpStream, String> {
         let until = Instant::now() + self.patience;
-        let mut stream = loop {
-            match self.addresses().and_then(|all| TcpStream::connect(&all[..])) {
-                Ok(stream) => break stream,
-                Err(e) if Instant::now() >= until => return Err(format!("{} ({e})", self.absent(0))),
-                Err(_) => sleep(POLL),
+        let failed = |why: JoinError| match why {
+            JoinError::NotYet(e) | JoinError::Lost(e) => {
+                format!("{} {}", self.named(0), told(&e, self.longest()))
+            }
+            JoinError::Wrong(why) => format!("process 0 at {} {why}", self.coordinator),
+        };
+        let (mut stream, reply) = loop {
+            match self.try_connect() {
+                Ok(joined) => break joined,
+                Err(JoinError::NotYet(e)) if Instant::now() >= until => {
+                    return Err(format!("{} ({e})", self.absent(0)));
+                }
+                Err(JoinError::NotYet(_)) => sleep(POLL),
+                Err(why) => return Err(failed(why)),
             }
         };
-        let mut hello = MARK.to_vec();
-        [self.process, self.processes, self.devices]
-            .iter()
-            .for_each(|n| hello.extend_from_slice(&n.to_le_bytes()));
         let answered = prepare(&stream, self.longest())
-            .and_then(|()| stream.write_all(&hello))
-            .and_then(|()| refusal(&mut stream));
+            .map_err(JoinError::Lost)
+            .and_then(|()| reply.check(&mut stream))
+            .and_then(|()| refusal(&mut stream).map_err(JoinError::Lost));
         match answered {
-            Ok(None) => Ok(vec![stream]),
+            Ok(None) => Ok(stream),
             Ok(Some(why)) => Err(why),
-            Err(e) => Err(format!("{} {}", self.named(0), told(&e, self.longest()))),
+            Err(why) => Err(failed(why)),
         }
+    }
+
+    /// Connects and proves the secret, if process 0 listens already.
+    fn try_connect(&self) -> std::result::Result<(TcpStream, ExpectedReply), JoinError> {
+        let stream = self.addresses().and_then(|all| TcpStream::connect(&all[..]));
+        let mut stream = stream.map_err(JoinError::NotYet)?;
+        let address = stream.peer_addr().map_err(JoinError::NotYet)?;
+        if self.secret.is_none() && !is_local(address.ip()) {
+            return Err(JoinError::Wrong(format!("is not used: {}", needs_secret(&address.to_string()))));
+        }
+        prepare(&stream, self.patience).map_err(JoinError::NotYet)?;
+        let ProcessOptions { process, processes, devices, .. } = *self;
+        let greeting = ProcessGreeting { process, processes, devices };
+        let reply = join(&mut stream, &key_of(self.secret.as_ref()), greeting)?;
+        Ok((stream, reply))
     }
 
     /// Returns how long this process waits for an answer: process 0 waits for each process in turn, and must be able to
@@ -222,14 +249,17 @@ impl ProcessOptions {
     }
 }
 
-/// Greeting of a process; its index, the number of processes and its devices follow.
-const MARK: &[u8] = b"systole hosts 1\n";
-const HELLO: usize = MARK.len() + 24;
-
 fn prepare(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))
+}
+
+impl ProvenConnection {
+    /// Proves the secret in return, and writes whether the process may take part.
+    fn answer(&mut self, said: std::result::Result<(), &str>) -> io::Result<()> {
+        self.stream.write_all(&self.reply).and_then(|()| answer(&mut self.stream, said))
+    }
 }
 
 /// Writes `Ok` (an empty block) or the error as a block.
@@ -276,6 +306,8 @@ pub(crate) struct HostLinks {
     index: usize,
     count: usize,
     patience: Duration,
+    /// Description of the connections that process 0 rejected, if any.
+    pub(crate) rejected: Option<String>,
     state: Mutex<LinkState>,
 }
 
@@ -377,7 +409,8 @@ mod tests {
 
     fn place(process: i64, processes: i64, address: &str) -> ProcessOptions {
         let (coordinator, patience) = (address.to_string(), Duration::from_secs(2));
-        ProcessOptions { devices: 1, process, processes, coordinator, patience, step: Duration::ZERO }
+        let (secret, step) = (None, Duration::ZERO);
+        ProcessOptions { devices: 1, process, processes, coordinator, secret, patience, step }
     }
 
     fn free_address() -> String {
@@ -461,6 +494,25 @@ mod tests {
         for text in said {
             assert!(text.contains("2 processes of 3 devices, but process 0 with 2 of 1"), "{text}");
         }
+        // Each has a secret of its own.
+        let secret = || Some(RunSecret::random().unwrap());
+        let other = std::thread::spawn({
+            let address = address.clone();
+            move || failed(ProcessOptions { secret: secret(), ..place(1, 2, &address) })
+        });
+        let alone = failed(ProcessOptions { secret: secret(), ..place(0, 2, &address) });
+        assert!(
+            alone.contains("process 0 rejected 1 connection: 1 from 127.0.0.1 (wrong secret)"),
+            "{alone}"
+        );
+        let other = other.join().unwrap();
+        assert!(other.contains("has another secret: set the same SYSTOLE_SECRET"), "{other}");
+        // Without a secret, other machines have no access.
+        let open = failed(place(0, 2, "0.0.0.0:0"));
+        assert!(
+            open.contains("0.0.0.0:0 can be reached from other machines") && open.contains("export "),
+            "{open}"
+        );
         assert!(place(2, 2, &address).check().is_err_and(|f| f.message.contains("numbered from 0")));
         assert!(place(0, 2, "").check().is_err_and(|f| f.message.contains("coordinator_address")));
     }

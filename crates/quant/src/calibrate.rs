@@ -2,8 +2,9 @@
 //! percentile, entropy, MSE).
 
 use crate::float_eval::{FloatEvaluator, TensorQuery, made};
-use crate::io_quantization::GraphEngine;
+use crate::tflite_program::GraphEngine;
 use std::collections::BTreeMap;
+use systole_cpu::CpuBackend;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_tflite::{TfliteInterpreter, TfliteModel};
 
@@ -117,7 +118,7 @@ impl Calibration {
         if self.engine == GraphEngine::Reference || tensors.is_empty() {
             return None;
         }
-        let floats = FloatEvaluator::new(model, &tensors, wanted, samples).ok()?;
+        let floats = FloatEvaluator::new(CpuBackend::new().ok()?, model, &tensors, wanted, samples).ok()?;
         Some((tensors, floats))
     }
 

@@ -35,6 +35,7 @@ impl FloatEvaluator {
     /// # Errors
     /// If an operator has no ONNX counterpart, or the graph does not compile.
     pub fn new(
+        backend: CpuBackend,
         model: &TfliteModel,
         tensors: &[usize],
         wanted: TensorQuery,
@@ -65,7 +66,7 @@ impl FloatEvaluator {
             if is_open { [(systole_onnx::BATCH.to_string(), batch)].into() } else { Default::default() };
         let graph = onnx.import(&DimSizes { named, ..DimSizes::default() })?.graph;
         let inputs = graph.param_types().to_vec();
-        let executable = CpuBackend::new()?.compile(&graph, &CompileOptions::default())?;
+        let executable = backend.compile(&graph, &CompileOptions::default())?;
         Ok(FloatEvaluator { executable, inputs, batch })
     }
 
@@ -120,7 +121,9 @@ pub(crate) fn each_sample(
     samples: &[Literal],
     mut each: impl FnMut(usize, &[&[f32]]) -> Result<()>,
 ) -> Result<()> {
-    let Ok(floats) = FloatEvaluator::new(model, tensors, TensorQuery::Values, samples.len()) else {
+    let compiled = CpuBackend::new()
+        .and_then(|backend| FloatEvaluator::new(backend, model, tensors, TensorQuery::Values, samples.len()));
+    let Ok(floats) = compiled else {
         let interpreter = TfliteInterpreter::new(model)?;
         for (k, sample) in samples.iter().enumerate() {
             let mut held = vec![Vec::new(); tensors.len()];
@@ -162,7 +165,8 @@ pub(crate) fn made(model: &TfliteModel) -> Vec<usize> {
 /// # Errors
 /// If an operator has no ONNX counterpart, or a sample does not match the input.
 pub fn in_floats(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Literal>> {
-    let floats = FloatEvaluator::new(model, &model.outputs, TensorQuery::Values, samples.len())?;
+    let floats =
+        FloatEvaluator::new(CpuBackend::new()?, model, &model.outputs, TensorQuery::Values, samples.len())?;
     let samples: Vec<Vec<Literal>> = samples.iter().map(|x| vec![x.clone()]).collect();
     let mut all = Vec::with_capacity(samples.len());
     floats.run(&samples, |n, made| {

@@ -1,32 +1,16 @@
 //! Quantizes inputs and dequantizes outputs of a TFLite model; runs whole models with float inputs and outputs.
 
-use std::sync::Arc;
-use systole_cpu::ThreadPool;
-use systole_int8::{Int8Program, Settings};
+use crate::tflite_program::{GraphEngine, TfliteProgram};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteTensor};
-
-/// Engine that runs a TFLite graph: the interpreter or the CPU engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum GraphEngine {
-    /// CPU engine: `systole_int8::Int8Program`.
-    #[default]
-    Fast,
-    /// Interpreter of `systole-tflite`: slow, bit-identical.
-    Reference,
-}
 
 /// Predictor over a TFLite graph with one input and one output, both in floats.
 pub struct FloatPredictor {
     input: TfliteTensor,
     output: TfliteTensor,
-    graph: CompiledGraph,
+    graph: TfliteProgram,
+    engine: GraphEngine,
     threads: usize,
-}
-
-enum CompiledGraph {
-    Fast(Box<Int8Program>),
-    Reference(TfliteModel),
 }
 
 impl FloatPredictor {
@@ -41,15 +25,8 @@ impl FloatPredictor {
                 .hint("run `systole run FILE.tflite --input IN.npz`"));
         };
         let (input, output) = (model.tensor(*input)?.clone(), model.tensor(*output)?.clone());
-        let graph = match engine {
-            GraphEngine::Fast => {
-                let settings =
-                    Settings { team: Arc::new(ThreadPool::new(threads)), ..Settings::from_knobs()? };
-                CompiledGraph::Fast(Box::new(Int8Program::new(model.clone(), &settings)?))
-            }
-            GraphEngine::Reference => CompiledGraph::Reference(model.clone()),
-        };
-        Ok(FloatPredictor { input, output, graph, threads })
+        let graph = TfliteProgram::new(model.clone(), engine, threads)?;
+        Ok(FloatPredictor { input, output, graph, engine, threads })
     }
 
     /// Predicts for each sample, `f32[1, …] → f32[1, …]`; inputs are quantized and outputs dequantized as the file
@@ -58,13 +35,15 @@ impl FloatPredictor {
     /// # Errors
     /// If a sample does not match the input.
     pub fn of(&self, samples: &[Literal]) -> Result<Vec<Literal>> {
-        let made = match &self.graph {
-            CompiledGraph::Fast(program) => {
+        let made = match self.engine {
+            GraphEngine::Fast => {
                 let given = samples.iter().map(|x| quantized(x, &self.input)).collect::<Result<Vec<_>>>()?;
                 let each: Vec<&[Literal]> = given.iter().map(std::slice::from_ref).collect();
-                program.run_all(&each)?
+                self.graph.run_all(&each)?
             }
-            CompiledGraph::Reference(model) => self.interpreted(&TfliteInterpreter::new(model)?, samples)?,
+            GraphEngine::Reference => {
+                self.interpreted(&TfliteInterpreter::new(self.graph.model())?, samples)?
+            }
         };
         let one = |y: Vec<Literal>| {
             dequantized(

@@ -33,14 +33,16 @@ mod quantize;
 mod quantize_weights;
 mod report;
 mod scales;
+mod tflite_program;
 
 pub use calibrate::{Calibration, RangeMethod, TensorRanges};
 pub use dynamic_range::dynamic;
 pub use edgetpu::{CACHE, EdgeTpuMapping, OperatorPlacement, edgetpu};
 pub use equalize::{correct_bias, equalize};
 pub use float_eval::in_floats;
-pub use io_quantization::{FloatPredictor, GraphEngine, answers, dequantized, quantized};
+pub use io_quantization::{FloatPredictor, answers, dequantized, quantized};
 pub use lower::{lower, onnx};
 pub use qat_ranges::{QatModel, trained};
 pub use quantize::{QuantizeOptions, quantize};
 pub use report::{LayerReport, alone, report};
+pub use tflite_program::{GraphEngine, TfliteProgram};

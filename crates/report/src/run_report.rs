@@ -55,6 +55,8 @@ pub struct RunReport {
     pub lead: String,
     /// Metrics of each epoch.
     pub epochs: Vec<EpochMetrics>,
+    /// Test values of the final model, with names that start with `val_`. Default: those of the last epoch.
+    pub tested: BTreeMap<String, f64>,
     /// Mean loss of consecutive steps, by the number of the last step.
     pub by_step: Vec<(f64, f64)>,
     /// Label, value and note of each number at the top.
@@ -102,6 +104,7 @@ impl RunReport {
             title: title.into(),
             lead: String::new(),
             epochs: history.epochs.iter().enumerate().map(epoch).collect(),
+            tested: BTreeMap::new(),
             by_step: Vec::new(),
             tiles: vec![("weights".into(), grouped(weights as u64), counted(layers.len() as u64, "layer"))],
             verdicts: run_findings::of_end(history).into_iter().collect(),
@@ -230,7 +233,8 @@ impl RunReport {
                 curve if !curve.is_empty() => ("test", curve),
                 _ => ("training", self.curve(name)),
             };
-            let Some((_, last)) = curve.last().copied() else { continue };
+            let last = self.tested.get(&val).copied().or(curve.last().map(|(_, last)| *last));
+            let Some(last) = last else { continue };
             let grows = systole_nn::callback::grows(name);
             let best = curve
                 .iter()

@@ -19,6 +19,8 @@ pub struct WeightSource {
     config: Option<Value>,
     keras: Option<KerasFile>,
     kind: &'static str,
+    /// Whether token 0 of a BERT is padding.
+    masks_padding: bool,
 }
 
 impl WeightSource {
@@ -30,7 +32,13 @@ impl WeightSource {
         if path.is_dir() {
             let config = huggingface::config(path)?;
             let tensors = named_as_today(huggingface::tensors(path)?);
-            return Ok(WeightSource { tensors, config, keras: None, kind: "a Hugging Face directory" });
+            return Ok(WeightSource {
+                tensors,
+                config,
+                keras: None,
+                kind: "a Hugging Face directory",
+                masks_padding: false,
+            });
         }
         let mut source = WeightSource::from_bytes(&path.display().to_string(), huggingface::file(path)?)?;
         let named = path.file_name().is_some_and(|n| n == "model.safetensors" || n == "pytorch_model.bin");
@@ -47,6 +55,7 @@ impl WeightSource {
             config: None,
             keras: None,
             kind,
+            masks_padding: false,
         };
         let read = || -> Result<WeightSource> {
             if bytes.starts_with(b"PK") {
@@ -57,6 +66,7 @@ impl WeightSource {
                         config: None,
                         keras: Some(keras),
                         kind: "a Keras model",
+                        masks_padding: false,
                     });
                 }
                 return Ok(plain(torch::read(&bytes)?, "a PyTorch file"));
@@ -67,7 +77,13 @@ impl WeightSource {
             if hdf5::is_one(&bytes) {
                 let keras = KerasFile::from_hdf5(&bytes)?;
                 let tensors = keras.tensors()?;
-                return Ok(WeightSource { tensors, config: None, keras: Some(keras), kind: "Keras weights" });
+                return Ok(WeightSource {
+                    tensors,
+                    config: None,
+                    keras: Some(keras),
+                    kind: "Keras weights",
+                    masks_padding: false,
+                });
             }
             if safetensors::is_one(&bytes) {
                 return Ok(plain(safetensors::read(&bytes)?, "a safetensors file"));
@@ -84,6 +100,23 @@ impl WeightSource {
     pub fn set_config(&mut self, json: &[u8]) -> Result<()> {
         self.config = Some(huggingface::parsed("config.json", json)?);
         Ok(())
+    }
+
+    /// Makes token 0 of a BERT padding that attention masks: its tokenizer pads texts with it.
+    pub fn mask_padding(&mut self) {
+        self.masks_padding = true;
+    }
+
+    /// Returns the class names of `id2label` in config.json, by index; none if there are only transformers' defaults
+    /// (`LABEL_0`).
+    pub fn class_names(&self) -> Vec<String> {
+        let labels = self.config.as_ref().and_then(|c| c.get("id2label")).and_then(Value::as_object);
+        let names = (0..labels.map_or(0, |l| l.len()))
+            .map(|i| labels?.get(&i.to_string())?.as_str().map(String::from))
+            .collect::<Option<Vec<String>>>()
+            .unwrap_or_default();
+        let is_default = |(i, name): (usize, &String)| *name == format!("LABEL_{i}");
+        if names.iter().enumerate().all(is_default) { Vec::new() } else { names }
     }
 
     /// Returns the weight file's format for messages: "a PyTorch file".
@@ -126,7 +159,7 @@ impl WeightSource {
             return gpt2::architecture(all, config, prefix).map(Some);
         }
         if let Some(prefix) = bert::prefix(all) {
-            return bert::architecture(all, config, prefix).map(Some);
+            return bert::architecture(all, config, prefix, self.masks_padding).map(Some);
         }
         if let Some(prefix) = vit::prefix(all) {
             return vit::architecture(all, config, prefix).map(Some);

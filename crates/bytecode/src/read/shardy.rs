@@ -1,4 +1,6 @@
-//! Reads Shardy sharding attributes from MLIR bytecode; keeps what the MLIR text form of a sharding can express.
+//! Reads Shardy attributes from MLIR bytecode: meshes, shardings and sharding rules.
+//!
+//! Drops priorities and explicitly replicated axes; rejects sub-axes and inlined meshes.
 
 use super::reader::{BytecodeReader, unknown};
 use crate::byte_io::ByteReader;

@@ -1,8 +1,10 @@
 //! Command-line options shared by all commands.
 
+use crate::args::exit_status::CommandError;
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::PathBuf;
-use systole_ir::knobs;
+use systole_config::RunConfig;
+use systole_ir::{Error, ErrorKind, knobs};
 
 /// Options of every command.
 #[derive(Args)]
@@ -51,6 +53,10 @@ pub(crate) struct CommonArgs {
     /// Accepts 2000000000, 512MiB or 4GiB. Programs that need more are rejected before they run.
     #[arg(long, global = true, visible_alias = "max-memory", value_name = "BYTES", value_parser = bytes)]
     pub(crate) memory_limit: Option<usize>,
+    /// End as on SIGTERM when standard input closes, because the launcher has ended
+    #[cfg(feature = "launch")]
+    #[arg(long = systole_launch::END_WITH_STDIN, global = true, hide = true)]
+    pub(crate) end_with_stdin: bool,
 }
 
 /// Level of detail of `--profile`.
@@ -100,10 +106,36 @@ impl CommonArgs {
     }
 }
 
+/// Label column of a table; shared by commands.
+#[derive(Args, Clone, Default)]
+pub(crate) struct LabelArgs {
+    /// Column of the table to predict [default: label, labels, y, target, class or cls]
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) label: Option<String>,
+}
+
+impl LabelArgs {
+    /// Key of the label column in configurations.
+    pub(crate) const KEY: &str = "data.records.label";
+
+    /// Returns the option as the user wrote it, and its value.
+    pub(crate) fn setting(&self) -> Option<(String, &str)> {
+        self.label.as_deref().map(|label| (format!("--label {label}"), label))
+    }
+
+    /// Rejects the option for data other than tables and records.
+    pub(crate) fn check(&self, config: &RunConfig) -> Result<(), CommandError> {
+        let dataset = &config.data.dataset;
+        let Some((flag, _)) = self.setting().filter(|_| dataset != "records") else { return Ok(()) };
+        let e = Error::new(ErrorKind::Config, format!("the data `{dataset}` has no columns")).at(flag);
+        Err(CommandError::usage(e.hint("remove --label, or name a table: train TABLE.csv --label COLUMN")))
+    }
+}
+
 /// Dataset location; shared by commands.
 #[derive(Args, Clone, Default)]
 pub(crate) struct DataArgs {
-    /// Folder of the dataset, or its parent folder
+    /// Folder of the dataset, or its parent folder; a record file or a text file
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }

@@ -21,6 +21,12 @@ pub(crate) trait RunCommand {
         None
     }
 
+    /// Whether the command only prints, so that it ends when the reader of its output closes the pipe (`| head`). Other
+    /// commands finish their work.
+    fn only_prints(&self) -> bool {
+        false
+    }
+
     /// Whether the command writes the `--trace` file itself, rather than this process for its own threads.
     fn writes_its_own_trace(&self) -> bool {
         self.starts_children()

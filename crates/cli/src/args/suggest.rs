@@ -95,8 +95,10 @@ pub(crate) fn with_suggestion(mut error: Error, mut root: Command, args: &[Strin
 /// Converts a usage error: its message, and clap's tip as the hint.
 pub(crate) fn usage_error(error: &Error) -> systole_ir::Error {
     let text = error.render().to_string();
-    let message = text.lines().next().unwrap_or_default();
-    let message = message.strip_prefix("error: ").unwrap_or(message);
+    // The message ends at the first empty line; missing arguments are listed below its first line.
+    let message: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    let message = message.join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
     let e = systole_ir::Error::new(systole_ir::ErrorKind::Config, message);
     let tip = text.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
     e.hint(tip.unwrap_or("see the options: add --help"))

@@ -187,7 +187,7 @@ fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()>
         ("glyphs", _) => "the dataset glyphs is synthetic",
         ("text", None) => "no text is named, and the machines have none",
         ("cifar10", None) => "CIFAR-10 is not downloaded, and its folder is not named",
-        ("folder" | "records", None) => {
+        ("folder" | "records" | "sentences", None) => {
             return Err(Error::new(
                 ErrorKind::Config,
                 format!("the location of the data of {model} is not set"),

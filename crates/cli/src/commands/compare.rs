@@ -3,13 +3,13 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::config_of;
+use crate::models::imported;
 use crate::models::run_directory::{BEST, LAST, model_file};
 use crate::render::screen::{Screen, grouped, table};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::Model;
 use systole_nn::callback::grows;
 use systole_nn::did_you_mean::suggestion;
 
@@ -78,7 +78,7 @@ impl FinishedRun {
         let file = model_file(name)?;
         let last = file.strip_suffix(BEST).map(|stem| format!("{stem}{LAST}"));
         let file = last.filter(|last| std::path::Path::new(last).is_file()).unwrap_or(file);
-        let model = Model::load_to_predict(&file)?;
+        let model = imported::load_to_predict(&file)?;
         let history: Vec<Value> =
             model.notes.get("history").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let mut settings = BTreeMap::new();

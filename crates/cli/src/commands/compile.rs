@@ -3,7 +3,7 @@
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::models::command_target::{CommandTarget, config_of, set_all};
+use crate::models::command_target::{CommandTarget, config_of, set_all, untrained};
 use crate::models::program::{self, DimArgs};
 use crate::render::screen::{Screen, number_of};
 use clap::Args;
@@ -262,7 +262,7 @@ fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
     }
     set_all(&mut draft, &args.sets)?;
     let config = draft.finish()?;
-    Ok((config.untrained()?, config.fit.batch_size))
+    Ok((untrained(&config)?, config.fit.batch_size))
 }
 
 /// Loads a saved model, whose precision and settings are fixed.

@@ -4,7 +4,7 @@ use crate::args::common::{CommonArgs, DataArgs, bytes};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, set_all};
 use crate::render::screen::{Screen, note, number_of, quoted};
-use crate::run::training::load_data;
+use crate::run::training::{announce_data, load_data};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -181,6 +181,13 @@ impl RunCommand for DataCommand {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(self, screen)
     }
+
+    fn only_prints(&self) -> bool {
+        matches!(
+            self.action,
+            DataAction::Inspect { .. } | DataAction::Stats { .. } | DataAction::Bench { .. }
+        )
+    }
 }
 
 fn run(command: DataCommand, screen: &Screen) -> CommandResult {
@@ -222,6 +229,7 @@ impl SourceArgs {
         }
         let config = draft.finish()?;
         let data = load_data(&config, screen)?;
+        announce_data(&data, "as requested", screen);
         let (elements, pipeline) = match self.part {
             TrainOrTest::Train => (data.train.clone(), config.train_pipeline(&data)),
             TrainOrTest::Test => (data.test.clone(), config.test_pipeline(&data)),
@@ -246,6 +254,13 @@ impl SourceArgs {
 }
 
 impl DataSource {
+    /// Describes how the configuration's images were resized.
+    fn resizing(&self) -> Option<String> {
+        let (config, _) = self.configured.as_ref()?;
+        let [height, width] = config.data.image_size?;
+        Some(format!("resize: images were resized to {height} × {width}: {}", config.data.resizing()))
+    }
+
     /// Returns the pipeline of the configuration, or the elements of the files.
     fn pipeline(&self) -> &Dataset {
         self.configured.as_ref().map_or(&self.opened.dataset, |(_, pipeline)| pipeline)
@@ -579,6 +594,10 @@ fn trace(source: &DataSource, element: u64, pictures: Option<&Path>, screen: &Sc
         let more = if times > 1 { format!(" (and {} more)", times - 1) } else { String::new() };
         first.iter().for_each(|step| screen.line(format!("{step}{more}")));
     }
+    let resizing = source.resizing();
+    if let Some(text) = &resizing {
+        screen.line(text);
+    }
     if let Some(prefix) = pictures {
         let sample = pipeline.debug().iter_at(&PipelinePosition::new(0, element)).next();
         let files = match sample {
@@ -592,7 +611,8 @@ fn trace(source: &DataSource, element: u64, pictures: Option<&Path>, screen: &Sc
     }
     if screen.json {
         let steps = seen.iter().map(|step| json!({"stage": step.stage, "element": step.element}));
-        screen.object(&steps.collect());
+        let resizing = resizing.map(|text| json!({"stage": "resize", "element": text}));
+        screen.object(&steps.chain(resizing).collect());
     }
     Ok(0)
 }

@@ -6,7 +6,7 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::commands::devices::version as plugin_version;
-use crate::render::screen::{Screen, number_of};
+use crate::render::screen::{Screen, number_of, shown_value};
 use crate::render::version;
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -154,7 +154,7 @@ fn variables() -> Value {
     const PRIVATE: [&str; 4] = ["TPU_NAME", "TPU_PROJECT", "TPU_WORKER_HOSTNAMES", "COLAB_TPU_ADDR"];
     let mut all = Map::new();
     for knob in knobs::KNOBS.iter().filter(|knob| knob.get() != knob.default) {
-        all.insert(knob.name.into(), homely(&knob.get()).into());
+        all.insert(knob.name.into(), homely(&shown_value(knob)).into());
     }
     for (name, _) in knobs::TPU_VARIABLES {
         if let Some(value) = knobs::variable(name) {

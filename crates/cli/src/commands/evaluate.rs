@@ -1,9 +1,10 @@
 //! `systole evaluate`: computes loss and metrics of a saved model on test data.
 
-use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::accuracy::CorrectCount;
 use crate::models::command_target::set_all;
+use crate::models::imported;
 use crate::models::model_data::check_samples;
 use crate::models::predictor::{Predictor, answerer, is_of_operators};
 use crate::models::run_directory;
@@ -11,7 +12,7 @@ use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, counted, values};
 use crate::run::confusion::Confusion;
 use crate::run::generator_scores::{self, ScoreOptions};
-use crate::run::run_data::{NamedData, RunData};
+use crate::run::run_data::{NamedData, RunData, show_notes};
 use crate::run::training::call_as_asked;
 use crate::run::training_overlap::TrainingOverlap;
 use clap::Args;
@@ -38,6 +39,8 @@ pub(crate) struct EvaluateArgs {
     source: Option<String>,
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    label: LabelArgs,
     /// Dataset: fashion-mnist, mnist, cifar10, … [default: the training dataset]
     ///
     /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
@@ -73,7 +76,7 @@ impl RunCommand for EvaluateArgs {
 
 fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = run_directory::model_file(&args.model)?;
-    let mut model = Model::load(&file)?;
+    let mut model = imported::load(&file)?;
     let run_data = RunData::of(&model, &file)?;
     let mut config = config(args, &run_data, &model)?;
     if let Some(gan) = BigGan::of(&model) {
@@ -169,6 +172,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let run_data = RunData::of(&model, file)?;
     let mut config = config(args, &run_data, &model)?;
     let mut data = run_data.load_unmatched(&model, &mut config, screen)?;
+    show_notes(&data);
     if data.language.is_none() {
         check_samples(&model, &config, &data, file)?;
         if data.class_names.is_empty() {
@@ -245,7 +249,8 @@ impl Perplexity {
 
 /// Returns the configuration of the data to evaluate on, with the arguments applied.
 fn config(args: &EvaluateArgs, run_data: &RunData, model: &Model) -> Result<RunConfig, CommandError> {
-    let named = NamedData { source: args.source.as_deref(), ..NamedData::of(&args.dataset, &args.data) };
+    let (source, label) = (args.source.as_deref(), args.label.setting());
+    let named = NamedData { source, label, ..NamedData::of(&args.dataset, &args.data) };
     let mut draft = run_data.draft_of(model, &named)?;
     if let Some(n) = args.batch_size {
         draft.set(format!("--batch-size {n}"), "fit.batch_size", &n.to_string());
@@ -257,6 +262,7 @@ fn config(args: &EvaluateArgs, run_data: &RunData, model: &Model) -> Result<RunC
     }
     set_all(&mut draft, &args.sets)?;
     let mut config = draft.finish()?;
+    args.label.check(&config)?;
     if args.source.is_some() {
         // Evaluate on all of it: no part is needed for training.
         config.data.validation_split = Some(1.0);

@@ -4,11 +4,13 @@ use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
 use crate::commands::import::{rows_json, rows_table};
 use crate::commands::quantize::{self, FileArithmetic, QuantArgs};
+use crate::models::imported;
+use crate::models::preprocessing::{PREPROCESSING, preprocessing_of};
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted};
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, ResultExt};
 use systole_nn::Model;
@@ -93,15 +95,16 @@ fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
         ));
     }
     let file = run_directory::model_file(&args.model)?;
-    let mut model = Model::load_to_predict(&file)?;
+    let mut model = imported::load_to_predict(&file)?;
     // Other formats cannot store quantization ranges.
     model.strip_quantization()?;
     let made = export(&model, format, &args.out).at(|| file.clone())?;
     write_atomically(&OsFileSystem, &args.out, &[&made.bytes])?;
+    let images = write_preprocessing(&model, &file, &args.out)?;
     if screen.json {
         screen.object(&json!({
             "model_file": file, "file": args.out, "bytes": made.bytes.len(), "rows": rows_json(&made.rows),
-            "notes": made.notes,
+            "notes": made.notes, "preprocessing": images,
         }));
         return Ok(0);
     }
@@ -113,6 +116,14 @@ fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
         counted(made.bytes.len() as u64, "byte")
     ));
     Ok(0)
+}
+
+/// Writes how images become the model's input next to exported weights, which have no metadata; returns the file.
+fn write_preprocessing(model: &Model, path: &str, out: &Path) -> Result<Option<PathBuf>, CommandError> {
+    let Some(images) = preprocessing_of(model, path)? else { return Ok(None) };
+    let file = out.with_extension(format!("{PREPROCESSING}.json"));
+    write_atomically(&OsFileSystem, &file, &[format!("{images:#}\n").as_bytes()])?;
+    Ok(Some(file))
 }
 
 fn lite(args: &ExportArgs, screen: &Screen) -> CommandResult {

@@ -3,6 +3,7 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::config_of;
+use crate::models::imported;
 use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted, note};
@@ -51,6 +52,10 @@ impl RunCommand for GenerateArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
     }
+
+    fn only_prints(&self) -> bool {
+        true
+    }
 }
 
 fn run(args: &GenerateArgs, screen: &Screen) -> CommandResult {
@@ -58,7 +63,7 @@ fn run(args: &GenerateArgs, screen: &Screen) -> CommandResult {
         Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
     sampling.check().map_err(CommandError::usage)?;
     let file = run_directory::model_file(&args.model)?;
-    let model = Model::load_to_predict(&file)?;
+    let model = imported::load_to_predict(&file)?;
     let decoder = model.decoder().at(|| file.clone())?;
     let tokenizer = tokenizer(args, &model, &file)?;
     let prompt = prompt(args)?;

@@ -3,17 +3,14 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of};
-use crate::models::model_data::keep_tokenizer;
-use crate::render::screen::{Screen, counted, program, quoted, table};
+use crate::models::imported::{FolderTokenizer, built, name_classes, unknown_model};
+use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use systole_config::RunConfig;
-use systole_datasets::Tokenizer;
-use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
-use systole_nn::loss::Loss;
-use systole_nn::metric::{Metric, root_mean_squared_error};
-use systole_nn::{Architecture, Compile, Model};
+use systole_config::size_conflicts;
+use systole_ir::{Error, ErrorKind, ResultExt};
+use systole_nn::Model;
 use systole_weights::{ImportReport, ImportRow, WeightSource};
 
 #[derive(Args)]
@@ -45,53 +42,30 @@ fn run(args: &ImportArgs, screen: &Screen) -> CommandResult {
     if !args.file.exists() {
         return Err(crate::models::command_target::missing(&args.file).into());
     }
-    let source = WeightSource::open(&args.file)?;
+    let mut source = WeightSource::open(&args.file)?;
     let place = || args.file.display().to_string();
-    let mut model = model(args, &source)?;
+    let mut tokenizer = FolderTokenizer::of(&args.file);
+    tokenizer.mask_padding(&mut source);
+    let (mut model, is_derived) = model(args, &source)?;
     let mut report = source.fill(&mut model, args.partial).at(place)?;
-    report.notes.extend(bring_tokenizer(args, &mut model));
-    let guesses = if args.model.is_none() { source.guesses()? } else { Vec::new() };
+    tokenizer.keep_in(&mut model);
+    name_classes(&mut model, &source);
+    report.notes.extend(tokenizer.note);
+    let guesses = if is_derived { source.guesses()? } else { Vec::new() };
     model.save(&args.out)?;
     show(args, &source, &model, &report, &guesses, screen);
     Ok(0)
 }
 
-/// Stores the tokenizer of a Hugging Face folder in the model file. An unsupported tokenizer is only reported.
-fn bring_tokenizer(args: &ImportArgs, model: &mut Model) -> Option<String> {
-    if !["tokenizer.json", "vocab.json"].iter().any(|name| args.file.join(name).is_file()) {
-        return None;
-    }
-    Some(match Tokenizer::read(&args.file) {
-        Ok(tokenizer) => {
-            keep_tokenizer(model, &tokenizer);
-            format!(
-                "with the folder's tokenizer, stored in the model file ({} tokens)",
-                tokenizer.vocabulary_size()
-            )
-        }
-        Err(e) => format!("without the folder's tokenizer: {e}"),
-    })
-}
-
-/// Builds the model for the weights: named by `--model`, or described by the file.
-fn model(args: &ImportArgs, source: &WeightSource) -> Result<Model, CommandError> {
+/// Builds the model for the weights: named by `--model`, or described by the file. Also returns whether its sizes are
+/// derived from the file.
+fn model(args: &ImportArgs, source: &WeightSource) -> Result<(Model, bool), CommandError> {
     let place = || args.file.display().to_string();
     let Some(name) = &args.model else {
         let told = source.architecture().at(place)?;
-        let (layers, inputs) = told.ok_or_else(|| {
-            let what = format!("cannot determine the model of {}", args.file.display());
-            CommandError::usage(
-                Error::new(ErrorKind::Config, what)
-                    .because(format!(
-                        "the file is {} and its tensor names match no ResNet, GPT-2, BERT or ViT",
-                        source.kind()
-                    ))
-                    .hint(
-                        "name the model with --model: a preset, a TOML file with the layers, or a model file",
-                    ),
-            )
-        })?;
-        return Ok(built(layers, &inputs, None)?);
+        let unknown = || CommandError::usage(unknown_model(&place(), source));
+        let (layers, inputs) = told.ok_or_else(unknown)?;
+        return Ok((built(layers, &inputs, None)?, true));
     };
     let target = CommandTarget::of_model(name).map_err(|e| CommandError::usage(e.at("--model")))?;
     let Some(config) = target.config()? else {
@@ -100,56 +74,17 @@ fn model(args: &ImportArgs, source: &WeightSource) -> Result<Model, CommandError
                 Error::new(ErrorKind::Bug, "the command's target has no training configuration").into()
             );
         };
-        return Ok(Model::load_to_predict(path)?);
+        return Ok((Model::load_to_predict(path)?, false));
     };
     // The sizes are those of the file; for files of other frameworks also the placement of the strides.
     match source.architecture().at(place)?.filter(|_| config.model.is_some()) {
-        Some((layers, inputs)) => Ok(built(layers, &inputs, Some(&config))?),
-        None => Ok(config.untrained()?),
-    }
-}
-
-/// Builds and compiles a model with fresh weights.
-fn built(layers: Architecture, inputs: &[TensorType], config: Option<&RunConfig>) -> Result<Model> {
-    let mut model = Model::new(layers);
-    let usual = config.map(RunConfig::usual_sample);
-    // Use the configuration's sample size if the layers accept it.
-    let usual = usual.map(|sample| vec![sample]).filter(|sample| model.output_for(sample).is_ok());
-    let inputs = usual.as_deref().unwrap_or(inputs);
-    let output = model.output_for(inputs)?;
-    let compile = match config {
-        Some(config) => config.compile_config(output.shape.dims())?,
-        None => usual_compile(&model),
-    };
-    model.compile(compile)?;
-    model.build(inputs)?;
-    if let Some(config) = config {
-        model.notes.insert("config".into(), config.to_toml()?);
-    }
-    Ok(model)
-}
-
-/// Default loss and metrics for evaluating a classifier or a regression, because a weight file contains no loss.
-fn usual_compile(model: &Model) -> Compile {
-    let last = model.architecture().nodes.last();
-    let activation = last.and_then(|n| n.layer.layer().config().get("activation").cloned());
-    let activation = activation.as_ref().and_then(Value::as_str);
-    let is_head = last.is_some_and(|n| n.name == "predictions");
-    if let (true, Some("linear" | "sigmoid")) = (is_head, activation) {
-        let (loss, metric) = match activation {
-            Some("sigmoid") => (
-                Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 },
-                Metric::BinaryAccuracy { threshold: 0.5 },
-            ),
-            _ => (Loss::MeanSquaredError, root_mean_squared_error()),
-        };
-        return Compile { loss, metrics: vec![metric], ..Compile::default() };
-    }
-    let from_logits = activation != Some("softmax");
-    Compile {
-        loss: Loss::SparseCategoricalCrossentropy { from_logits, ignore_class: None },
-        metrics: vec![Metric::SparseCategoricalAccuracy],
-        ..Compile::default()
+        Some((layers, inputs)) => {
+            for (key, what) in size_conflicts(&config, &layers) {
+                note(&format!("{key} is not used, because the sizes come from {}: {what}", place()));
+            }
+            Ok((built(layers, &inputs, Some(&config))?, true))
+        }
+        None => Ok((config.untrained()?, false)),
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct InitArgs {
     /// Preset to write
     ///
     /// One of fashion-mnist, mnist, glyphs, mlp, cifar-cnn, folder, tfrecord, table, resnet50, gpt2-small, gpt-micro,
-    /// lstm, biggan or biggan128.
+    /// lstm, sentences, biggan or biggan128.
     #[arg(default_value = "fashion-mnist")]
     preset: String,
     /// File to write [default: standard output]

@@ -50,6 +50,8 @@ use crate::args::{clap_root, grouped_help, plugins, suggest};
 use crate::render::first_steps::first_steps;
 use crate::render::screen::{self, Screen};
 use crate::render::version::long_version;
+#[cfg(feature = "launch")]
+use crate::run::signals;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 use std::any::Any;
@@ -87,6 +89,12 @@ macro_rules! commands {
             fn own_devices(&self) -> Option<&str> {
                 match self {
                     $($($(#[cfg(feature = $feature)])? Command::$name(args) => args.own_devices(),)*)*
+                }
+            }
+
+            fn only_prints(&self) -> bool {
+                match self {
+                    $($($(#[cfg(feature = $feature)])? Command::$name(args) => args.only_prints(),)*)*
                 }
             }
 
@@ -278,6 +286,8 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, screen: &Screen) -> CommandResult {
+    let writes_profile = cli.common.trace.is_some() || cli.common.flame.is_some();
+    screen::end_with_reader(cli.command.only_prints() && !writes_profile);
     start(&cli.common, cli.command.own_devices())?;
     let flame = cli.common.flame.clone();
     let traced = cli.common.trace.as_ref().filter(|_| !cli.command.writes_its_own_trace());
@@ -294,6 +304,10 @@ fn run(cli: Cli, screen: &Screen) -> CommandResult {
 }
 
 fn start(common: &CommonArgs, own_devices: Option<&str>) -> Result<(), CommandError> {
+    #[cfg(feature = "launch")]
+    if common.end_with_stdin {
+        signals::end_with_stdin()?;
+    }
     for knob in [variables::LOG, variables::THREADS, variables::GRACE, variables::PARANOID] {
         knob.number().map_err(CommandError::usage)?;
     }
@@ -321,9 +335,7 @@ fn start(common: &CommonArgs, own_devices: Option<&str>) -> Result<(), CommandEr
         variables::override_value(variables::PROFILE, common::ProfileDetail::Kernels.name());
     }
     let level = if common.flame.is_some() { shown.max(2) } else { shown };
-    if level > 0 {
-        systole_runtime::events::install(level, screen::log_event);
-    }
+    systole_runtime::events::install(level, screen::log_event);
     #[cfg(feature = "launch")]
     systole_runtime::register(crate::run::linked_plugin::provider());
     systole::register();

@@ -2,6 +2,7 @@
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
+use crate::models::imported;
 use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory::{self, ResumeMode, RunRecord, SaveArgs};
 use crate::render::screen::Screen;
@@ -10,7 +11,6 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_ir::{Error, ErrorKind};
-use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct ResumeArgs {
@@ -48,7 +48,7 @@ fn resume(args: ResumeArgs, screen: &Screen) -> CommandResult {
     record.config.fit.tui |= args.tui;
     // The original model may have moved, or been overwritten by this run.
     let earlier = match &record.from {
-        Some(from) => Some(run_directory::saved(&args.folder)?.map_or_else(|| Model::load(from), Ok)?),
+        Some(from) => Some(run_directory::saved(&args.folder)?.map_or_else(|| imported::load(from), Ok)?),
         None => None,
     };
     record.config.data.known_tokenizer = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;

@@ -3,12 +3,12 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::models::command_target::CommandTarget;
+use crate::models::imported;
 use crate::models::onnx;
 use crate::models::tflite;
 use crate::render::screen::Screen;
 use clap::Args;
 use serde_json::{Value, json};
-use systole_nn::Model;
 
 #[derive(Args)]
 pub(crate) struct SummaryArgs {
@@ -31,7 +31,7 @@ fn summary(target: &str, screen: &Screen) -> CommandResult {
         return onnx::summary(target, screen);
     }
     let model = match CommandTarget::of_model(target)? {
-        CommandTarget::Model(path) => Model::load_to_predict(path)?,
+        CommandTarget::Model(path) => imported::load_to_predict(&path)?,
         other => other.model()?,
     };
     if !screen.json {

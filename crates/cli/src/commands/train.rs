@@ -1,24 +1,27 @@
 //! `systole train`: configures a run from arguments, loads data, trains, saves and tests a model.
 
-use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of, set_all};
+use crate::models::imported;
 use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory::{ResumeMode, RunRecord, SaveArgs, found_rate, model_file};
-use crate::render::screen::{Screen, counted};
+use crate::render::screen::{Screen, counted, note};
 use crate::run::initial_model::{InitialModel, prepared};
 use crate::run::run_data::RunData;
 use crate::run::training::{
     RunDirectory, RunStart, announce_data, barebones, fast_dev_run, load_data, train,
 };
-use crate::run::user_data::beside_model;
+use crate::run::user_data::{UserData, beside_imported, beside_model, texts_draft};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_config::{ConfigDraft, Logger, LrFindSection, RunConfig};
+use systole_config::{ConfigDraft, Logger, LrFindSection, RunConfig, application_of};
+use systole_data::ImageFolder;
 use systole_data::input_file::absolute;
+use systole_data::tools::files_of;
 use systole_datasets::{
-    DataDir, RecordOptions, TrainingData, holds_records, is_of_records, picture_size_for,
+    DataDir, RecordOptions, TrainingData, holds_records, is_of_records, is_plain_text, picture_size_for,
     picture_size_of_records,
 };
 use systole_ir::{Error, ErrorKind};
@@ -26,17 +29,20 @@ use systole_nn::{LrFindResult, Model};
 
 #[derive(Args)]
 pub(crate) struct TrainArgs {
-    /// Image folder, TFRecord/CSV/NumPy data, text file, TOML file or preset
+    /// Image folder, TFRecord/CSV/NumPy data, texts, TOML file or preset
     ///
-    /// An image folder has one subfolder per class. TFRecord, CSV and NumPy data is a file or a folder of files; text
-    /// files end in .txt; TOML files are written by `systole init`. Presets: fashion-mnist, mnist, glyphs, mlp,
-    /// cifar-cnn, resnet50, gpt2-small, gpt-micro, lstm, biggan, biggan128.
+    /// A folder of images or of .txt files has one subfolder per class. TFRecord, CSV and NumPy data is a file or a folder
+    /// of files; a CSV or .jsonl file may have a text and a class in each row. A .txt file trains a language model. TOML
+    /// files are written by `systole init`. Presets: fashion-mnist, mnist, glyphs, mlp, cifar-cnn, resnet50, gpt2-small,
+    /// gpt-micro, lstm, sentences, biggan, biggan128.
     ///
     /// [default: fashion-mnist if its files are found or can be downloaded, otherwise glyphs]
     #[arg(value_name = "FOLDER | FILE | CONFIG.toml | PRESET")]
     target: Option<String>,
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    label: LabelArgs,
     /// Number of epochs; with --from: additional epochs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     epochs: Option<u64>,
@@ -176,7 +182,9 @@ pub(crate) struct TrainArgs {
     /// quantize.freeze_bn_delay=1000.
     #[arg(long)]
     quantize: bool,
-    /// Print the configuration with all arguments applied as TOML, without training
+    /// Print the configuration that would be trained as TOML, without training
+    ///
+    /// Your own data is read, because layers, loss and epochs depend on it.
     #[arg(long)]
     print_config: bool,
 }
@@ -206,10 +214,10 @@ impl RunCommand for TrainArgs {
 fn run(mut args: TrainArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     args.from = args.from.as_deref().map(model_file).transpose()?;
-    let earlier = args.from.as_ref().map(Model::load).transpose()?;
+    let earlier = args.from.as_ref().map(imported::load).transpose()?;
     let draft = args.draft(earlier.as_ref())?;
     if args.print_config {
-        return print_config(&args.configured(draft)?, screen);
+        return print_config(&args.adapted_config(draft, earlier.as_ref(), screen)?, screen);
     }
     let TrainingSetup { mut config, data, reason } = args.plan(draft, earlier.as_ref(), screen)?;
     // Absolute, so that the run is resumed and evaluated on the same data from any directory.
@@ -227,7 +235,8 @@ fn run(mut args: TrainArgs, screen: &Screen) -> CommandResult {
     let identity = data.identity.clone();
     let from = args.from.clone();
     let start = earlier.as_ref().map(|m| format!("{} steps, mark {}", m.steps(), m.digest_of_weights()));
-    let record = RunRecord { config, reason, from, initial_epoch, start, data: identity, devices: None };
+    let (devices, name) = (None, None);
+    let record = RunRecord { config, reason, from, initial_epoch, start, data: identity, devices, name };
     let folder = match &args.out {
         Some(out) => out.clone(),
         None => record.folder(&Path::new("runs").join(args.run_name(&data.name)))?,
@@ -249,7 +258,7 @@ impl TrainArgs {
         screen: &Screen,
     ) -> Result<(Model, RunConfig, TrainingData), CommandError> {
         self.from = self.from.as_deref().map(model_file).transpose()?;
-        let earlier = self.from.as_ref().map(Model::load).transpose()?;
+        let earlier = self.from.as_ref().map(imported::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
         let TrainingSetup { config, data, .. } = self.plan(draft, earlier.as_ref(), screen)?;
         let earlier = self.origin(earlier, &config)?;
@@ -265,7 +274,7 @@ impl TrainArgs {
     #[cfg(feature = "launch")]
     pub(crate) fn chooses_batch(mut self) -> Result<bool, CommandError> {
         self.from = self.from.as_deref().map(model_file).transpose()?;
-        let earlier = self.from.as_ref().map(Model::load).transpose()?;
+        let earlier = self.from.as_ref().map(imported::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
         Ok(self.apply(draft)?.chooses_batch())
     }
@@ -298,7 +307,7 @@ impl TrainArgs {
         data: &TrainingData,
         screen: &Screen,
     ) -> Result<f64, CommandError> {
-        let earlier = self.from.as_ref().map(Model::load).transpose()?;
+        let earlier = self.from.as_ref().map(imported::load).transpose()?;
         let InitialModel { mut model, data, .. } =
             prepared(earlier, self.from.as_deref(), config, data.clone(), &screen.silent())?;
         let found = model.lr_find(&config.train_pipeline(&data), section.options())?;
@@ -323,7 +332,7 @@ impl TrainArgs {
             ));
         };
         let path = model_file(from)?;
-        let model = Model::load(&path)?;
+        let model = imported::load(&path)?;
         self.from = Some(path);
         Ok(Some(model))
     }
@@ -342,6 +351,9 @@ impl TrainArgs {
 
     /// Returns the initial configuration.
     fn draft(&self, earlier: Option<&Model>) -> Result<ConfigDraft, CommandError> {
+        if let Some(draft) = self.imported_draft(earlier)? {
+            return Ok(draft);
+        }
         if let (Some(name), Some(model), Some(path)) = (&self.target, earlier, &self.from)
             && let Some(draft) = beside_model(name, model, path, config_of(model, path)?, self.adapts())?
         {
@@ -355,27 +367,109 @@ impl TrainArgs {
                 },
                 CommandTarget::Preset(preset) => Ok(ConfigDraft::preset(preset)?),
                 CommandTarget::Toml(path) => Ok(ConfigDraft::read(path)?),
-                CommandTarget::Folder(path) if holds_records(&path) => {
-                    records_draft(&path, None, self.asked_of_records())
-                }
-                CommandTarget::Folder(path) => folder_draft(&path),
-                CommandTarget::Model(path) if is_of_records(&path) => {
-                    file_draft(Path::new(&path), self.asked_of_records())
-                }
-                CommandTarget::Model(path) if path.to_lowercase().ends_with(".txt") => {
-                    text_draft(Path::new(&path))
-                }
-                CommandTarget::Model(path) => Err(CommandError::usage(not_to_train(&path))),
+                target => self.data_draft(name, &target),
             },
             (None, Some(model), Some(path)) => match RunData::of(model, path)?.draft(model)? {
                 Some(draft) => Ok(draft),
                 None => {
                     let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
-                    Err(CommandError::usage(e.hint("name a preset or a TOML file in addition to --from")))
+                    Err(CommandError::usage(match application_of(model.architecture()) {
+                        Some(_) => e.hint(format!("name your data: train DATA --from {path}")),
+                        None => e.hint("name a preset or a TOML file in addition to --from"),
+                    }))
                 }
             },
             _ => Ok(ConfigDraft::preset("fashion-mnist")?),
         }
+    }
+
+    /// Returns the configuration for a folder or file of the user's data.
+    fn data_draft(&self, name: &str, target: &CommandTarget) -> Result<ConfigDraft, CommandError> {
+        let records = self.asked_of_records();
+        let picture = |folder: &Path, file: Option<&str>| {
+            let train = file.map_or(records.train.clone(), |file| vec![file.to_string()]);
+            picture_size_of_records(DataDir::at(folder), &RecordOptions { train, ..records.clone() })
+        };
+        let has_pictures = match target {
+            CommandTarget::Folder(path) if holds_records(path) => matches!(picture(path, None), Ok(Some(_))),
+            CommandTarget::Model(path) if is_of_records(path) => {
+                let (folder, file) = parent_and_name(Path::new(path))?;
+                matches!(picture(&folder, Some(&file)), Ok(Some(_)))
+            }
+            _ => false,
+        };
+        let asks = self.set_value("data.dataset") == Some("sentences");
+        if !has_pictures && let Some(draft) = texts_draft(name, &records, asks)? {
+            return Ok(draft);
+        }
+        match target {
+            CommandTarget::Folder(path) if self.asks_for_records() || holds_records(path) => {
+                records_draft(path, None, records)
+            }
+            CommandTarget::Folder(path) => folder_draft(path),
+            CommandTarget::Model(path) if is_of_records(path) => file_draft(Path::new(path), records),
+            CommandTarget::Model(path) if is_plain_text(path) => text_draft(Path::new(path)),
+            CommandTarget::Model(path) => Err(CommandError::usage(not_to_train(path))),
+            CommandTarget::Preset(_) | CommandTarget::Toml(_) => {
+                Err(Error::new(ErrorKind::Bug, "the target names no data").into())
+            }
+        }
+    }
+
+    /// Value of a key in `--set`.
+    fn set_value(&self, key: &str) -> Option<&str> {
+        let pairs = self.sets.iter().rev().filter_map(|set| set.split_once('='));
+        pairs.filter(|(k, _)| k.trim() == key).map(|(_, value)| value.trim()).next()
+    }
+
+    /// Returns the configuration for the user's data with the sizes of a --from model that contains no configuration.
+    fn imported_draft(&self, earlier: Option<&Model>) -> Result<Option<ConfigDraft>, CommandError> {
+        let (Some(model), Some(path)) = (earlier, &self.from) else { return Ok(None) };
+        if config_of(model, path)?.is_some() {
+            return Ok(None);
+        }
+        let dir = self.data.data_dir.as_ref().map(|dir| dir.display().to_string());
+        let Some(name) = self.target.clone().or(dir) else { return Ok(None) };
+        let has_tokenizer = self.set_value("data.tokenizer").is_some();
+        let Some(mut draft) = beside_imported(&name, model, path, has_tokenizer)? else { return Ok(None) };
+        let is_language = UserData::of(&name)?.is_some_and(|own| own.dataset == "text");
+        if !is_language && !self.adapts() {
+            let e = Error::new(ErrorKind::Config, format!("{path} was not trained on the classes of {name}"));
+            return Err(CommandError::usage(
+                e.hint("add --fine-tune to train a new head and then all layers, or --lora=8"),
+            ));
+        }
+        if !is_language && self.fine_tune {
+            // Half of it is the rate of the whole encoder's last layer.
+            draft.set_value(path, "fine_tune.base_lr", 5e-4.into());
+        }
+        Ok(Some(draft))
+    }
+
+    /// Rejects a tokenizer setting that differs from the tokenizer of the --from model.
+    fn check_tokenizer(&self, earlier: Option<&Model>) -> Result<(), CommandError> {
+        let (Some(model), Some(path)) = (earlier, &self.from) else { return Ok(()) };
+        let Some(tokenizer) = tokenizer_of(model)? else { return Ok(()) };
+        let stored = config_of(model, path)?.map(|config| config.data);
+        for key in ["data.tokenizer", "data.vocabulary"] {
+            let Some(value) = self.set_value(key) else { continue };
+            let had = stored.as_ref().and_then(|data| match key {
+                "data.tokenizer" => data.tokenizer.clone(),
+                _ => data.vocabulary.map(|n| n.to_string()),
+            });
+            if had.as_deref() != Some(value) {
+                let what = format!(
+                    "{key} is {value}, but {path} has a {} tokenizer of {} tokens",
+                    tokenizer.name(),
+                    tokenizer.vocabulary_size()
+                );
+                let e = Error::new(ErrorKind::Config, what).at(format!("--set {key}={value}"));
+                return Err(CommandError::usage(
+                    e.hint(format!("remove {key}: a saved model keeps its tokenizer")),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Whether to fine-tune the model given by --from on a new task.
@@ -387,13 +481,25 @@ impl TrainArgs {
     fn has_preset_epochs(&self) -> bool {
         let is_toml =
             self.target.as_deref().is_some_and(|t| Path::new(t).extension().is_some_and(|e| e == "toml"));
-        let is_set = |set: &String| set.split('=').next().is_some_and(|key| key.trim() == "fit.epochs");
-        self.epochs.is_none() && !is_toml && !self.sets.iter().any(is_set)
+        self.epochs.is_none() && !is_toml && self.set_value("fit.epochs").is_none()
     }
 
-    /// Returns the record options of `--set`, which are needed to inspect files before there is a configuration.
+    /// Whether no argument sets the batch size.
+    fn has_preset_batch_size(&self) -> bool {
+        self.batch_size.is_none() && self.set_value("fit.batch_size").is_none()
+    }
+
+    /// Whether an argument concerns record files.
+    fn asks_for_records(&self) -> bool {
+        self.label.label.is_some() || self.sets.iter().any(|set| set.trim().starts_with("data.records."))
+    }
+
+    /// Returns the record options of `--set` and `--label`, which are needed to inspect files before there is a configuration.
     fn asked_of_records(&self) -> RecordOptions {
         let Ok(mut draft) = ConfigDraft::preset("table") else { return RecordOptions::default() };
+        if let Some((flag, label)) = self.label.setting() {
+            draft.set_text(flag, LabelArgs::KEY, label);
+        }
         let pairs = self.sets.iter().filter_map(|set| set.split_once('='));
         for (key, value) in pairs.filter(|(key, _)| key.trim().starts_with("data.records.")) {
             draft.set("--set", key.trim(), value.trim());
@@ -405,6 +511,9 @@ impl TrainArgs {
     fn apply(&self, mut draft: ConfigDraft) -> Result<ConfigDraft, CommandError> {
         if let Some(dir) = &self.data.data_dir {
             draft.set_text(format!("--data-dir {}", dir.display()), "data.dir", &dir.display().to_string());
+        }
+        if let Some((flag, label)) = self.label.setting() {
+            draft.set_text(flag, LabelArgs::KEY, label);
         }
         self.apply_fine_tune(&mut draft);
         self.apply_lora(&mut draft);
@@ -521,6 +630,7 @@ impl TrainArgs {
     /// Returns the configuration with the arguments applied.
     fn configured(&self, draft: ConfigDraft) -> Result<RunConfig, CommandError> {
         let mut config = self.apply(draft)?.finish()?;
+        self.label.check(&config)?;
         match self.logger {
             Some(LoggerArg::Tensorboard) => config.set_logger(Logger::TensorBoard),
             Some(LoggerArg::None) => config.set_logger(Logger::None),
@@ -548,8 +658,60 @@ impl TrainArgs {
             };
             return Ok((run_data.load_unmatched(model, config, screen)?, reason));
         }
+        self.check_tokenizer(earlier)?;
         config.data.known_tokenizer = earlier.map_or(Ok(None), tokenizer_of)?;
         Ok((load_data(config, screen)?, "as requested".into()))
+    }
+
+    /// Loads the data and adapts the configuration to it.
+    fn adapted(
+        &self,
+        mut config: RunConfig,
+        earlier: Option<&Model>,
+        screen: &Screen,
+    ) -> Result<TrainingSetup, CommandError> {
+        let (mut data, reason) = self.load(&mut config, earlier, screen)?;
+        match &config.fine_tune {
+            Some(_) if config.data.is_own() => config.fit_head(&data),
+            None if self.from.is_none() => {
+                let notes = config.fit_data(&data)?;
+                data.notes.extend(notes);
+                if self.has_preset_epochs() {
+                    if self.has_preset_batch_size() {
+                        data.notes.extend(config.fit_batch_size(&data));
+                    }
+                    data.notes.extend(config.fit_epochs(&data));
+                }
+            }
+            _ => {}
+        }
+        Ok(TrainingSetup { config, data, reason })
+    }
+
+    /// Returns the configuration that would be trained: adapted to the user's data, if that is found.
+    fn adapted_config(
+        &self,
+        draft: ConfigDraft,
+        earlier: Option<&Model>,
+        screen: &Screen,
+    ) -> Result<RunConfig, CommandError> {
+        let config = self.configured(draft)?;
+        // Published datasets change nothing.
+        if config.data.dir.is_none() || !(config.data.is_own() || config.data.dataset == "text") {
+            return Ok(config);
+        }
+        match self.adapted(config.clone(), earlier, &screen.silent()) {
+            Ok(TrainingSetup { mut config, .. }) => {
+                config.data.dir = config.data.dir.map(|dir| absolute(&dir)).transpose()?;
+                Ok(config)
+            }
+            // The data may be on another machine.
+            Err(e) if e.error.kind() == ErrorKind::Io => {
+                note(&format!("the configuration is not adapted to the data: {}", e.error));
+                Ok(config)
+            }
+            Err(e) => Err(e),
+        }
     }
 
     /// Returns configuration and data; text is tokenized with the saved model's tokenizer. Without a target, a saved
@@ -566,19 +728,7 @@ impl TrainArgs {
         let free = self.target.is_none() && self.from.is_none() && self.data.data_dir.is_none();
         let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
         if !free {
-            let mut config = config;
-            let (mut data, reason) = self.load(&mut config, earlier, screen)?;
-            match &config.fine_tune {
-                Some(_) if config.data.is_own() => config.fit_head(&data),
-                None if self.from.is_none() => {
-                    let notes = config.fit_data(&data)?;
-                    data.notes.extend(notes);
-                    if self.has_preset_epochs() {
-                        data.notes.extend(config.fit_epochs(&data));
-                    }
-                }
-                _ => {}
-            }
+            let TrainingSetup { config, data, reason } = self.adapted(config, earlier, screen)?;
             return Ok(announced(config, data, reason, screen));
         }
         match load_data(&config, screen) {
@@ -646,6 +796,9 @@ fn folder_draft(folder: &Path) -> Result<ConfigDraft, CommandError> {
         let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", folder.display()));
         return Err(CommandError::usage(e.hint(format!("resume that run: resume {}", folder.display()))));
     }
+    if let Some(e) = texts_without_classes(folder) {
+        return Err(e.into());
+    }
     let [height, width, channels] = picture_size_for(folder)?;
     let mut draft = ConfigDraft::preset("folder")?;
     let flag = folder.display().to_string();
@@ -653,6 +806,22 @@ fn folder_draft(folder: &Path) -> Result<ConfigDraft, CommandError> {
     draft.set(&flag, "data.image_size", &format!("[{height}, {width}]"));
     draft.set(&flag, "data.color_mode", if channels == 1 { "grayscale" } else { "rgb" });
     Ok(draft)
+}
+
+/// Error for a folder of text files that are not in class folders.
+fn texts_without_classes(folder: &Path) -> Option<Error> {
+    let files = files_of(folder).ok()?;
+    let texts: Vec<&PathBuf> = files.iter().filter(|f| is_plain_text(f)).collect();
+    let first = texts.first().filter(|_| texts.len() == files.len() && ImageFolder::open(folder).is_err())?;
+    let what = format!(
+        "{} has {}, but no class folders",
+        folder.display(),
+        counted(texts.len() as u64, "text file")
+    );
+    Some(Error::new(ErrorKind::Data, what).because("the class of a text is the name of its folder").hint(format!(
+        "create a folder for each class and move the texts there; to train a language model on one text: train {}",
+        first.display()
+    )))
 }
 
 /// Configuration for a folder of record files, or for one of them.
@@ -678,9 +847,15 @@ fn records_draft(
 }
 
 fn file_draft(file: &Path, asked: RecordOptions) -> Result<ConfigDraft, CommandError> {
-    let whole = systole_data::input_file::absolute(file)?;
+    let (folder, name) = parent_and_name(file)?;
+    records_draft(&folder, Some(&name), asked)
+}
+
+/// Absolute folder and name of a file.
+fn parent_and_name(file: &Path) -> Result<(PathBuf, String), Error> {
+    let whole = absolute(file)?;
     let name = whole.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
-    records_draft(whole.parent().unwrap_or(Path::new("/")), Some(&name), asked)
+    Ok((whole.parent().unwrap_or(Path::new("/")).to_path_buf(), name))
 }
 
 /// Configuration for training on a text file.
@@ -698,13 +873,14 @@ fn not_to_train(path: &str) -> Error {
     match is_model {
         true => e.hint(format!("to continue from a saved model run: train --from {path}")),
         false => e.hint(
-            "for images name the folder with one subfolder per class (unpack archives first); \
-             to continue from a saved model run: train --from MODEL",
+            "for images or texts name the folder with one subfolder per class (unpack archives first), for a language \
+             model a .txt file; to continue from a saved model run: train --from MODEL",
         ),
     }
 }
 
-fn announced(config: RunConfig, data: TrainingData, reason: String, screen: &Screen) -> TrainingSetup {
+fn announced(config: RunConfig, mut data: TrainingData, reason: String, screen: &Screen) -> TrainingSetup {
+    data.notes.extend(config.unused_data_keys(&data));
     announce_data(&data, &reason, screen);
     config.fit.batch_reason.iter().for_each(|reason| screen.line(reason));
     TrainingSetup { config, data, reason }

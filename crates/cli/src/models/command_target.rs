@@ -1,7 +1,9 @@
 //! Resolves a command's argument to a model file, a preset, a TOML file or an image folder.
 
 use crate::args::exit_status::CommandError;
+use crate::models::imported;
 use crate::models::run_directory::model_file;
+use crate::render::screen::note;
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, PRESETS, RunConfig};
 use systole_data::input_file::{absolute, entries, is_file, is_remote};
@@ -51,6 +53,9 @@ impl CommandTarget {
     /// Like [`Target::of`], but a run's folder resolves to its model.
     pub(crate) fn of_model(name: &str) -> Result<CommandTarget> {
         match CommandTarget::of(name)? {
+            CommandTarget::Folder(_) if imported::is_model_folder(name) => {
+                Ok(CommandTarget::Model(name.into()))
+            }
             CommandTarget::Folder(_) => CommandTarget::of(&model_file(name)?),
             other => Ok(other),
         }
@@ -59,8 +64,8 @@ impl CommandTarget {
     /// Returns a compiled model: loaded, or built from a configuration for its dataset's default image size.
     pub(crate) fn model(&self) -> Result<Model> {
         match (self, self.config()?) {
-            (CommandTarget::Model(path), _) => Model::load(path),
-            (_, Some(config)) => config.untrained(),
+            (CommandTarget::Model(path), _) => imported::load(path),
+            (_, Some(config)) => untrained(&config),
             (_, None) => {
                 Err(Error::new(ErrorKind::Bug, "the command's target has no training configuration"))
             }
@@ -80,6 +85,16 @@ impl CommandTarget {
         };
         draft.finish().map(Some).map_err(|r| r.error)
     }
+}
+
+/// Builds a configuration's model with fresh weights, without reading data. Reports the sample size if only the user's
+/// data would tell it.
+pub(crate) fn untrained(config: &RunConfig) -> Result<Model> {
+    let data = &config.data;
+    if data.dataset == "records" || data.dataset == "folder" && data.image_size.is_none() {
+        note(&format!("the data is not read: samples of type {} are assumed", config.usual_sample()));
+    }
+    config.untrained()
 }
 
 /// Whether a name can only be a path, not a misspelled preset.

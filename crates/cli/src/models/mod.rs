@@ -3,9 +3,11 @@
 
 pub(crate) mod accuracy;
 pub(crate) mod command_target;
+pub(crate) mod imported;
 pub(crate) mod model_data;
 pub(crate) mod onnx;
 pub(crate) mod predictor;
+pub(crate) mod preprocessing;
 pub(crate) mod program;
 pub(crate) mod run_directory;
 pub(crate) mod test_time_augmentation;

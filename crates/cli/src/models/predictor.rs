@@ -1,5 +1,6 @@
 //! Predictor over a Systole model, a .tflite file or an ONNX file.
 
+use crate::models::imported;
 use crate::models::onnx::{self, OnnxPredictor};
 use crate::models::tflite;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
@@ -46,7 +47,7 @@ pub(crate) fn answerer(name: &str) -> Result<Predictor> {
         return Ok(Predictor { model, operators: Some(OperatorGraph::Onnx(Box::new(asked))) });
     }
     if !tflite::is_lite_file(name) {
-        return Ok(Predictor { model: Layers::load_to_predict(name)?, operators: None });
+        return Ok(Predictor { model: imported::load_to_predict(name)?, operators: None });
     }
     let graph = tflite::open(name)?;
     let &[input] = &graph.inputs[..] else {

@@ -1,5 +1,6 @@
 //! A run's folder: `run.json` (how the run was started), `backups/`, model files; decides whether a run resumes.
 
+use crate::models::imported::is_model_folder;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -84,6 +85,9 @@ pub(crate) struct RunRecord {
     /// Devices of the training step. Other devices sum in another order, so the results are not bit-identical.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) devices: Option<String>,
+    /// Name of the data in the names of the model files: the folder may have models of a discarded run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
 }
 
 /// Decision to start or resume a run.
@@ -125,7 +129,11 @@ pub(crate) fn stem(file: &Path) -> Option<String> {
 /// If the folder has no model, or models of several datasets.
 pub(crate) fn model_file(name: &str) -> Result<String> {
     let folder = Path::new(name);
-    if !folder.is_dir() {
+    if folder.is_file() && folder.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
+        let e = Error::new(ErrorKind::Config, format!("{name} is a configuration, not a model"));
+        return Err(e.hint(format!("train it: train {name}; then name the run's folder")));
+    }
+    if !folder.is_dir() || is_model_folder(name) {
         return Ok(name.into());
     }
     let entries = std::fs::read_dir(folder).map_err(|e| Error::io("cannot list", folder, e))?;
@@ -134,8 +142,10 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
     let stem = |n: &String| n.strip_suffix(BEST).or(n.strip_suffix(LAST)).unwrap_or_default().to_string();
     let stems: BTreeSet<String> = models.iter().map(stem).collect();
     let path = |file: &String| folder.join(file).display().to_string();
-    match (stems.len(), stems.first()) {
-        (1, Some(stem)) => {
+    let of_run = || RunRecord::read(folder).ok().flatten()?.name.filter(|name| stems.contains(name));
+    let stem = if stems.len() == 1 { stems.first().cloned() } else { of_run() };
+    match (stems.len(), stem) {
+        (_, Some(stem)) => {
             let best = format!("{stem}{BEST}");
             Ok(path(&if models.contains(&best) { best } else { format!("{stem}{LAST}") }))
         }

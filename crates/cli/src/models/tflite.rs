@@ -8,12 +8,11 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use systole_data::format::ModelFormat;
-use systole_int8::{Int8Program, Settings};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::grouped;
 use systole_program::files::{self, ArrayFileFormat, StoredArray};
-use systole_quant::{FloatPredictor, GraphEngine};
-use systole_tflite::{OptionField, TfliteInterpreter, TfliteModel, TfliteOp, TfliteTensor};
+use systole_quant::{FloatPredictor, GraphEngine, TfliteProgram};
+use systole_tflite::{OptionField, TfliteModel, TfliteOp, TfliteTensor};
 
 /// Number of profiled runs; the minimum per operator is shown, because other load on the machine disturbs some runs.
 const PROFILED: usize = 10;
@@ -123,78 +122,49 @@ fn tensor_json(t: &TfliteTensor) -> Value {
     })
 }
 
-/// A .tflite model ready to run, compiled or interpreted.
-enum TfliteRunner {
-    Fast(Box<Int8Program>),
-    Reference(TfliteModel),
+/// Runs the model once. Returns the results and the time in ms.
+fn timed(program: &TfliteProgram, inputs: &[Literal]) -> Result<(Vec<Literal>, f64)> {
+    let began = Instant::now();
+    let results = program.run(inputs)?;
+    Ok((results, began.elapsed().as_secs_f64() * 1e3))
 }
 
-impl TfliteRunner {
-    fn new(model: TfliteModel) -> Result<TfliteRunner> {
-        Ok(match engine() {
-            GraphEngine::Fast => {
-                TfliteRunner::Fast(Box::new(Int8Program::new(model, &Settings::from_knobs()?)?))
-            }
-            GraphEngine::Reference => TfliteRunner::Reference(model),
-        })
+/// Returns the operator profile if `--profile` is set: the ten slowest operators, or all.
+fn profile(program: &TfliteProgram, inputs: &[Literal]) -> Result<Option<String>> {
+    if !systole_runtime::events::wanted(2) {
+        return Ok(None);
     }
-
-    fn device(&self) -> &'static str {
-        match self {
-            TfliteRunner::Fast(_) => "cpu",
-            TfliteRunner::Reference(_) => "ref",
-        }
+    let Some(mut best) = program.operator_times(inputs)? else { return Ok(None) };
+    for _ in 1..PROFILED {
+        let own = program.operator_times(inputs)?.unwrap_or_default();
+        best.iter_mut().zip(own).for_each(|(least, own)| least.1 = own.1.min(least.1));
     }
-
-    /// Runs the model once. Returns the results and the time in ms.
-    fn timed(&self, inputs: &[Literal]) -> Result<(Vec<Literal>, f64)> {
-        let began = Instant::now();
-        let results = match self {
-            TfliteRunner::Fast(program) => program.run(inputs)?,
-            TfliteRunner::Reference(model) => TfliteInterpreter::new(model)?.run(inputs)?,
-        };
-        Ok((results, began.elapsed().as_secs_f64() * 1e3))
+    let (model, whole) = (program.model(), best.iter().map(|(_, time)| time).sum::<Duration>());
+    let mut all: Vec<_> = model.operators.iter().zip(&best).collect();
+    if systole_ir::knobs::PROFILE.get() != "kernels" {
+        all.sort_by_key(|(_, (_, time))| std::cmp::Reverse(*time));
+        all.truncate(10);
     }
-
-    /// Returns the operator profile if `--profile` is set: the ten slowest operators, or all.
-    fn profile(&self, inputs: &[Literal]) -> Result<Option<String>> {
-        let TfliteRunner::Fast(program) = self else { return Ok(None) };
-        if !systole_runtime::events::wanted(2) {
-            return Ok(None);
-        }
-        let asked = systole_ir::knobs::PROFILE.get();
-        let mut times = vec![Duration::MAX; program.model().operators.len()];
-        for _ in 0..PROFILED {
-            let (_, own) = program.run_timed(&[inputs])?;
-            times.iter_mut().zip(own).for_each(|(least, own)| *least = own.min(*least));
-        }
-        let (model, whole) = (program.model(), times.iter().sum::<Duration>());
-        let mut all: Vec<_> = model.operators.iter().zip(program.forms()).zip(&times).collect();
-        if asked != "kernels" {
-            all.sort_by_key(|(_, time)| std::cmp::Reverse(**time));
-            all.truncate(10);
-        }
-        let mut rows = vec![["Op", "form", "makes", "of", "ms", "share"].map(String::from).to_vec()];
-        for ((o, form), time) in all {
-            let made = o.outputs.first().and_then(|&i| model.tensors.get(i));
-            let (name, ty) = made.map_or_else(Default::default, |t| (t.name.clone(), t.ty.to_string()));
-            let share = 100.0 * time.as_secs_f64() / whole.as_secs_f64().max(1e-12);
-            let ms = format!("{:.3}", time.as_secs_f64() * 1e3);
-            rows.push(vec![o.op.name().into(), form.into(), name, ty, ms, format!("{share:.1} %")]);
-        }
-        let whole = whole.as_secs_f64() * 1e3;
-        Ok(Some(format!("minimum of {PROFILED} runs, {whole:.3} ms in total:\n{}", table(&rows))))
+    let mut rows = vec![["Op", "form", "makes", "of", "ms", "share"].map(String::from).to_vec()];
+    for (o, (form, time)) in all {
+        let made = o.outputs.first().and_then(|&i| model.tensors.get(i));
+        let (name, ty) = made.map_or_else(Default::default, |t| (t.name.clone(), t.ty.to_string()));
+        let share = 100.0 * time.as_secs_f64() / whole.as_secs_f64().max(1e-12);
+        let ms = format!("{:.3}", time.as_secs_f64() * 1e3);
+        rows.push(vec![o.op.name().into(), (*form).into(), name, ty, ms, format!("{share:.1} %")]);
     }
+    let whole = whole.as_secs_f64() * 1e3;
+    Ok(Some(format!("minimum of {PROFILED} runs, {whole:.3} ms in total:\n{}", table(&rows))))
+}
 
-    /// Describes how many operators run as compiled kernels.
-    fn told(&self) -> String {
-        match self {
-            TfliteRunner::Fast(program) => {
-                let all = program.forms().count();
-                format!("{} of {all} operators run as kernels of the CPU engine", all - program.interpreted())
-            }
-            TfliteRunner::Reference(_) => "all operators run in the interpreter".into(),
+/// Describes how many operators run as compiled kernels.
+fn engine_summary(program: &TfliteProgram) -> String {
+    let (all, interpreted) = (program.model().operators.len(), program.interpreted());
+    match engine() {
+        GraphEngine::Fast => {
+            format!("{} of {all} operators run as kernels of the CPU engine", all - interpreted)
         }
+        GraphEngine::Reference => "all operators run in the interpreter".into(),
     }
 }
 
@@ -214,10 +184,11 @@ pub(crate) fn run(
     }
     let model = open(name)?;
     let inputs = inputs(&model, args)?;
-    let runner = TfliteRunner::new(model).at(|| name.to_string())?;
-    let (results, first) = runner.timed(&inputs).at(|| name.to_string())?;
-    let profile = runner.profile(&inputs).at(|| name.to_string())?;
-    let mut times = (0..repeat).map(|_| Ok(runner.timed(&inputs)?.1)).collect::<Result<Vec<f64>>>()?;
+    let program = TfliteProgram::new(model, engine(), 0).at(|| name.to_string())?;
+    let device = if engine() == GraphEngine::Fast { "cpu" } else { "ref" };
+    let (results, first) = timed(&program, &inputs).at(|| name.to_string())?;
+    let profile = profile(&program, &inputs).at(|| name.to_string())?;
+    let mut times = (0..repeat).map(|_| Ok(timed(&program, &inputs)?.1)).collect::<Result<Vec<f64>>>()?;
     times.sort_by(f64::total_cmp);
     let stored = |(i, y): (usize, &Literal)| {
         Ok((format!("out{i}"), files::stored(y.dtype().name(), y.shape().dims(), y.bytes().to_vec())?))
@@ -231,17 +202,14 @@ pub(crate) fn run(
             json!({"name": format!("out{i}"), "type": y.ty().to_string(), "first": first})
         };
         let all: Vec<Value> = results.iter().enumerate().map(one).collect();
-        let interpreted = match &runner {
-            TfliteRunner::Fast(program) => Some(program.interpreted()),
-            TfliteRunner::Reference(_) => None,
-        };
+        let interpreted = (engine() == GraphEngine::Fast).then(|| program.interpreted());
         screen.object(&json!({
-            "program": name, "device": runner.device(), "interpreted": interpreted, "run_ms": first,
+            "program": name, "device": device, "interpreted": interpreted, "run_ms": first,
             "repeat": spread(&times).map(|s| s.json()), "results": all, "output": output,
         }));
         return Ok(0);
     }
-    screen.detail(format!("{name} on {}: {}, ran in {first:.3} ms", runner.device(), runner.told()));
+    screen.detail(format!("{name} on {device}: {}, ran in {first:.3} ms", engine_summary(&program)));
     spread(&times).into_iter().for_each(|s| screen.line(s.to_string()));
     if let Some(table) = profile {
         screen.line(table.trim_end());

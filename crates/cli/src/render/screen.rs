@@ -4,9 +4,10 @@
 use super::version::added_features;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 pub(crate) use systole_data::shell_quoted as quoted;
+use systole_ir::knobs::{self, EnvVar};
 use systole_nn::Logs;
 use systole_progress::terminal;
 
@@ -54,7 +55,7 @@ impl Screen {
 
     /// Prints part of a line and flushes it.
     pub(crate) fn piece(&self, text: &str) {
-        if !self.is_silent && !self.json {
+        if !self.is_silent && !self.json && !IS_CLOSED.load(Ordering::Relaxed) {
             terminal::clear();
             let text = if stdout().is_terminal() { harmless(text) } else { text.into() };
             written(write!(stdout().lock(), "{text}").and_then(|()| stdout().flush()));
@@ -76,9 +77,20 @@ impl Screen {
     }
 }
 
-/// Prints to standard output. Exits quietly if the reader has closed the pipe (`systole ops | head`).
+/// Whether the reader of standard output has closed the pipe.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+/// Whether a closed pipe ends the program, because the command only prints.
+static ENDS_WITH_READER: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether a closed pipe ends the program. Otherwise the command continues without output, so that its files are
+/// written.
+pub(crate) fn end_with_reader(ends: bool) {
+    ENDS_WITH_READER.store(ends, Ordering::Relaxed);
+}
+
+/// Prints to standard output.
 fn out(text: &str) {
-    if terminal::is_taken(terminal::OutputStream::Out, text) {
+    if IS_CLOSED.load(Ordering::Relaxed) || terminal::is_taken(terminal::OutputStream::Out, text) {
         return;
     }
     terminal::clear();
@@ -91,10 +103,24 @@ fn harmless(text: &str) -> String {
     text.chars().map(|c| if is_order(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
+/// Whether the command continues when nobody reads its output.
+static IGNORES_CLOSED_OUTPUT: AtomicBool = AtomicBool::new(false);
+
+/// Continues when standard output is closed, as a process does whose launcher or terminal is gone, until it has saved.
+#[cfg(feature = "launch")]
+pub(crate) fn ignore_closed_output() {
+    IGNORES_CLOSED_OUTPUT.store(true, Ordering::Relaxed);
+}
+
 fn written(result: std::io::Result<()>) {
-    if let Err(e) = result {
+    if let Err(e) = result
+        && !IGNORES_CLOSED_OUTPUT.load(Ordering::Relaxed)
+    {
         if e.kind() == ErrorKind::BrokenPipe {
-            std::process::exit(0);
+            if ENDS_WITH_READER.load(Ordering::Relaxed) {
+                std::process::exit(0);
+            }
+            return IS_CLOSED.store(true, Ordering::Relaxed);
         }
         note(&format!("error: cannot write to standard output: {e}"));
         std::process::exit(1);
@@ -124,13 +150,21 @@ pub(crate) fn profiles() -> Vec<String> {
     PROFILES.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Value of an environment variable for display; a secret is not shown.
+pub(crate) fn shown_value(variable: &EnvVar) -> String {
+    match variable.get() {
+        value if variable.name == knobs::SECRET.name && !value.is_empty() => "set".into(),
+        value => value,
+    }
+}
+
 /// Prints a log event if its level is enabled, and records profiles.
 pub(crate) fn log_event(level: usize, message: &str) {
     if message.starts_with(PROFILE) {
         PROFILES.lock().unwrap_or_else(PoisonError::into_inner).push(message.into());
     }
     if level <= SHOWN.load(Ordering::Relaxed) {
-        note(&format!("[{level}] {message}"));
+        note(&if level == 0 { format!("note: {message}") } else { format!("[{level}] {message}") });
     }
 }
 

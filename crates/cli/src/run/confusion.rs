@@ -54,8 +54,7 @@ impl Confusion {
         }
         for batch in test {
             let batch = batch?;
-            let input = batch.names().find(|n| *n != "label").unwrap_or("image");
-            let answers = model.predict_on_batch(batch.get(input)?)?;
+            let answers = model.predict_on_sample(&batch)?;
             let labels = batch.get("label")?;
             let rows = answers.to_f32s();
             for (i, row) in rows.chunks_exact(rows.len() / answers.shape()[0].max(1)).enumerate() {

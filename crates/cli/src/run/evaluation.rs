@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use systole_config::RunConfig;
 use systole_data::format::png;
 use systole_data::{HostArray, Sample};
-use systole_datasets::TrainingData;
+use systole_datasets::{ColumnEncoding, TrainingData};
 use systole_ir::{DType, Literal, Result};
 use systole_nn::loss::Loss;
 use systole_nn::{Model, grouped};
@@ -73,7 +73,7 @@ impl TestPredictions {
             kind,
         };
         let test = config.test_pipeline(data);
-        let (began, most) = (Instant::now(), limit.and(config.tested_batches(&test)?).unwrap_or(usize::MAX));
+        let (began, most) = (Instant::now(), limit.and(config.tested_batches(data)?).unwrap_or(usize::MAX));
         for batch in test.iter().take(most) {
             if answers.seen > 0 && limit.is_some_and(|limit| began.elapsed() > limit) {
                 answers.is_whole = false;
@@ -134,7 +134,7 @@ impl TestPredictions {
     ) -> Result<()> {
         let name = batch.names().find(|n| *n != "label").unwrap_or("image").to_string();
         let input = batch.get(&name)?;
-        let outputs = model.predict_on_batch(input)?;
+        let outputs = model.predict_on_sample(batch)?;
         let labels = batch.get("label")?.to_f64s();
         let rows = outputs.to_f32s();
         let width = rows.len() / labels.len().max(1);
@@ -172,10 +172,7 @@ impl TestPredictions {
             return self.keep(if error.is_nan() { f64::INFINITY } else { error }, of, shown);
         }
         let p = match (self.kind, row) {
-            (PredictionTask::Binary, [p]) => {
-                let p = if (0.0..=1.0).contains(p) { *p } else { 1.0 / (1.0 + (-p).exp()) };
-                vec![1.0 - p, p]
-            }
+            (PredictionTask::Binary, [p]) => binary_probabilities(*p).to_vec(),
             _ => probabilities(row),
         };
         let best = p.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(k, _)| k);
@@ -251,20 +248,46 @@ fn shown(
             of.png =
                 picture(batch, sample, (config, data))?.map(|picture| png::to_bytes(&picture)).transpose()?;
         }
+        [_] if data.tokenizer.is_some() => {
+            let tokenizer = data.tokenizer.iter();
+            let ids: Vec<u32> = values.iter().map(|v| *v as u32).collect();
+            let text = tokenizer.flat_map(|t| {
+                let padding = t.padding();
+                t.decode(&ids.iter().copied().filter(|id| Some(*id) != padding).collect::<Vec<_>>())
+            });
+            of.text = Some(String::from_utf8_lossy(&text.collect::<Vec<u8>>()).into_owned());
+        }
         [t] if data.element.dtype == DType::I32 => {
             let from = (at + 1).saturating_sub(CONTEXT);
             let bytes: Vec<u8> = values[from..(at + 1).min(t)].iter().map(|v| *v as u8).collect();
             of.text = Some(format!("…{}", String::from_utf8_lossy(&bytes)));
         }
         [_] => {
-            let name = |i: usize| data.fields.get(i).cloned().unwrap_or_else(|| format!("field {i}"));
-            let lines: Vec<String> =
-                values.iter().take(FIELDS).enumerate().map(|(i, v)| format!("{} {v}", name(i))).collect();
-            of.text = Some(lines.join("\n"));
+            of.text = Some(record_text(&values, data));
         }
         _ => {}
     }
     Ok(of)
+}
+
+/// Formats the inputs of a record, one field per line: table columns as their cells, other fields as numbers.
+fn record_text(values: &[f32], data: &TrainingData) -> String {
+    let mut rest = values;
+    let cell = |column: &ColumnEncoding| {
+        let (cell, others) = rest.split_at_checked(column.width())?;
+        rest = others;
+        Some(column.describe(cell))
+    };
+    let name = |i: usize| match data.fields.as_slice() {
+        fields if fields.len() == values.len() => fields[i].clone(),
+        [only] => format!("{only}[{i}]"),
+        _ => format!("input {i}"),
+    };
+    let lines: Vec<String> = match data.columns.as_slice() {
+        [] => values.iter().take(FIELDS).enumerate().map(|(i, v)| format!("{} {v}", name(i))).collect(),
+        columns => columns.iter().take(FIELDS).map_while(cell).collect(),
+    };
+    lines.join("\n")
 }
 
 /// Converts row `sample` of a batch to a `u8` image, scaled down if large; `None` if it is not an image.
@@ -287,6 +310,12 @@ fn picture(
     }
     let side = |n: usize| (n * SIDE / longer).max(1);
     HostArray::from(picture).resize(side(h), side(w)).into_literal().map(Some)
+}
+
+/// Probabilities of two classes from the output of one unit: the probability of the second class, or its logit.
+pub(crate) fn binary_probabilities(output: f32) -> [f32; 2] {
+    let p = if (0.0..=1.0).contains(&output) { output } else { 1.0 / (1.0 + (-output).exp()) };
+    [1.0 - p, p]
 }
 
 /// Returns the row if it holds probabilities, otherwise its softmax (logits).

@@ -52,11 +52,10 @@ pub(crate) fn evaluate(
     let began = Instant::now();
     let path = run_directory::model_file(features)?;
     let (network, mark) = network(&path, &data)?;
-    let of_training = seen(&network, &config.true_pictures(&data, false), pictures)?;
-    let of_test = seen(&network, &config.true_pictures(&data, true), pictures)?;
+    let (of_test, accuracy) = tested(&network, &config.true_pictures(&data, true), pictures)?;
+    let (of_training, _) = seen(&network, &config.true_pictures(&data, false), pictures)?;
     let made = made(&network, gan, model, pictures, config.seed)?;
     let (made, test) = (score(&made, &of_training)?, score(&of_test, &of_training)?);
-    let seconds = began.elapsed().as_secs_f64();
     screen.line(format!(
         "{file}: FID {:.2} with systole's own network, not Inception: {} generated, compared with {} of {}",
         made.fid,
@@ -75,7 +74,7 @@ pub(crate) fn evaluate(
         test.pictures, test.fid, test.inception.0, test.inception.1
     ));
     screen.line(format!(
-        "  network: {path}, fingerprint {mark}; scores of other networks, or of Inception, are not comparable"
+        "  network: {path}, accuracy {accuracy:.4} on the real test images, fingerprint {mark}; scores of other networks, or of Inception, are not comparable"
     ));
     if screen.json {
         screen.object(&json!({
@@ -84,6 +83,7 @@ pub(crate) fn evaluate(
             "network": "systole's own, not Inception",
             "network_file": path,
             "network_mark": mark,
+            "network_accuracy": accuracy,
             "fid": made.fid,
             "is": made.inception.0,
             "is_std": made.inception.1,
@@ -92,7 +92,7 @@ pub(crate) fn evaluate(
             "test_fid": test.fid,
             "test_is": test.inception.0,
             "test_pictures": test.pictures,
-            "seconds": seconds,
+            "seconds": began.elapsed().as_secs_f64(),
         }));
     }
     Ok(0)
@@ -126,14 +126,47 @@ fn network(path: &str, data: &TrainingData) -> Result<(FeatureNetwork, String)> 
     Ok((FeatureNetwork::new(model, scale)?, mark))
 }
 
-/// Computes features of the first `most` images of a dataset.
-fn seen(network: &FeatureNetwork, data: &Dataset, most: usize) -> Result<ImageFeatures> {
-    let mut seen = None;
+/// Computes features of the first `most` images of a dataset; returns their labels too.
+fn seen(network: &FeatureNetwork, data: &Dataset, most: usize) -> Result<(ImageFeatures, Vec<usize>)> {
+    let (mut seen, mut labels) = (None, Vec::new());
     for batch in data.take(most as u64).batch(AT_ONCE).iter() {
-        let pictures = batch?.get("image")?.clone();
-        network.look(&bytes(pictures)?, &mut seen)?;
+        let batch = batch?;
+        network.look(&bytes(batch.get("image")?.clone())?, &mut seen)?;
+        labels.extend(batch.get("label")?.to_f64s().into_iter().map(|label| label as usize));
     }
-    seen.ok_or_else(|| Error::new(ErrorKind::Data, "there are no real images to compare with"))
+    let seen = seen.ok_or_else(|| Error::new(ErrorKind::Data, "there are no real images to compare with"))?;
+    Ok((seen, labels))
+}
+
+/// Computes features of real test images, and the network's accuracy on them.
+fn tested(network: &FeatureNetwork, data: &Dataset, most: usize) -> Result<(ImageFeatures, f64)> {
+    let (seen, labels) = seen(network, data, most)?;
+    let accuracy = checked_accuracy(&seen, &labels)?;
+    Ok((seen, accuracy))
+}
+
+/// Returns the network's accuracy on real images.
+///
+/// # Errors
+/// If it is not above that of always answering the most frequent class, by two standard deviations.
+fn checked_accuracy(of: &ImageFeatures, labels: &[usize]) -> Result<f64> {
+    let likeliest = |row: &[f32]| (1..row.len()).fold(0, |best, k| if row[k] > row[best] { k } else { best });
+    let answers = of.probabilities.chunks_exact(of.classes.max(1)).map(likeliest);
+    let right = answers.zip(labels).filter(|(answer, label)| answer == *label).count();
+    let n = labels.len().max(1) as f64;
+    let most = (0..of.classes).map(|class| labels.iter().filter(|label| **label == class).count()).max();
+    let (accuracy, chance) = (right as f64 / n, most.unwrap_or(0) as f64 / n);
+    if accuracy > chance + 2.0 * (chance * (1.0 - chance) / n).sqrt() {
+        return Ok(accuracy);
+    }
+    let what = format!(
+        "the feature network is not trained: its accuracy on {} is {accuracy:.3}, that of guessing {chance:.3}",
+        counted(labels.len() as u64, "real test image")
+    );
+    Err(Error::new(ErrorKind::Config, what)
+        .at("--features")
+        .because("FID and inception score measure nothing with the features of such a network")
+        .hint("train it for more epochs, or pass another with --features"))
 }
 
 /// `T[…] → u8[…]`: pixels from 0 to 255.

@@ -1,9 +1,10 @@
 //! Writes `report.html` in a run's folder: adds command, machine and predictions to the page of `systole_report`.
 
-use crate::render::screen::{self, counted, grouped, note, program, quoted};
+use crate::render::screen::{self, counted, grouped, note, program, quoted, shown_value};
 use crate::run::evaluation::TestPredictions;
 use crate::run::input_bottleneck;
 use crate::run::run_summary::{RunSummary, peak_rss_mib, step_time, threads};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole_base::rng::fnv1a;
@@ -11,7 +12,7 @@ use systole_ir::{Result, knobs};
 use systole_nn::Model;
 use systole_progress::progress::called;
 use systole_progress::recorder::recorded;
-use systole_report::{RunReport, duration};
+use systole_report::{RunReport, Tone, duration};
 use systole_runtime::{Buffer, backend};
 
 /// File name of the report.
@@ -85,6 +86,12 @@ fn page(
         }
     }
     page.epochs = run.epochs_of(model);
+    page.tested = run.tested.iter().map(|(name, value)| (name.to_string(), value)).collect();
+    if let Some(weights) = &run.weights {
+        let text =
+            format!("Test figures, confusion matrix, mistakes and model file have these weights: {weights}.");
+        page.verdicts.push((Tone::Plain, text));
+    }
     page.data = vec![origin(run)];
     page.data.extend(data.notes.iter().cloned());
     let verdict = input_bottleneck::of(&run.history, config);
@@ -143,7 +150,7 @@ fn machine(page: &mut RunReport, model: &Model) {
     let set: Vec<String> = knobs::KNOBS
         .iter()
         .filter(|knob| std::env::var_os(knob.name).is_some())
-        .map(|knob| format!("{}={}", knob.name, knob.get()))
+        .map(|knob| format!("{}={}", knob.name, shown_value(knob)))
         .collect();
     if !set.is_empty() {
         add("variables", set.join(", "));
@@ -164,9 +171,19 @@ fn mark(model: &Model) -> Option<String> {
     sum.map(|sum| format!("{sum:016x}"))
 }
 
+/// Whether a word of the command line is an option that only `launch` sets.
+fn is_of_launcher(word: &OsStr) -> bool {
+    #[cfg(feature = "launch")]
+    let option = Some(systole_launch::END_WITH_STDIN);
+    #[cfg(not(feature = "launch"))]
+    let option: Option<&str> = None;
+    option.is_some_and(|option| word.to_str().and_then(|word| word.strip_prefix("--")) == Some(option))
+}
+
 /// Returns the command line of this process.
 fn command() -> String {
-    let words = std::env::args_os().skip(1).map(|word| quoted(PathBuf::from(word)));
+    let words = std::env::args_os().skip(1).filter(|word| !is_of_launcher(word));
+    let words = words.map(|word| quoted(PathBuf::from(word)));
     [program()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 

@@ -1,15 +1,16 @@
 //! Creates the model that a run starts with: new, resumed, or initialized with the weights of a saved model
 //! (fine-tuning, LoRA).
 
+use crate::models::imported;
 use crate::models::model_data::{check_samples, check_tokens, with_its_classes};
 use crate::render::screen::{Screen, counted};
 use std::collections::BTreeSet;
-use systole_config::{FineTuneSection, RunConfig};
+use systole_config::{FineTuneSection, RunConfig, same_layers, size_conflicts};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::callback::Callback;
 use systole_nn::schedule::Schedule;
-use systole_nn::{Compile, FrozenBatchNorm, LayerNode, Model, TransferredWeights};
+use systole_nn::{Compile, FrozenBatchNorm, Model, TransferredWeights};
 
 /// A model that is ready for training.
 pub(crate) struct InitialModel {
@@ -40,10 +41,12 @@ pub(crate) fn prepared(
                 Error::new(ErrorKind::Config, "fine-tuning needs a saved model")
                     .hint("name the saved model with --from MODEL")
             })?;
-            let earlier = earlier.map_or_else(|| Model::load(from), Ok)?;
+            let earlier = earlier.map_or_else(|| imported::load(from), Ok)?;
+            check_sizes(&earlier, from, config)?;
             adapted(&earlier, from, section, config, data, screen)?
         }
         (Some(earlier), Some(path), None) => {
+            check_sizes(&earlier, path, config)?;
             check_layers(&earlier, path, config)?;
             let others = "; add --fine-tune to learn other classes with its weights";
             let data = with_its_classes(&earlier, data, path, others)?;
@@ -171,24 +174,35 @@ fn some(names: &[String]) -> String {
     }
 }
 
+/// Rejects sizes of the configuration that differ from the saved model's; names both.
+fn check_sizes(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
+    let conflicts = size_conflicts(config, model.architecture());
+    if conflicts.is_empty() {
+        return Ok(());
+    }
+    let (keys, why): (Vec<String>, Vec<String>) = conflicts.into_iter().unzip();
+    Err(Error::new(ErrorKind::Config, format!("the sizes of the configuration differ from those of {path}"))
+        .because(why.join("; "))
+        .hint(format!("remove {}: the sizes come from the saved model", keys.join(", "))))
+}
+
 /// Rejects a configuration whose layers differ from the saved model's.
 fn check_layers(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
-    let layers = |m: &Model| {
-        // Some layers may be frozen.
-        let free = |p: &LayerNode| {
-            (p.name.clone(), p.layer.clone().trainable(true).without_quantization().to_json())
-        };
-        m.architecture().nodes.iter().map(free).collect::<Vec<_>>()
-    };
-    if layers(&config.layers_only()?) != layers(model) {
+    if !same_layers(config.layers_only()?.architecture(), model.architecture()) {
         return Err(Error::new(
             ErrorKind::Config,
             format!("the layers of the configuration differ from those of {path}"),
         )
-        .hint(format!(
-            "remove the preset or TOML file: train --from {path}; or add --fine-tune to use the saved model's \
-            weights in other layers"
-        )));
+        .hint(match model.notes.contains_key("config") {
+            true => format!(
+                "remove the preset or TOML file: train --from {path}; or add --fine-tune to use the saved model's \
+                weights in other layers"
+            ),
+            // Such a model does not name its data either.
+            false => "name your data instead of the preset or TOML file; or add --fine-tune to use the saved model's \
+                weights in other layers"
+                .into(),
+        }));
     }
     Ok(())
 }
@@ -201,6 +215,14 @@ fn continued(
     data: &TrainingData,
     screen: &Screen,
 ) -> Result<Model> {
+    if data.language.is_some() && size_conflicts(config, model.architecture()).is_empty() {
+        // A text may be cut into shorter sequences than those of the saved model.
+        let built = model.architecture().inputs.first().and_then(|i| i.ty.as_ref()).map(|t| t.elements());
+        let length = config.sample_of(data).elements();
+        if built.is_some_and(|built| length < built) {
+            model.set_sequence_length(length);
+        }
+    }
     check_samples(&model, config, data, path)?;
     if model.class_names.is_empty() {
         model.class_names = data.class_names.clone();

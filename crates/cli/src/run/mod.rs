@@ -2,6 +2,7 @@
 
 pub(crate) mod confusion;
 pub(crate) mod evaluation;
+pub(crate) mod final_weights;
 pub(crate) mod generator_scores;
 pub(crate) mod html_report;
 pub(crate) mod initial_model;

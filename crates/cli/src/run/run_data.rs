@@ -4,14 +4,14 @@
 //! location is in `run.json` next to the model, the fingerprint is in the model. Data that the command line names is
 //! used as named; otherwise no other dataset replaces the run's.
 
-use crate::args::common::DataArgs;
+use crate::args::common::{DataArgs, LabelArgs};
 use crate::args::exit_status::CommandError;
 use crate::models::command_target::config_of;
 use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
 use crate::models::run_directory::{self, RunRecord};
-use crate::render::screen::Screen;
+use crate::render::screen::{Screen, note};
 use crate::run::training::load_data;
-use crate::run::user_data::UserData;
+use crate::run::user_data::{UserData, beside_imported};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, RunConfig};
@@ -57,11 +57,13 @@ pub(crate) struct NamedData<'a> {
     pub(crate) dataset: Option<&'a str>,
     /// `--data-dir`.
     pub(crate) dir: Option<&'a Path>,
+    /// `--label`.
+    pub(crate) label: Option<(String, &'a str)>,
 }
 
 impl<'a> NamedData<'a> {
     pub(crate) fn of(dataset: &'a Option<String>, data: &'a DataArgs) -> NamedData<'a> {
-        NamedData { source: None, dataset: dataset.as_deref(), dir: data.data_dir.as_deref() }
+        NamedData { dataset: dataset.as_deref(), dir: data.data_dir.as_deref(), ..NamedData::default() }
     }
 }
 
@@ -132,6 +134,10 @@ impl RunData {
     /// If nothing is named and the model does not contain its configuration.
     pub(crate) fn draft_of(&self, model: &Model, named: &NamedData<'_>) -> Result<ConfigDraft, CommandError> {
         let own = named.source.map(|name| user_data(name).map(|own| (name, own))).transpose()?;
+        let own = own.map(|(name, own)| (name, own.for_model(self.config.as_ref())));
+        if let Some(draft) = self.imported_draft(model, named)? {
+            return Ok(draft);
+        }
         let mut draft = match (&self.config, named.dataset) {
             (Some(config), _) => self.stored_draft(config)?,
             (None, None) if own.is_some() => ConfigDraft::preset("folder")?,
@@ -162,7 +168,29 @@ impl RunData {
         if let Some(dir) = named.dir {
             draft.set_text("--data-dir", "data.dir", &dir.display().to_string());
         }
+        if let Some((flag, label)) = &named.label {
+            draft.set_text(flag, LabelArgs::KEY, label);
+        }
         Ok(draft)
+    }
+
+    /// Returns the configuration for named data of a model that contains no configuration, with the model's sizes.
+    fn imported_draft(
+        &self,
+        model: &Model,
+        named: &NamedData<'_>,
+    ) -> Result<Option<ConfigDraft>, CommandError> {
+        let dir = named.dir.map(|dir| dir.display().to_string());
+        let name = named.source.map(str::to_string).or(dir);
+        let Some(name) = name.filter(|_| self.config.is_none() && named.dataset.is_none()) else {
+            return Ok(None);
+        };
+        let Some(mut draft) = beside_imported(&name, model, &self.file, false)? else { return Ok(None) };
+        let takes = model.architecture().inputs.first().and_then(|i| i.ty.as_ref());
+        if let Some(length) = takes.filter(|t| t.rank() == 1).map(|t| t.shape[0]) {
+            draft.set_value(&self.file, "data.sequence_length", (length as i64).into());
+        }
+        Ok(Some(draft))
     }
 
     /// Loads the data of a configuration that [`RunData::draft`] or [`RunData::draft_of`] began, and matches its
@@ -177,6 +205,7 @@ impl RunData {
         screen: &Screen,
     ) -> Result<TrainingData> {
         let data = self.load_unmatched(model, config, screen)?;
+        show_notes(&data);
         check_samples(model, config, &data, &self.file)?;
         let data = with_its_classes(model, data, &self.file, "")?;
         check_tokens(model, &data)?;
@@ -196,6 +225,12 @@ impl RunData {
         self.check_replaced(model, config, &data)?;
         if self.matches(config, &data) == DataMatch::Changed {
             data.notes.push(format!("{} has changed since {} was trained", data.origin, self.file));
+        }
+        if self.config.is_none() && data.is_pictures() {
+            data.notes.push(format!(
+                "{} does not contain its pixel scale: pixels from 0 to 255 are multiplied by {} (data.scale)",
+                self.file, config.data.scale
+            ));
         }
         Ok(data)
     }
@@ -269,6 +304,11 @@ impl RunData {
     }
 }
 
+/// Prints the notes about loaded data, such as skipped files: `train` prints them below the dataset's name.
+pub(crate) fn show_notes(data: &TrainingData) {
+    data.notes.iter().for_each(|text| note(&format!("{}: {text}", data.name)));
+}
+
 /// Fingerprint without that of a tokenizer, which a saved model brings along.
 fn text_of(identity: Option<&str>) -> Option<&str> {
     identity.map(|identity| identity.rsplit("; ").next().unwrap_or(identity))
@@ -278,8 +318,8 @@ fn user_data(name: &str) -> Result<UserData, CommandError> {
     UserData::of(name)?.ok_or_else(|| {
         let e = Error::new(ErrorKind::Config, format!("cannot evaluate on {name}"));
         CommandError::usage(e.hint(
-            "name a folder with one image folder per class, a record file (.csv, .npz, .tfrecord, .tar) or a \
-             text file (.txt); or name a published dataset with --dataset",
+            "name a folder with one folder of images or texts per class, a record file (.csv, .npz, .tfrecord, .tar, .jsonl) \
+             or a text file (.txt); or name a published dataset with --dataset",
         ))
     })
 }

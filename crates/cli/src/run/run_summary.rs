@@ -36,6 +36,10 @@ pub(crate) struct RunSummary<'a> {
     pub(crate) seconds: f64,
     /// Confusion matrix.
     pub(crate) confusions: Option<Confusion>,
+    /// Test values of the model as it is written, with names that start with `val_`.
+    pub(crate) tested: Logs,
+    /// Which weights the model has, if not those after the last step.
+    pub(crate) weights: Option<String>,
     /// The model that the run continued from.
     pub(crate) from: Option<String>,
     /// HTML report, if one was written.
@@ -64,6 +68,8 @@ impl<'a> RunSummary<'a> {
             history,
             seconds: began.elapsed().as_secs_f64(),
             confusions: None,
+            tested: Logs::new(),
+            weights: None,
             from: None,
             report: None,
             pruned: None,
@@ -74,9 +80,16 @@ impl<'a> RunSummary<'a> {
         self.interrupted
     }
 
-    /// Whether the last epoch was validated.
+    /// Whether the model was tested.
     pub(crate) fn was_tested(&self) -> bool {
-        self.history.last().get("val_loss").is_some() || self.history.epochs.is_empty()
+        self.tested.get("val_loss").is_some() || self.history.epochs.is_empty()
+    }
+
+    /// Training values of the last epoch, and test values of the written model.
+    fn results(&self) -> Logs {
+        let mut values = self.history.last();
+        values.extend_with_prefix("", &self.tested);
+        values
     }
 
     /// Returns the confusion matrix to print: only for user data, because those of published datasets are well known.
@@ -145,9 +158,10 @@ impl<'a> RunSummary<'a> {
         put("dataset", json!(self.data.name));
         put("dataset_reason", json!(self.reason));
         put("epochs", json!(self.epochs));
-        for (name, value) in entries(&self.history.last()) {
+        for (name, value) in entries(&self.results()) {
             put(&name, value);
         }
+        put("weights", json!(self.weights));
         put("steps", json!(self.steps));
         put("ms_per_step", json!(self.history.median_step_ms()));
         put("samples_per_second", json!(self.samples_per_second()));
@@ -236,9 +250,16 @@ impl<'a> RunSummary<'a> {
     fn best_line(&self, best: &BestEpoch, file: &Path) -> String {
         let BestEpoch { epoch, monitor, value } = best;
         let last = self.history.initial_epoch + self.history.epochs.len();
-        let now = self.history.last().get(monitor).filter(|_| *epoch != last && !self.interrupted);
-        let now = now.map_or(String::new(), |v| format!(" (last epoch: {v:.4})"));
-        format!("Best: {} {value:.4} after epoch {epoch}{now}: {}", called(monitor), file.display())
+        let (is_last, now) = (*epoch == last, self.results().get(monitor).filter(|_| !self.interrupted));
+        let weights = self.weights.as_deref().filter(|_| !self.config.restores_weights());
+        let which = match (now, weights) {
+            (Some(v), Some(weights)) if is_last && v == *value => format!(" ({weights})"),
+            (Some(v), _) if is_last && v == *value => String::new(),
+            (Some(v), _) if self.weights.is_some() => format!(" (the model: {v:.4})"),
+            (Some(v), _) => format!(" (last epoch: {v:.4})"),
+            (None, _) => String::new(),
+        };
+        format!("Best: {} {value:.4} after epoch {epoch}{which}: {}", called(monitor), file.display())
     }
 
     /// Prints the model's path and commands to use it.
@@ -264,6 +285,9 @@ impl<'a> RunSummary<'a> {
             true => format!("\n  {program} predict {to_use} {}   # classify an image", quoted(example)),
             false if self.data.language.is_some() => {
                 format!("\n  {program} generate {to_use} --prompt The   # generate text")
+            }
+            false if self.data.tokenizer.is_some() => {
+                format!("\n  {program} predict {to_use} --text \"Some words\"   # classify a text")
             }
             false => String::new(),
         };
@@ -291,7 +315,7 @@ impl<'a> RunSummary<'a> {
 
     /// Formats as `Test: sparse_categorical_accuracy 0.8690, loss 0.3921; after 5 epochs, 300 steps, 12.3 s`.
     fn result(&self, model: &Model) -> String {
-        let last = self.history.last();
+        let last = self.results();
         let tested = values(&last, |n| n.strip_prefix("val_").map(called));
         let trained = values(&last, |n| (!n.starts_with("val_")).then(|| called(n)));
         let measured = match (tested.is_empty(), trained.is_empty()) {
@@ -304,8 +328,9 @@ impl<'a> RunSummary<'a> {
             Some(v) if !v.is_finite() => "\n  The loss is not finite: see the note above for its origin",
             _ => "",
         };
+        let weights = self.weights.as_ref().map_or(String::new(), |weights| format!("; weights: {weights}"));
         format!(
-            "{stopped}{measured}; after {}, {}, {:.1} s{diverged}",
+            "{stopped}{measured}{weights}; after {}, {}, {:.1} s{diverged}",
             counted(model.epochs() as u64, "epoch"),
             counted(model.steps(), "step"),
             self.seconds
@@ -315,7 +340,7 @@ impl<'a> RunSummary<'a> {
     fn tested(&self) -> u64 {
         let all = self.data.test_len as u64;
         let all = self.config.data.test_samples.map_or(all, |n| n.min(all));
-        let batches = self.config.tested_batches(&self.config.test_pipeline(self.data));
+        let batches = self.config.tested_batches(self.data);
         let most = batches.ok().flatten().map(|n| (n * self.config.fit.batch_size) as u64);
         most.map_or(all, |most| most.min(all))
     }

@@ -1,5 +1,8 @@
 //! Handles Ctrl-C and SIGTERM: the first signal stops training after the current step, the second exits immediately.
+//! The end of the launcher stops training as well.
 
+#[cfg(feature = "launch")]
+use crate::render::screen::ignore_closed_output;
 use crate::render::screen::note;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -10,6 +13,12 @@ use systole_ir::{Error, ErrorKind, Result, knobs};
 
 /// Polling interval for signals.
 const POLL: Duration = Duration::from_millis(200);
+
+/// Exit code after SIGTERM.
+pub(crate) const TERMINATED: u8 = 143;
+
+/// The signal handlers of this process.
+static INSTALLED: OnceLock<StopSignal> = OnceLock::new();
 
 /// Whether the user asked to stop, and by which signal.
 #[derive(Clone)]
@@ -22,7 +31,6 @@ pub(crate) struct StopSignal {
 impl StopSignal {
     /// Installs the signal handlers, once per process.
     pub(crate) fn install() -> Result<StopSignal> {
-        static INSTALLED: OnceLock<StopSignal> = OnceLock::new();
         match INSTALLED.get() {
             Some(stop) => Ok(stop.clone()),
             None => StopSignal::take_over().map(|stop| INSTALLED.get_or_init(|| stop).clone()),
@@ -41,6 +49,13 @@ impl StopSignal {
         }
         stop.watch(Duration::from_secs(knobs::GRACE.get_usize() as u64));
         Ok(stop)
+    }
+
+    /// Stops training as the first SIGTERM does; unlike a second signal, a second call has no effect.
+    #[cfg(feature = "launch")]
+    fn terminate(&self) {
+        let _ = self.code.compare_exchange(0, TERMINATED.into(), Ordering::SeqCst, Ordering::SeqCst);
+        self.asked.store(true, Ordering::SeqCst);
     }
 
     /// Exits the program if the current step and the final backup take longer than the grace period.
@@ -62,4 +77,28 @@ impl StopSignal {
     pub(crate) fn exit_code(&self) -> u8 {
         self.code.load(Ordering::SeqCst) as u8
     }
+}
+
+/// Ends this process as SIGTERM does when standard input closes, because its launcher has ended.
+///
+/// # Errors
+/// If no thread can be started.
+#[cfg(feature = "launch")]
+pub(crate) fn end_with_stdin() -> Result<()> {
+    // The launcher was the reader.
+    ignore_closed_output();
+    let waiting = || {
+        // The launcher writes nothing.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        match INSTALLED.get() {
+            Some(stop) => stop.terminate(),
+            // Training has not started.
+            None => std::process::exit(TERMINATED.into()),
+        }
+    };
+    std::thread::Builder::new()
+        .name("systole-launcher".into())
+        .spawn(waiting)
+        .map(drop)
+        .map_err(|e| Error::new(ErrorKind::Io, "cannot watch standard input").because(e.to_string()))
 }

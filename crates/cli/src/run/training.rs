@@ -5,12 +5,13 @@ use crate::models::model_data::keep_tokenizer;
 use crate::models::run_directory::{self, ResumeMode, RunRecord, SaveArgs};
 use crate::render::screen::{Screen, counted, grouped, note, values};
 use crate::run::evaluation::TestPredictions;
+use crate::run::final_weights;
 use crate::run::html_report::{self, ReportPage};
 use crate::run::initial_model::{InitialModel, prepared};
 use crate::run::pruning::PruningReport;
 use crate::run::run_data::keep_data;
 use crate::run::run_summary::{RunFiles, RunSummary};
-use crate::run::signals::StopSignal;
+use crate::run::signals::{StopSignal, TERMINATED};
 use crate::run::tensorboard_images;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use systole_datasets::TrainingData;
 use systole_dist::Strategy;
 use systole_ir::{Error, Result};
 use systole_nn::callback::Callback;
-use systole_nn::{Fit, History, KeepBest, Model, RemovedChannels, max_time};
+use systole_nn::{Fit, History, KeepBest, Logs, Model, RemovedChannels, RunPosition, max_time};
 use systole_progress::{progress, terminal};
 use systole_runtime::backend;
 
@@ -55,7 +56,8 @@ pub(crate) fn train(
     let (config, reason, from) = (record.config.clone(), record.reason.clone(), record.from.clone());
     let made = prepared(earlier, record.from.as_deref(), &config, data, screen);
     let InitialModel { mut model, data, phases } = made.inspect_err(|_| folder.undo())?;
-    let record = RunRecord { devices: Some(devices_of(&model)?), ..record };
+    let (devices, name) = (Some(devices_of(&model)?), Some(data.name.clone()));
+    let record = RunRecord { devices, name, ..record };
     let class_weight = config.class_weight(&data).inspect_err(|_| folder.undo())?;
     let common = record.common();
     let own = [&*folder.model, &folder.best, &folder.example];
@@ -72,26 +74,25 @@ pub(crate) fn train(
     note_origin(&mut model, &config, &data)?;
     let best = folder.best(&model, &config).goes_on(resumed.best_goes_on);
     let dashboard = dashboard(&config, &stop, screen);
-    let run = (resumed, best, &folder, pause_after, phases);
-    let history =
+    let run = (resumed, best.clone(), &folder, pause_after, phases);
+    let mut history =
         fit(&mut model, &config, &data, run, class_weight, &stop, screen).inspect_err(|_| folder.undo())?;
+    let (written, tested) = folder.finish(&mut model, (&config, &data), &best, &mut history)?;
     drop(dashboard);
     let tuning = history.data.as_ref().map(|report| &report.tuning);
     let frozen = if folder.leads { save.freeze(&config, tuning) } else { Ok(None) };
     // A signal after the last step still exits as interrupted, unless other hosts take part.
     let interrupted = history.interrupted || (stop.exit_code() != 0 && model.host().1 == 1);
     let mut run = RunSummary::new(&config, &data, reason, history, &model, interrupted, began);
-    run.from = from;
+    (run.from, run.tested, run.weights) = (from, tested, written.weights);
     let mut answers = ask(&mut model, &run, folder.leads)?;
     run.confusions = answers.as_mut().ok().and_then(|answers| run.of_own_classes(answers.as_ref()?));
     model.notes.insert("history".into(), run.history_with(model.notes.get("history")).to_string());
-    let removed = if interrupted { Vec::new() } else { folder.shrink(&mut model, &config)? };
     folder.save(&model, &data).inspect_err(|_| folder.undo())?;
-    run.pruned = folder.pruned(&model, &config, removed)?;
+    run.pruned = folder.pruned(&model, &config, written.removed)?;
     tensorboard_images::write_of_run(&answers, &model, &config, &folder.folder);
-    let written =
-        (folder.leads && config.fit.report).then(|| ReportPage::new(&run, &model, answers, &folder.folder));
-    let written = written.flatten();
+    let wants_report = folder.leads && config.fit.report;
+    let written = wants_report.then(|| ReportPage::new(&run, &model, answers, &folder.folder)).flatten();
     run.report = written.as_ref().map(|w| w.path().into());
     run.show(&model, &folder.files(), place.as_ref(), screen);
     drop(model);
@@ -114,6 +115,9 @@ fn note_origin(model: &mut Model, config: &RunConfig, data: &TrainingData) -> Re
     }
     if let Some(language) = &data.language {
         keep_tokenizer(model, &language.tokenizer);
+    }
+    if let Some(tokenizer) = &data.tokenizer {
+        keep_tokenizer(model, tokenizer);
     }
     Ok(())
 }
@@ -140,9 +144,6 @@ fn ask(model: &mut Model, run: &RunSummary<'_>, leads: bool) -> Result<Result<Op
     Ok(TestPredictions::gather(model, config, data, Some(html_report::time_to_ask(run.seconds))))
 }
 
-/// Exit code after SIGTERM.
-const TERMINATED: u8 = 143;
-
 /// Starts the terminal dashboard if it is enabled and there is a terminal.
 #[cfg(feature = "tui")]
 fn dashboard(
@@ -157,7 +158,7 @@ fn dashboard(
 
 /// Stub for builds without the dashboard.
 #[cfg(not(feature = "tui"))]
-fn dashboard(config: &Config, _: &Stop, _: &Screen) {
+fn dashboard(config: &RunConfig, _: &StopSignal, _: &Screen) {
     if config.fit.tui {
         note(
             "this program was built without the feature `tui`: printing plain lines instead of the dashboard",
@@ -241,9 +242,10 @@ fn announce(
     ));
     announce_strategy(model, screen);
     match &resumed.place {
-        Some(place) if place.finished => screen.line(
-            "The run in this folder is finished: nothing to train (--resume=never starts a new run, --out names another folder)",
-        ),
+        Some(place) if place.finished => screen.line(match more_epochs(resumed, place, config) {
+            0 => "The run in this folder is finished: nothing to train (--resume=never starts a new run, --out names another folder)".into(),
+            n => format!("The run in this folder is finished: resuming it for {} more", counted(n as u64, "epoch")),
+        }),
         Some(place) => screen.line(format!("Resuming at {}", run_directory::told(place))),
         None => {}
     }
@@ -255,6 +257,14 @@ fn announce(
         ));
     }
     Ok(())
+}
+
+/// Number of epochs that a finished run is made longer by; 0 if a callback ended it.
+fn more_epochs(resumed: &run_directory::ResumePlan, place: &RunPosition, config: &RunConfig) -> usize {
+    match place.stopped_because {
+        Some(_) => 0,
+        None => (resumed.initial_epoch + config.epochs()).saturating_sub(place.epoch),
+    }
 }
 
 /// Describes the devices of the training step: `cpu`, `data_parallel over 4 devices of cpu`.
@@ -295,7 +305,7 @@ fn announce_strategy(model: &Model, screen: &Screen) {
 type RunParts<'a> =
     (run_directory::ResumePlan, KeepBest, &'a RunDirectory, Option<usize>, Option<Box<dyn Callback>>);
 
-/// Trains all epochs and evaluates the last one.
+/// Trains all epochs.
 fn fit(
     model: &mut Model,
     config: &RunConfig,
@@ -308,52 +318,41 @@ fn fit(
     let test = config.test_pipeline(data);
     let first = resumed.initial_epoch;
     let compile = model.compile_config().cloned().unwrap_or_default();
-    // Metrics computed before weight averaging are not those of the saved weights.
-    let averaged = model.compile_config().is_some_and(|compile| compile.optimizer.use_ema);
+    // The weights before averaging are not the final ones.
+    let optimizer = &compile.optimizer;
+    let averaged = optimizer.use_ema || optimizer.swa.is_some();
     let fit = Fit {
         callbacks: config.callbacks(&folder.folder, &compile).into_iter().chain(phases).collect(),
         validate_last: !averaged,
         detect_anomaly: config.fit.detect_anomaly.then(|| folder.folder.join("anomaly.npz")),
         backup: Some(resumed.backup),
-        best: Some(best.clone()),
+        best: Some(best),
         epochs: first + config.epochs(),
         pause_after: pause_after.map(|epochs| first + epochs).filter(|end| *end < first + config.epochs()),
         initial_epoch: first,
         stop: Some(stop.asked.clone()),
         class_weight,
-        ..asked(config, &test, screen)?
+        ..asked(config, data, &test, screen)?
     };
-    let tested_batches = config.tested_batches(&test)?;
-    let mut history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
+    let history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
     // Remove the note of an earlier run that this one continues.
     model.notes.remove("stopped_because");
     if let Some(why) = &history.stopped_because {
         note(why);
         model.notes.insert("stopped_because".into(), why.clone());
     }
-    let tested = history.last().get("val_loss").is_some() && !averaged;
-    if !history.interrupted && !tested && tested_batches != Some(0) {
-        let values = model.evaluate_steps(&test, tested_batches)?;
-        if let Some(last) = history.epochs.last_mut() {
-            last.extend_with_prefix("val_", &values);
-        }
-        best.update(model, &mut history)?;
-    }
-    if config.restores_weights() && !history.interrupted && tested_batches != Some(0) {
-        let shown = values(&model.evaluate_steps(&test, tested_batches)?, |n| Some(progress::called(n)));
-        screen.line(format!(
-            "Restored the weights of the best epoch: {shown}; the lines below describe the last epoch"
-        ));
-    }
     Ok(history)
 }
 
 /// Builds the `fit` options from the configuration.
-fn asked(config: &RunConfig, test: &Dataset, screen: &Screen) -> Result<Fit> {
+fn asked(config: &RunConfig, data: &TrainingData, test: &Dataset, screen: &Screen) -> Result<Fit> {
     let of = &config.fit;
     Ok(Fit {
         epochs: of.epochs,
         steps_per_epoch: of.steps_per_epoch,
+        // Batches of records do not report their number.
+        num_training_batches: Some(config.batches_per_epoch(data)),
+        num_val_batches: Some(config.test_batches(data)),
         validation: Some(test.clone()),
         validation_freq: of.validation_freq,
         val_check_interval: of.val_check_interval,
@@ -389,7 +388,7 @@ pub(crate) fn fast_dev_run(
     let fit = Fit {
         stop: Some(stop.asked.clone()),
         class_weight,
-        ..asked(config, &config.test_pipeline(&data), screen)?
+        ..asked(config, &data, &config.test_pipeline(&data), screen)?
     };
     let history = model.fit(&train, fit)?;
     let last = history.last();
@@ -420,7 +419,7 @@ pub(crate) fn barebones(
     screen.line("Training loop only: callbacks, backups and progress are skipped, and nothing is saved");
     let stop = StopSignal::install()?;
     let train = config.train_pipeline_of(&data, model.share_of_batches());
-    let asked = asked(config, &config.test_pipeline(&data), screen)?;
+    let asked = asked(config, &data, &config.test_pipeline(&data), screen)?;
     let history = model.fit(&train, Fit { stop: Some(stop.asked.clone()), class_weight, ..asked })?;
     let (steps, ms) = (history.step_ms.len(), history.median_step_ms());
     screen.line(format!("{} in {ms:.3} ms each (median)", counted(steps as u64, "step")));
@@ -460,6 +459,15 @@ fn smaller(model: &mut Model, config: &RunConfig) -> Result<Vec<RemovedChannels>
     config.pruning = None;
     model.notes.insert("config".into(), config.to_toml()?);
     Ok(removed)
+}
+
+/// What became of the trained weights before they are written.
+struct FinalModel {
+    removed: Vec<RemovedChannels>,
+    /// Whether the weights differ from those that trained.
+    is_changed: bool,
+    /// Which weights they are, if not those after the last step.
+    weights: Option<String>,
 }
 
 /// Output files of a run.
@@ -527,6 +535,38 @@ impl RunDirectory {
             best.save(&self.best)?;
         }
         smaller(model, config)
+    }
+
+    /// Turns a trained model into the one that is written, and returns its test values.
+    fn finish(
+        &self,
+        model: &mut Model,
+        (config, data): (&RunConfig, &TrainingData),
+        best: &KeepBest,
+        history: &mut History,
+    ) -> Result<(FinalModel, Logs)> {
+        let written = self.final_model(model, config, history)?;
+        let tested = final_weights::test(model, (config, data), best, history, written.is_changed)?;
+        Ok((written, tested))
+    }
+
+    /// Turns a trained model into the one that is written: merges adapters and removes zeroed channels. An interrupted
+    /// run keeps both.
+    fn final_model(&self, model: &mut Model, config: &RunConfig, history: &History) -> Result<FinalModel> {
+        let mut weights: Vec<String> = model.notes.get("weights").cloned().into_iter().collect();
+        if history.interrupted {
+            return Ok(FinalModel { removed: Vec::new(), is_changed: false, weights: None });
+        }
+        let has_adapters = model.has_adapters();
+        if has_adapters {
+            model.save_adapters(self.folder.join(run_directory::ADAPTERS))?;
+            model.merge_lora()?;
+            weights.push("LoRA adapters merged".into());
+        }
+        let removed = self.shrink(model, config)?;
+        let loses_channels = config.pruning.as_ref().is_some_and(|pruning| pruning.channels);
+        let is_changed = has_adapters || loses_channels;
+        Ok(FinalModel { removed, is_changed, weights: Some(weights.join(", ")).filter(|w| !w.is_empty()) })
     }
 
     /// Saves the model and an example test image.

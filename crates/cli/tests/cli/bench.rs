@@ -262,10 +262,11 @@ fn a_trace_of_one_or_two_threads_survives_a_kill() {
 }
 
 /// Each preset, with layers and pictures so small that steps take no time.
-const PRESETS: [(&str, &[&str]); 14] = [
+const PRESETS: [(&str, &[&str]); 15] = [
     ("fashion-mnist", &["layers.0.filters=2"]),
     ("mnist", &["layers.1.units=8"]),
     ("lstm", &["layers.0.output_dim=8", "layers.1.units=8", "layers.2.units=8", "data.sequence_length=8"]),
+    ("sentences", &["layers.0.input_dim=50", "data.sequence_length=8"]),
     ("glyphs", &["layers.0.filters=2"]),
     ("mlp", &[]),
     ("cifar-cnn", &["layers.0.filters=4"]),

@@ -456,6 +456,10 @@ fn jobs_of_gke_and_vertex_are_sent_followed_and_deleted() {
         assert!(
             told.contains("kubectl apply -f jobset.yaml") && told.contains("kubectl delete -f jobset.yaml")
         );
+        // Its text is on no command line.
+        let secret =
+            "kubectl create secret generic systole-mlp --namespace=default --from-file=secret=/dev/stdin";
+        assert!(told.contains(secret) && told.contains("kubectl delete secret systole-mlp "), "{told}");
         for pool in ["systole-mlp-0", "systole-mlp-1"] {
             assert!(
                 told.contains(&format!("node-pools delete {pool} --cluster=mine --location=us-central1")),

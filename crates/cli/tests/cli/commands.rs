@@ -375,12 +375,23 @@ fn what_a_report_needs_and_what_shells_and_man_need() {
 }
 
 #[test]
+fn a_configuration_is_not_a_model() {
+    let f = Folder::new("commands-configuration");
+    f.write("mine.toml", "[fit]\nepochs = 1\n");
+    for command in ["export", "evaluate", "quantize"] {
+        f.run(&[command, "mine.toml"])
+            .fails(1, &["mine.toml is a configuration, not a model", "train mine.toml"]);
+    }
+}
+
+#[test]
 fn wrong_usage_is_a_json_object_too() {
     let f = Folder::new("usage-json");
     for (args, error, hint) in [
         (&["train", "x.toml", "--epochs", "0"][..], "invalid value '0' for '--epochs <N>'", "--help"),
         (&["train", "--epcohs", "1"], "unexpected argument '--epcohs' found", "--epochs"),
         (&["trian"], "unrecognized subcommand 'trian'", "train"),
+        (&["evaluate"], "the following required arguments were not provided: <MODEL>", "--help"),
     ] {
         let o = f.run(&[args, &["--json"]].concat()).fails(2, &[]).json();
         assert!(o["error"].as_str().unwrap().starts_with(error), "{o}");

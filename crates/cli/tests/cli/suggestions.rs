@@ -165,3 +165,23 @@ fn a_bench_shows_its_spread_and_each_figure_once() {
     let o = f.run(&["bench", "mlp", "--seconds=0", "--json"]).ok().json();
     assert!(o["p10_ms"].as_f64() <= o["p90_ms"].as_f64() && o["p10_ms"].is_number(), "{o}");
 }
+
+#[test]
+fn a_slip_of_the_wording_is_found_in_the_output_of_every_run() {
+    use crate::program::wording_slip;
+    for line in [
+        "  why: why: no answer",
+        "  try: the nearest is ",
+        "  why: the most similar class is",
+        "  try: did you mean ``?",
+        "error: ",
+        "  why: cannot read x; why: no answer",
+    ] {
+        assert!(wording_slip(line).is_some(), "{line}");
+    }
+    for line in
+        ["error: unknown layer `Dens`", "  try: did you mean `Dense`? available: Dense", "Next:", "  where: "]
+    {
+        assert_eq!(wording_slip(line).is_some(), line == "  where: ", "{line}");
+    }
+}

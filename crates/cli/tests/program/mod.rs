@@ -128,6 +128,23 @@ impl Drop for Folder {
     }
 }
 
+/// Returns what is wrong with the wording of a line of an error message: a repeated label, or an empty part.
+pub fn wording_slip(line: &str) -> Option<String> {
+    let label =
+        ["error: ", "  where: ", "  why: ", "  try: "].into_iter().find(|label| line.starts_with(label))?;
+    let text = &line[label.len()..];
+    let repeated =
+        ["where: ", "why: ", "try: "].into_iter().find(|other| text.contains(&format!(" {other}")));
+    let again = text.starts_with(label.trim_start()).then_some(label);
+    let is_cut = [" is", " are"].into_iter().find(|end| text.trim_end().ends_with(end));
+    let empty = ["did you mean ``", "; ;", ", ,"].into_iter().find(|part| text.contains(part));
+    let slip = again.or(repeated).or(is_cut).or(empty);
+    match text.trim().is_empty() || text != text.trim_end() {
+        true => Some(format!("an empty part in `{line}`")),
+        false => slip.map(|slip| format!("`{slip}` in `{line}`")),
+    }
+}
+
 /// Output and exit code of a finished run of the program.
 pub struct Done {
     pub what: String,
@@ -138,12 +155,15 @@ pub struct Done {
 
 impl Done {
     pub fn of(output: Output, args: &[&str]) -> Done {
-        Done {
+        let done = Done {
             what: args.join(" "),
             code: output.status.code(),
             out: String::from_utf8(output.stdout).unwrap(),
             err: String::from_utf8(output.stderr).unwrap(),
-        }
+        };
+        let slip = done.err.lines().find_map(wording_slip);
+        assert!(slip.is_none(), "{}: {}\n{}", done.what, slip.unwrap_or_default(), done.err);
+        done
     }
 
     /// Returns itself after asserting that the exit code is 0.

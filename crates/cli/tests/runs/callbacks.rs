@@ -71,7 +71,13 @@ fn callbacks_of_a_file_stop_lower_save_and_log() {
         f.run(&args).ok().json()["sparse_categorical_accuracy"].clone()
     };
     assert_eq!(evaluate("run/glyphs.safetensors"), evaluate(&format!("run/{best:02}.safetensors")));
-    assert!(done.err.contains("Restored the weights of the best epoch"), "{}", done.err);
+    let weights = format!("epoch {best}, the best by val_sparse_categorical_accuracy (EarlyStopping)");
+    assert!(
+        done.err.contains(&format!("; weights: {weights}")) && told["weights"] == weights,
+        "{}",
+        done.err
+    );
+    assert_eq!(told["val_sparse_categorical_accuracy"], evaluate("run/glyphs.safetensors"));
 
     // A run that a callback ended is finished.
     let again = f.run(&["resume", "run", "--json"]).ok().json();

@@ -5,8 +5,8 @@
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
 use crate::program::{Done, Folder, TINY};
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -231,6 +231,16 @@ impl Launched {
     }
 }
 
+/// Waits until a process has ended, also one that nobody waits for.
+fn wait_for_end(process: &str) {
+    let until = Instant::now() + Duration::from_secs(60);
+    let state = || std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    while state().rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')) {
+        assert!(Instant::now() < until, "the process {process} goes on");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn signal(name: &str, process: &str) {
     // It may have ended already.
     let _ = Command::new("kill").args([name, process]).stderr(Stdio::null()).status().unwrap();
@@ -296,6 +306,151 @@ fn a_launch_goes_on_after_kills_to_the_same_bits_and_forwards_signals() {
     f.run(&["launch", "--nproc=2", "--", "plan", "mlp"]).fails(2, &["train or resume"]);
 }
 
+/// Secrets in the environments of processes, which are on none of their command lines.
+#[cfg(target_os = "linux")]
+fn secrets(processes: &[String]) -> Vec<String> {
+    let read = |process: &String, file: &str| {
+        String::from_utf8_lossy(&std::fs::read(format!("/proc/{process}/{file}")).unwrap()).into_owned()
+    };
+    let one = |process: &String| {
+        let environment = read(process, "environ");
+        let secret =
+            environment.split('\0').find_map(|v| v.strip_prefix("SYSTOLE_SECRET=")).unwrap().to_string();
+        assert!(secret.len() == 64 && !read(process, "cmdline").contains(&secret), "{secret}");
+        secret
+    };
+    processes.iter().map(one).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn processes_end_with_their_launcher_and_the_folder_is_free() {
+    let test = "processes_end_with_their_launcher_and_the_folder_is_free";
+    let Some(plugin) = plugin(test) else { return };
+    let f = Folder::with_data("launch-ended");
+    let slice = Slice::new(&f, &plugin);
+    let args = [&SHORTER[..], &STRATEGIES[1..]].concat();
+    slice.alone("whole", &args).ok();
+    let mut all_secrets = Vec::new();
+    for name in ["-HUP", "-TERM", "-KILL"] {
+        let out = format!("out{name}");
+        let start = || Launched::new(&f, &plugin, &out, &[], &args);
+        let mut launched = start();
+        let pids = launched.processes();
+        // One secret for all processes of a launch.
+        let own = secrets(&pids);
+        assert_eq!(own[0], own[1]);
+        all_secrets.push(own[0].clone());
+        slice.wait_for_backup(&out);
+        let launcher = launched.launcher.id().to_string();
+        signal(name, &launcher);
+        if name == "-HUP" {
+            // The shell tells it, and then the kernel.
+            signal(name, &launcher);
+        }
+        let ended = launched.wait();
+        pids.iter().for_each(|pid| wait_for_end(pid));
+        if name != "-KILL" {
+            assert_eq!(ended.code, Some(143), "{name}: {}", ended.err);
+            assert_eq!(ended.json()["result"]["interrupted"], true, "{name}");
+        }
+        let again = start().wait().ok().json();
+        assert!(again["result"]["resumed_at"]["step"].is_number(), "{name}: {again}");
+        assert!(slice.model(&out) == slice.model("whole"), "{name}");
+        let report = std::fs::read_to_string(f.path(&out).join("report.html")).unwrap();
+        assert!(report.contains("SYSTOLE_SECRET=set") && !report.contains("end-with-stdin"));
+        assert!(all_secrets.iter().all(|secret| !report.contains(secret)));
+    }
+    all_secrets.sort();
+    all_secrets.dedup();
+    assert_eq!(all_secrets.len(), 3, "every launch has a secret of its own");
+
+    // After nohup, the end of the terminal ends nothing.
+    let usual = f.command(&[]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_systole")]);
+    command.current_dir(usual.get_current_dir().unwrap()).stdin(Stdio::null());
+    for (name, value) in usual.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let two = ["--nproc=2", "--devices-per-process=2"];
+    let mut launched = Launched::of(command, &plugin, "kept", &two, &args);
+    let pids = launched.processes();
+    slice.wait_for_backup("kept");
+    let all = [&[launched.launcher.id().to_string()], &pids[..]].concat();
+    all.iter().for_each(|process| signal("-HUP", process));
+    launched.wait().ok();
+    assert!(slice.model("kept") == slice.model("whole"));
+}
+
+/// Text of a secret.
+const SECRET: &str = "known to the processes of this test";
+
+#[test]
+fn strangers_without_the_secret_are_refused_and_the_run_goes_on() {
+    let test = "strangers_without_the_secret_are_refused_and_the_run_goes_on";
+    let Some(plugin) = plugin(test) else { return };
+    let f = Folder::with_data("hosts-strangers");
+    let slice = Slice::new(&f, &plugin);
+    slice.alone("whole", &STRATEGIES[1..]).ok();
+    let port = free_port();
+    let host = |process: u8, address: &str, secret: &str| {
+        let options = format!(
+            "num_devices=2,num_processes=2,process_id={process},coordinator_address={address}:{port},timeout_seconds=120"
+        );
+        let mut command = slice.train(&options, "out", &STRATEGIES[1..]);
+        command.env("SYSTOLE_SECRET", secret).spawn().unwrap()
+    };
+    let wait = |child: Child| Done::of(child.wait_with_output().unwrap(), &["host"]);
+    // Without a secret, nobody on other machines can connect.
+    wait(host(0, "0.0.0.0", "")).fails(1, &["can be reached from other machines", "export SYSTOLE_SECRET="]);
+    wait(host(0, "127.0.0.1", "short")).fails(1, &["the secret has 5 characters", "at least 16"]);
+
+    let first = host(0, "0.0.0.0", SECRET);
+    let until = Instant::now() + Duration::from_secs(60);
+    let connect = || loop {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => break stream,
+            Err(e) => assert!(Instant::now() < until, "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let numbers: Vec<u8> = [1u64, 2, 2].iter().flat_map(|n| n.to_le_bytes()).collect();
+    let silent = connect();
+    // The greeting of process 1, as every process of this program sends it: of the version before, and with a false proof.
+    connect().write_all(&[&b"systole hosts 1\n"[..], &numbers].concat()).unwrap();
+    let mut liar = connect();
+    liar.write_all(&[&b"systole hosts 2\n"[..], &[7; 32], &numbers, &[7; 32]].concat()).unwrap();
+    let mut reply = Vec::new();
+    let _ = liar.read_to_end(&mut reply);
+    assert_eq!(reply.len(), 16 + 32 + 32, "a challenge and no more than a rejection");
+    assert!(reply.ends_with(&[0; 32]));
+    for secret in ["", "known to the processes of other tests"] {
+        wait(host(1, "127.0.0.1", secret)).fails(1, &["has another secret", "SYSTOLE_SECRET"]);
+    }
+    let second = host(1, "127.0.0.1", SECRET);
+    let [first, second] = [first, second].map(|child| wait(child).ok());
+    drop(silent);
+    assert!(slice.model("out") == slice.model("whole"));
+    let told = "note: process 0 rejected 4 connections: 1 from 127.0.0.1 (not a process of this version), 3 from 127.0.0.1 (wrong secret)";
+    assert!(first.err.contains(told), "{}", first.err);
+    assert!([&first, &second].iter().all(|done| !done.err.contains(SECRET) && !done.out.contains(SECRET)));
+
+    // Launchers that a cluster starts cannot agree on a random one.
+    let train = ["launch", "--k8s", "--nproc=2", "--", "train", "glyphs"];
+    let mut command = f.command(&train);
+    command.envs([("JOB_COMPLETION_INDEX", "1"), ("COORDINATOR_ADDRESS", "127.0.0.1")]);
+    command.env("SYSTOLE_PJRT_PLUGIN", &plugin);
+    let done = Done::of(command.output().unwrap(), &train);
+    done.fails(2, &["no common secret", "SYSTOLE_SECRET", "from a Kubernetes secret"]);
+    let mut command = f.command(&["knobs"]);
+    let knobs = Done::of(command.env("SYSTOLE_SECRET", SECRET).output().unwrap(), &["knobs"]).ok();
+    assert!(knobs.out.contains("SYSTOLE_SECRET") && !knobs.out.contains(SECRET), "{}", knobs.out);
+}
+
 /// A run of two epochs of 40 steps, saved as often as can be.
 const SHORTER: [&str; 2] = ["--set=fit.steps_per_epoch=40", "--save-steps=1"];
 
@@ -358,11 +513,14 @@ fn machines_of_a_file_are_started_by_ssh_and_left_out_where_they_are_lost() {
     let pid = launched.next(second);
     launched.launcher.kill().unwrap();
     launched.wait();
-    let until = Instant::now() + Duration::from_secs(60);
-    while Path::new(&format!("/proc/{pid}")).exists() {
-        assert!(Instant::now() < until, "the process {pid} goes on");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for_end(&pid);
+    // The same if an agent is killed.
+    let mut launched = over_ssh(&f, &plugin, "stopped", &["--devices-per-process=2"], &args);
+    let pid = launched.next(second);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    signal("-KILL", status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim());
+    wait_for_end(&pid);
+    assert_eq!(launched.wait().code, Some(1));
 
     // Of four machines one is lost for good. Three do not divide the batch, two do.
     f.write("hosts", "127.0.0.1\n127.0.0.2\n127.0.0.3\n127.0.0.4\n");
@@ -419,6 +577,7 @@ fn a_task_of_a_cluster_is_the_process_that_its_surroundings_say() {
         let port = format!("--port={}", free_port());
         ["0", "1"].map(|task| {
             let mut command = f.command(&[]);
+            command.env("SYSTOLE_SECRET", SECRET);
             set(&mut command, task);
             let more = [place, &port, "--devices-per-process=2", "--max-restarts=2"];
             Launched::of(command, &plugin, out, &more, args)

@@ -397,3 +397,102 @@ fn the_greatest_of_rounded_values_has_a_gradient() {
     let said = f.run(&["train", "greatest.toml", "--fast-dev-run=2", "--limit-val-batches=1"]).ok();
     assert!((said.out.clone() + &said.err).contains("The trial succeeded"), "{}{}", said.out, said.err);
 }
+
+/// The averaged model competes with the epochs, and the folder means the best of all.
+#[test]
+fn an_averaged_model_is_compared_with_the_epochs_and_kept_as_the_best() {
+    let f = Folder::new("runs-swa");
+    // At this rate the weights jump about; their mean is better.
+    let set = "--set=optimizer={type=\"sgd\",learning_rate=1.0,swa={swa_lrs=1.0,swa_epoch_start=0.4,annealing_epochs=1}}";
+    let more = ["--epochs=10", "--set=fit.monitor=loss", "--out=out", "--set=data.train_samples=2000", set];
+    let done = f.run(&[&["train", "glyphs", "--json"], &DENSE[..], &more].concat()).ok();
+    let o = done.json();
+    let measured = f.run(&["evaluate", "out", "--json"]).ok().json();
+    assert_eq!((&measured["loss"], &measured["loss"]), (&o["best"]["value"], &o["val_loss"]), "{o}");
+    assert!(column(&o, "val_loss").iter().all(|loss| *loss >= o["val_loss"].as_f64().unwrap()), "{o}");
+    assert_eq!(o["weights"], "mean of the last epochs (SWA)");
+    assert!(done.err.contains("after epoch 10 (mean of the last epochs (SWA))"), "{}", done.err);
+    is_finished(&f, "out", o["total_steps"].as_u64().unwrap());
+}
+
+/// Small runs of one dense layer, validated after each epoch.
+const DENSE: [&str; 7] = [
+    "--set=layers=[{type=\"Flatten\"},{type=\"Dense\",units=10,activation=\"softmax\"}]",
+    "--set=data.train_samples=256",
+    "--set=data.test_samples=96",
+    "--set=data.augment=[]",
+    "--set=fit.validation_freq=1",
+    "--batch-size=32",
+    "--threads=1",
+];
+
+#[test]
+fn a_finished_run_that_is_made_longer_stretches_the_schedules_of_the_whole_run() {
+    let f = Folder::new("runs-longer");
+    let set = "--set=optimizer={type=\"adam\",learning_rate={type=\"OneCycle\",max_learning_rate=0.01}}";
+    let train = |epochs: &str, more: &[&str]| {
+        let args = [&["train", "glyphs", "--json", "--out=out", epochs, set], &DENSE[..], more].concat();
+        f.run(&args)
+    };
+    let short = train("--epochs=2", &[]).ok().json();
+    train("--epochs=4", &[]).fails(1, &["fit.epochs is 4, was 2"]);
+    let done = train("--epochs=4", &["--resume=force"]).ok();
+    for said in [
+        "is finished: resuming it for 2 epochs more",
+        "the schedule of the whole run now spans 240 steps instead of 120",
+        "the learning rate of step 121 is 7.500e-3, was 1.000e-7",
+    ] {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+    assert!(!done.err.contains("nothing to train"), "{}", done.err);
+    let long = done.json();
+    assert_eq!((&long["steps"], &long["total_steps"]), (&120.into(), &240.into()));
+    let loss = |o: &Value| o["loss"].as_f64().unwrap();
+    assert!(loss(&long) < 0.9 * loss(&short), "{} and {}", loss(&long), loss(&short));
+    // Resumed as it is, the schedule stays.
+    let again = f.run(&["resume", "out", "--json"]).ok();
+    assert!(again.err.contains("nothing to train") && !again.err.contains("now spans"), "{}", again.err);
+}
+
+/// Scores by an untrained network are refused.
+#[test]
+fn scores_of_generated_images_need_a_trained_network() {
+    let f = Folder::new("runs-features");
+    let few = ["--set=data.train_samples=80", "--set=data.test_samples=80", "--threads=1", "--no-report"];
+    let gan = ["--epochs=1", "--steps-per-epoch=1", "--batch-size=4", "--out=gan"];
+    let sets =
+        ["--set=biggan.G_ch=1", "--set=biggan.D_ch=1", "--set=biggan.dim_z=8", "--set=biggan.num_D_steps=1"];
+    f.run(&[&["train", "biggan"], &few[..], &gan, &sets, &["--set=biggan.G_param=none"]].concat()).ok();
+    let network = |out: &str, rate: &str| {
+        let layers = "--set=layers=[{type=\"Conv2D\",filters=8,kernel_size=5,strides=3,activation=\"relu\"},{type=\"Flatten\"},{type=\"Dense\",units=10,activation=\"softmax\"}]";
+        let sets = ["--set=data.augment=[]", layers];
+        let more = ["--epochs=12", "--batch-size=16", "--learning-rate", rate, "--out", out];
+        let samples =
+            ["--set=data.train_samples=1000", "--set=data.test_samples=80", "--threads=1", "--no-report"];
+        f.run(&[&["train", "cifar-cnn"], &samples[..], &sets, &more].concat()).ok();
+    };
+    network("untrained", "1e-12");
+    network("trained", "0.003");
+    let evaluate =
+        |features: &str| f.run(&["evaluate", "gan", "--pictures=80", "--json", "--features", features]);
+    evaluate("untrained").fails(1, &["the feature network is not trained", "train it for more epochs"]);
+    let scores = evaluate("trained").ok().json();
+    assert!(scores["fid"].is_number() && scores["network_accuracy"].as_f64().unwrap() > 0.15, "{scores}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_run_whose_reader_is_gone_is_finished() {
+    let f = Folder::with_data("outcome-pipe");
+    let args = [&["train", "fashion-mnist", "--data-dir=data", "--out=out"], &TINY[..]].concat();
+    // The reader closes the pipe before the first line.
+    let mut child = f.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    is_finished(&f, "out", 4);
+    // A command that only prints ends.
+    let mut child =
+        f.command(&["devices", "--watch=1"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -7,10 +7,12 @@ use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
-use systole::datasets::{RecordInputs, RecordOptions, record_inputs};
-use systole_data::format::{npy, png};
+use systole::config::RunConfig;
+use systole::datasets::{ImageFit, RecordInputs, RecordOptions, record_inputs};
+use systole_data::format::{any_format, npy, png};
 use systole_data::tools::files_of;
-use systole_ir::Literal;
+use systole_ir::{DType, Literal};
+use systole_nn::Model;
 
 const FAST: [&str; 5] = ["--epochs=1", "--threads=1", "--json", "--quiet", "--batch-size=8"];
 const SMALL: [&str; 3] = ["--set=layers.0.filters=2", "--set=layers.4.filters=2", "--set=layers.8.filters=2"];
@@ -72,6 +74,7 @@ fn the_same_picture_is_the_same_by_every_way() {
             fields: &[],
             size: Some([24, 24, 3]),
             background: 1.0,
+            resizing: Default::default(),
             goes_on: false,
         };
         let files: Vec<PathBuf> = files_of(&f.path(path)).unwrap();
@@ -458,4 +461,133 @@ fn numbers_without_a_meaning_are_refused_before_the_data_are_read() {
             done.err
         );
     }
+}
+
+#[test]
+fn an_album_with_a_table_beside_it_is_still_an_album() {
+    let f = Folder::new("own-album-table");
+    album(&f, "album", 8);
+    let rows = |i: usize| format!("c{},{},{}", i % 2, 100 + i, i % 2);
+    f.write("album/metadata.csv", table("camera,iso,label", 40, rows));
+    let done = train(&f, "album", "out", &SMALL).ok();
+    let told = "metadata.csv is not used, because the images in the class folders are the data";
+    assert!(done.err.contains(told) && done.err.contains("systole train "), "{}", done.err);
+    assert!(!done.err.contains("image format"), "the table has its own note: {}", done.err);
+    let m = model(done);
+    assert_eq!(f.run(&["evaluate", &m, "album", "--json"]).ok().json()["samples"], 16);
+    let predicted = f.run(&["predict", &m, "album", "--json"]).ok();
+    assert!(answers(&predicted).len() == 16 && predicted.err.contains("metadata.csv"), "{}", predicted.err);
+    // Both can be chosen.
+    let done = train(&f, "album/metadata.csv", "table", &[]).ok();
+    assert_eq!(done.json()["config"]["data"]["dataset"], "records", "{}", done.err);
+    let by_label = train(&f, "album", "label", &["--label=iso", "--set=compile.loss=mse"]).ok().json();
+    assert_eq!(by_label["config"]["data"]["dataset"], "records");
+
+    // A table that lists the images is the data, and it is said.
+    let listed = table("file,label", 16, |i| format!("{}/{}.png,{}", ["cat", "dog"][i % 2], i / 2, i % 3));
+    f.write("album/metadata.csv", listed);
+    let done = train(&f, "album", "listed", &SMALL).ok();
+    assert!(done.err.contains("metadata.csv is the data, rather than the class folders"), "{}", done.err);
+    assert_eq!(done.json()["config"]["data"]["dataset"], "records");
+    let folders =
+        f.run(&[&["train", "folder", "--data-dir=album", "--out=f"], &FAST[..], &SMALL].concat()).ok();
+    assert_eq!(folders.json()["config"]["data"]["dataset"], "folder");
+}
+
+#[test]
+fn a_file_may_be_the_data_directory() {
+    let f = Folder::new("own-file-dir");
+    f.write("t.csv", table("a,b,label", 40, plain));
+    let o = train(&f, "t.csv", "out", &[]).ok().json();
+    let e = f.run(&["evaluate", "out", "--data-dir=t.csv", "--json"]).ok().json();
+    assert_eq!((&e["samples"], &e["loss"]), (&8.into(), &o["val_loss"]), "the same split");
+    // A file of another name, a model outside its folder, training that continues, and a preset.
+    f.write("moved/u.csv", table("a,b,label", 40, plain));
+    fs::rename(f.path("out/t.safetensors"), f.path("alone.safetensors")).unwrap();
+    assert_eq!(
+        f.run(&["evaluate", "alone.safetensors", "--data-dir=moved/u.csv", "--json"]).ok().json()["samples"],
+        8
+    );
+    let more = ["train", "--from=alone.safetensors", "--data-dir=moved/u.csv", "--out=more"];
+    let o = f.run(&[&more[..], &FAST].concat()).ok().json();
+    assert_eq!(f.run(&["evaluate", "more", "--json"]).ok().json()["samples"], 8, "{o}");
+    f.run(&[&["train", "table", "--data-dir=t.csv", "--out=preset"], &FAST[..]].concat()).ok();
+}
+
+#[test]
+fn a_discarded_run_leaves_no_doubt_which_model_is_meant() {
+    let f = Folder::new("own-discarded");
+    f.write("a.csv", table("a,b,label", 40, plain));
+    f.write("b.csv", table("a,b,label", 44, plain));
+    train(&f, "a.csv", "out", &[]).ok();
+    train(&f, "b.csv", "out", &[]).fails(1, &["out already has a finished run", "--resume=never"]);
+    train(&f, "b.csv", "out", &["--resume=never"]).ok();
+    let e = f.run(&["evaluate", "out", "--json"]).ok().json();
+    assert_eq!(e["model_file"], "out/b.best.safetensors", "{e}");
+}
+
+/// Images of two classes that are wider than high, with details that each way of resizing changes.
+fn wide_images(f: &Folder) {
+    for (class, shade) in [("day", 150usize), ("night", 10)] {
+        for i in 0..6usize {
+            let pixel = |x: usize, y: usize| (shade + x * x % 90 + y * 5 % 70 + i * 3).min(255) as u8;
+            let pixels: Vec<u8> =
+                (0..24).flat_map(|y| (0..40).flat_map(move |x| [pixel(x, y), pixel(y, x), 9])).collect();
+            let image = Literal::from_slice([24, 40, 3], &pixels).unwrap();
+            f.write(&format!("album/{class}/{i}.png"), png::to_bytes(&image).unwrap());
+        }
+    }
+}
+
+#[test]
+fn images_are_resized_equally_everywhere() {
+    let f = Folder::new("resize");
+    wide_images(&f);
+    let small = ["--set=layers.0.filters=2", "--set=layers.4.filters=2", "--set=layers.8.filters=2"];
+    let mut losses = Vec::new();
+    for (name, resize) in [
+        ("plain", "none"),
+        ("cropped", "{ method = \"bicubic\", antialias = true, crop_to_aspect_ratio = true }"),
+        ("padded", "{ method = \"area\", pad_to_aspect_ratio = true }"),
+    ] {
+        let set = format!("--set=data.resize={resize}");
+        let base = ["train", "album", "--out", name, "--epochs=1", "--threads=1", "--json", &set];
+        let result = f.run(&[&base[..], &small[..]].concat()).ok().json();
+        let evaluated = f.run(&["evaluate", name, "--json"]).ok().json();
+        assert_eq!(evaluated["loss"], result["val_loss"], "{name}");
+        losses.push(result["val_loss"].as_f64().unwrap());
+        // The library's own conversion, by the stored setting.
+        let file = format!("{name}/album.safetensors");
+        let mut model = Model::load(f.path(&file)).unwrap();
+        let config = RunConfig::parse(&model.notes["config"], "the model").unwrap();
+        let fit = ImageFit { size: [24, 24, 3], background: 0.0, resizing: config.data.resizing() };
+        let pixels = any_format::read(f.path("album/day/1.png")).unwrap();
+        let x = (fit.apply(pixels.into()).cast(DType::F32) / 255.0).expand_dims(0).into_literal().unwrap();
+        let expected = model.predict_on_batch(&x).unwrap().to_f32s()[0];
+        let of = |model: &str| {
+            let answer = f.run(&["predict", model, "album/day/1.png", "--json"]).ok().json();
+            let top = answer["top"].as_array().unwrap().iter().find(|t| t["class"] == "day").unwrap().clone();
+            top["probability"].as_f64().unwrap()
+        };
+        assert!((of(&file) - f64::from(expected)).abs() < 1e-6, "{name}");
+        f.run(&["export", name, "--format=onnx", "--out", &format!("{name}.onnx")]).ok();
+        assert!((of(&format!("{name}.onnx")) - f64::from(expected)).abs() < 1e-4, "{name}");
+        let onnx =
+            String::from_utf8_lossy(&std::fs::read(f.path(&format!("{name}.onnx"))).unwrap()).into_owned();
+        assert!(onnx.contains("systole.preprocessing"), "{name}");
+        f.run(&["export", name, "--format=torch", "--out", &format!("{name}.pt")]).ok();
+        let beside = std::fs::read_to_string(f.path(&format!("{name}.preprocessing.json"))).unwrap();
+        let beside: serde_json::Value = serde_json::from_str(&beside).unwrap();
+        let method = resize.split('"').nth(1).unwrap_or("fit");
+        assert_eq!(beside["resize"]["method"], method, "{beside}");
+        assert_eq!((&beside["height"], &beside["width"]), (&24.into(), &24.into()));
+    }
+    assert!(losses[0] != losses[1] && losses[1] != losses[2], "{losses:?}");
+    let toml = f.run(&["train", "album", "--print-config", "--set=data.resize=nearest"]).ok().out;
+    f.write("run.toml", toml);
+    let traced = f.run(&["data", "trace", "run.toml"]).ok().out;
+    assert!(traced.contains("resized to 24 × 24: nearest; stretched"), "{traced}");
+    f.run(&["train", "album", "--set=data.resize=lanczos"]).fails(2, &["bilinear, bicubic"]);
+    let both = "--set=data.resize={ crop_to_aspect_ratio = true, pad_to_aspect_ratio = true }";
+    f.run(&["train", "album", both]).fails(2, &["crop_to_aspect_ratio cannot be combined"]);
 }

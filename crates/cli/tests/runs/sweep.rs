@@ -179,3 +179,48 @@ fn mistakes_are_told_before_anything_runs() {
         assert!(!f.path("x/trial-001").exists(), "{name}");
     }
 }
+
+#[test]
+fn a_sweep_is_given_more_trials() {
+    let sweep = |n: usize| {
+        format!(
+            "[sweep]\nbase = \"base.toml\"\nmethod = \"random\"\ntrials = {n}\nseed = 5\n[sweep.parameters]\noptimizer.learning_rate = {{ min = 1e-3, max = 1e-1, log = true }}\n"
+        )
+    };
+    let f = folder("sweep-grows", "");
+    let run = |n: usize| {
+        f.write("s.toml", sweep(n));
+        f.run(&["sweep", "s.toml", "--set=fit.epochs=1", "--no-report", "--json", "--out=r"])
+    };
+    run(2).ok();
+    let before = modified(&f, "r/trial-002/fashion-mnist.safetensors");
+    let o = run(4).ok().json();
+    assert_eq!(o["trials"].as_array().unwrap().len(), 4, "{o}");
+    assert_eq!(modified(&f, "r/trial-002/fashion-mnist.safetensors"), before, "finished trials are kept");
+    f.write("s.toml", sweep(4));
+    f.run(&["sweep", "s.toml", "--set=fit.epochs=1", "--no-report", "--out=whole", "--quiet"]).ok();
+    assert!(
+        files(&f, "r", "trial-004") == files(&f, "whole", "trial-004"),
+        "as if all had been asked for at once"
+    );
+    run(3).fails(1, &["r contains another sweep", "1 of its 4 trials", "--out"]);
+}
+
+#[test]
+fn halving_with_more_trials_ranks_all_by_the_same_epochs() {
+    let sweep = |rates: &str| {
+        format!(
+            "[sweep]\nbase = \"base.toml\"\nmethod = \"halving\"\ntrials = 9\nfactor = 2\nmetric = \"loss\"\n[sweep.parameters]\noptimizer.learning_rate = [{rates}]\n"
+        )
+    };
+    let f = folder("sweep-halving-grows", "");
+    let run = |rates: &str, out: &str| {
+        f.write("s.toml", sweep(rates));
+        f.run(&["sweep", "s.toml", "--json", "--out", out, "--no-report"]).ok().json()
+    };
+    run("0.001, 1e-6", "grown");
+    let grown = run("0.001, 1e-6, 0.05, 0.02", "grown");
+    let whole = run("0.001, 1e-6, 0.05, 0.02", "whole");
+    let best = |o: &Value| o["best"]["settings"].clone();
+    assert_eq!(best(&grown), best(&whole), "{grown}");
+}

@@ -206,3 +206,27 @@ fn the_commands_of_the_page_run() {
     }
     assert!(ran >= 7, "the page shows only {ran} commands");
 }
+
+#[test]
+fn a_small_text_trains_for_enough_steps() {
+    let f = Folder::new("text-small");
+    let words = ["sea", "sky", "king", "moon", "road", "letter", "winter", "crown", "horse", "silver"];
+    let mut draws = 7u64;
+    let mut word = || {
+        draws = draws.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        words[(draws >> 33) as usize % words.len()]
+    };
+    let text: String = (0..900).map(|_| format!("The {} finds the {}. ", word(), word())).collect();
+    f.write("my.txt", &text);
+    let small = ["--set=model.num_layers=1", "--set=model.hidden_dim=32", "--set=model.intermediate_dim=64"];
+    let train = |more: &[&str]| {
+        let base = ["train", "my.txt", "--out=x", "--json", "--no-report", "--resume=never"];
+        f.run(&[&base[..], &small[..], more].concat()).ok().json()
+    };
+    let result = train(&[]);
+    assert_eq!(result["config"]["fit"]["epochs"], 40);
+    // Half of the letters follow from the others; the preset's five epochs leave the loss above 2.
+    let loss = result["val_loss"].as_f64().unwrap();
+    assert!(loss < 1.5, "{loss}");
+    assert_eq!(train(&["--epochs=1"])["config"]["fit"]["epochs"], 1);
+}

@@ -8,5 +8,6 @@ mod pass;
 mod reductions;
 pub mod rewrite;
 
+pub use canonicalize::constant_subgraph::ConstantSubgraph;
 pub use memory::remat::remat;
 pub use pass::{GraphPass, PASSES, PassStat, optimize, optimize_until, optimize_with};

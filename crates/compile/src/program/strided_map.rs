@@ -26,7 +26,7 @@ pub struct StridedStore {
 }
 
 impl StridedMap {
-    /// Whether a store writes element `i` of its output for row-major index `i`.
+    /// Whether a store is contiguous from offset 0: row-major index `i` goes to element `i` of the output.
     pub fn is_whole(&self, store: &StridedStore) -> bool {
         store.offset == 0 && store.strides[..] == self.map.shape.strides()[..]
     }

@@ -16,9 +16,13 @@ pub fn is_forward(c: &Convolution) -> bool {
 
 /// Like [`is_forward`], with any number of spatial dimensions, including none.
 pub fn is_forward_of_any_rank(c: &Convolution) -> bool {
+    c.feature_groups == 1 && is_forward_of_groups(c)
+}
+
+/// Like [`is_forward_of_any_rank`], with any number of feature groups.
+pub fn is_forward_of_groups(c: &Convolution) -> bool {
     let d = &c.dims;
-    c.feature_groups == 1
-        && c.batch_groups == 1
+    c.batch_groups == 1
         && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
         && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
 }

@@ -5,6 +5,7 @@
 //! shares its own work among the threads.
 
 use crate::kernel::{Io, Kernel, KernelChoice, KernelContext, KernelTimes, ProgramView};
+use crate::machine::memory::AlignedMemory;
 use crate::machine::trace_spans;
 use crate::run::panel_layout;
 use crate::run::panel_layout::PanelLayout;
@@ -12,6 +13,7 @@ use crate::run::profile::ProgramProfile;
 use crate::select::{KernelRegistry, Problem, choose};
 use crate::simd::level::CompileTarget;
 use smallvec::{SmallVec, smallvec};
+use std::sync::OnceLock;
 use systole_compile::{ALIGN, Location, ProgramSchedule, Step};
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
@@ -26,6 +28,15 @@ pub struct Executor {
     /// Per slot: its panel layout. Empty or `None`: row-major.
     panels: Vec<Option<PanelLayout>>,
     profile: ProgramProfile,
+    /// Data that kernels precomputed from constants, made by the first run; `None` inside: there was no memory.
+    packed: OnceLock<Option<PackedConstants>>,
+}
+
+/// Data that kernels precompute from constants, such as packed weights.
+struct PackedConstants {
+    memory: AlignedMemory,
+    /// Per step: its data's offset.
+    offsets: Vec<Option<usize>>,
 }
 
 impl Executor {
@@ -45,7 +56,8 @@ impl Executor {
         let scratch = kernels.iter().map(|k| k.scratch()).max().unwrap_or(0);
         let profile = ProgramProfile::new(kernels.len());
         let makes_view = (0..kernels.len()).map(|i| schedule.views.iter().position(|v| v.by == i)).collect();
-        Ok(Executor { schedule, kernels, choices, scratch, makes_view, panels: Vec::new(), profile })
+        let (panels, packed) = (Vec::new(), OnceLock::new());
+        Ok(Executor { schedule, kernels, choices, scratch, makes_view, panels, profile, packed })
     }
 
     /// Binds kernels to a nested program of a step, for the same machine and registry.
@@ -98,6 +110,45 @@ impl Executor {
         let is_same = |&x: &usize| matches!(self.schedule.slots[x].place, Location::Param(p) if same(p));
         let steps = self.schedule.steps.iter().zip(&self.kernels);
         steps.map(|(step, k)| k.kept(&step.inputs.iter().map(is_same).collect::<Vec<bool>>())).collect()
+    }
+
+    /// Returns the same for constants, which stay the same in all runs.
+    fn packed_bytes(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_constant = |&x: &usize| matches!(self.schedule.slots[x].place, Location::Constant(_));
+        let steps = self.schedule.steps.iter().zip(&self.kernels);
+        steps.map(move |(step, k)| match step.inputs.iter().any(is_constant) {
+            true => k.kept(&step.inputs.iter().map(is_constant).collect::<Vec<bool>>()),
+            false => 0,
+        })
+    }
+
+    /// Returns the memory that precomputed constants take from the first run on.
+    pub fn constant_bytes(&self) -> usize {
+        self.packed_bytes().map(|bytes| bytes.next_multiple_of(ALIGN)).sum()
+    }
+
+    /// Precomputes data of constants for all steps. Returns `None` if there is no memory for it.
+    fn pack_constants(&self, cx: &KernelContext<'_>) -> Option<PackedConstants> {
+        let mut end = 0;
+        let mut offset = |bytes: usize| {
+            let at = (bytes > 0).then_some(end);
+            end += bytes.next_multiple_of(ALIGN);
+            at
+        };
+        let offsets: Vec<Option<usize>> = self.packed_bytes().map(&mut offset).collect();
+        let memory = AlignedMemory::unfilled(end).ok()?;
+        let address = |&x: &usize| match self.schedule.slots[x].place {
+            Location::Constant(c) => self.schedule.constants[c].bytes().as_ptr(),
+            _ => std::ptr::null(),
+        };
+        for (i, at) in offsets.iter().enumerate().filter_map(|(i, at)| Some((i, (*at)?))) {
+            let inputs: SmallVec<[*const u8; 8]> =
+                self.schedule.steps[i].inputs.iter().map(address).collect();
+            // SAFETY: constants have their types' sizes, other operands null addresses, which `keep` does not read;
+            // `memory` has room for each step's data.
+            unsafe { self.kernels[i].keep(cx, &inputs, memory.ptr().add(at)) };
+        }
+        Some(PackedConstants { memory, offsets })
     }
 
     /// Precomputes (packs) data for each step into its address in `kept`; steps with a null address are skipped.
@@ -159,6 +210,10 @@ impl Executor {
             Location::View(v) => views[v],
         };
         let watched = trace_spans::wanted();
+        let packed = match s.constants.is_empty() {
+            true => &None,
+            false => self.packed.get_or_init(|| self.pack_constants(cx)),
+        };
         for (i, (step, kernel)) in s.steps.iter().zip(&self.kernels).enumerate() {
             let inputs: SmallVec<[*const u8; 8]> =
                 step.inputs.iter().map(|&x| address(x, &views).cast_const()).collect();
@@ -171,12 +226,14 @@ impl Executor {
             let outputs: SmallVec<[*mut u8; 4]> = step.outputs.iter().map(|&x| address(x, &views)).collect();
             let start = watched.then(|| self.profile.begin(s, i));
             let io = Io { inputs: &inputs, outputs: &outputs, scratch };
+            let of_call = kept.get(i).map(|kept| kept.cast_const()).filter(|kept| !kept.is_null());
+            let of_constants = || packed.as_ref().and_then(|packed| packed.of_step(i));
             // SAFETY: the plan gives every slot memory of its type's size; slots with overlapping live ranges do not
             // overlap in memory, except for the aliasing that `Kernel::run` allows.
             let ran = unsafe {
-                match kept.get(i) {
-                    Some(kept) if !kept.is_null() => kernel.run_kept(cx, &io, *kept),
-                    _ => kernel.run(cx, &io),
+                match of_call.or_else(of_constants) {
+                    Some(kept) => kernel.run_kept(cx, &io, kept),
+                    None => kernel.run(cx, &io),
                 }
             };
             if let Some(start) = start {
@@ -217,6 +274,12 @@ impl Executor {
             }
         }
         Ok(())
+    }
+}
+
+impl PackedConstants {
+    fn of_step(&self, i: usize) -> Option<*const u8> {
+        self.offsets[i].map(|at| self.memory.ptr().wrapping_add(at).cast_const())
     }
 }
 

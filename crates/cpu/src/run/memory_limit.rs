@@ -46,7 +46,7 @@ struct MemoryDemand {
 impl MemoryDemand {
     fn of(executor: &Executor) -> Result<MemoryDemand> {
         let f = footprint(executor.schedule());
-        let working = executor.memory_bytes()?;
+        let working = executor.memory_bytes()?.saturating_add(executor.constant_bytes());
         Ok(MemoryDemand { arguments: f.arguments, results: f.results, working, arena: f.arena })
     }
 

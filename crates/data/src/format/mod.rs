@@ -4,6 +4,7 @@
 
 pub mod cifar;
 pub mod csv;
+pub mod date;
 pub mod example;
 pub mod idx;
 mod image;

@@ -13,6 +13,25 @@ impl HostArray {
         self.then(|x| crop(&x, top, left, height, width))
     }
 
+    /// Crops the center to the aspect ratio of `height × width`: the largest such part, as Keras's
+    /// `crop_to_aspect_ratio`.
+    #[track_caller]
+    pub fn crop_to_aspect_ratio(self, height: usize, width: usize) -> HostArray {
+        self.then(|x| {
+            let [h, w, _] = dims(&x, "crop_to_aspect_ratio")?;
+            if height == 0 || width == 0 {
+                return Err(bad(
+                    format!("cannot crop {} to {height} × {width}", x.ty()),
+                    "an image side is 0",
+                ));
+            }
+            let part = |side: usize, a: usize, b: usize| (side as u128 * a as u128 / b as u128) as usize;
+            let (ch, cw) =
+                (part(w, height, width).clamp(1, h.max(1)), part(h, width, height).clamp(1, w.max(1)));
+            crop(&x, (h.saturating_sub(ch)) / 2, (w.saturating_sub(cw)) / 2, ch, cw)
+        })
+    }
+
     /// Crops the center: `x: T[H, W, C] → T[H', W', C]`, `fraction` of each side.
     #[track_caller]
     pub fn central_crop(self, fraction: f64) -> HostArray {

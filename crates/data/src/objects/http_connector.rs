@@ -2,6 +2,7 @@
 //!
 //! See [`HttpConnection`], [`RequestSigner`] and [`block_on`].
 
+use crate::hmac::HmacSha256;
 use crate::web::Request;
 use object_store::client::{
     ClientConfigKey, ClientOptions, CryptoProvider, DigestAlgorithm, DigestContext, HmacContext, HttpClient,
@@ -139,11 +140,11 @@ pub(super) struct RequestSigner;
 
 impl CryptoProvider for RequestSigner {
     fn digest(&self, _: DigestAlgorithm) -> object_store::Result<Box<dyn DigestContext>> {
-        Ok(Box::new(DigestState { inner: Sha256::new(), outer: None, sum: [0; 32] }))
+        Ok(Box::new(DigestState { digest: Sha256::new(), sum: [0; 32] }))
     }
 
     fn hmac(&self, _: DigestAlgorithm, secret: &[u8]) -> object_store::Result<Box<dyn HmacContext>> {
-        Ok(Box::new(keyed(secret)))
+        Ok(Box::new(HmacState { hmac: HmacSha256::new(secret), code: [0; 32] }))
     }
 
     fn sign(&self, _: SigningAlgorithm, _: &[u8]) -> object_store::Result<Box<dyn Signer>> {
@@ -157,50 +158,35 @@ impl CryptoProvider for RequestSigner {
     }
 }
 
-/// Running digest; with a key (RFC 2104), also the outer digest.
+/// Running digest and its result.
 struct DigestState {
-    inner: Sha256,
-    outer: Option<Sha256>,
+    digest: Sha256,
     sum: [u8; 32],
-}
-
-fn keyed(secret: &[u8]) -> DigestState {
-    let mut key = [0; 64];
-    match secret.len() > key.len() {
-        true => key[..32].copy_from_slice(&Sha256::digest(secret)),
-        false => key[..secret.len()].copy_from_slice(secret),
-    }
-    let with = |pad: u8| Sha256::new_with_prefix(key.map(|b| b ^ pad));
-    DigestState { inner: with(0x36), outer: Some(with(0x5c)), sum: [0; 32] }
-}
-
-impl DigestState {
-    fn total(&mut self) -> &[u8] {
-        let inner = self.inner.finalize_reset();
-        let sum = match self.outer.take() {
-            Some(outer) => outer.chain_update(inner).finalize(),
-            None => inner,
-        };
-        self.sum = sum.into();
-        &self.sum
-    }
 }
 
 impl DigestContext for DigestState {
     fn update(&mut self, data: &[u8]) {
-        self.inner.update(data);
+        self.digest.update(data);
     }
     fn finish(&mut self) -> object_store::Result<&[u8]> {
-        Ok(self.total())
+        self.sum = self.digest.finalize_reset().into();
+        Ok(&self.sum)
     }
 }
 
-impl HmacContext for DigestState {
+/// Running authentication code and its result.
+struct HmacState {
+    hmac: HmacSha256,
+    code: [u8; 32],
+}
+
+impl HmacContext for HmacState {
     fn update(&mut self, data: &[u8]) {
-        self.inner.update(data);
+        self.hmac.update(data);
     }
     fn finish(&mut self) -> object_store::Result<&[u8]> {
-        Ok(self.total())
+        self.code = self.hmac.clone().finish();
+        Ok(&self.code)
     }
 }
 
@@ -239,22 +225,10 @@ mod tests {
         plain.update(b"abc");
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hex(plain.finish().unwrap()), abc);
-        // RFC 4231, test cases 2 and 6.
-        for (key, text, sum) in [
-            (
-                b"Jefe".to_vec(),
-                "what do ya want for nothing?",
-                "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
-            ),
-            (
-                vec![0xaa; 131],
-                "Test Using Larger Than Block-Size Key - Hash Key First",
-                "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
-            ),
-        ] {
-            let mut hmac = RequestSigner.hmac(DigestAlgorithm::Sha256, &key).unwrap();
-            hmac.update(text.as_bytes());
-            assert_eq!(hex(hmac.finish().unwrap()), sum);
-        }
+        // RFC 4231, test case 2.
+        let mut hmac = RequestSigner.hmac(DigestAlgorithm::Sha256, b"Jefe").unwrap();
+        hmac.update(b"what do ya want for nothing?");
+        let code = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(hex(hmac.finish().unwrap()), code);
     }
 }

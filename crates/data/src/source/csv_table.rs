@@ -1,10 +1,11 @@
 //! Infers the schema of CSV files in one pass.
 //!
-//! Detects separator, header, and each column's type, missing values, median and categories. For reading rows in a
+//! Detects separator, header, and each column's type, missing values, median, categories and date format. For reading rows in a
 //! pipeline, see [`Dataset::csv`].
 
 use super::text_files::{CsvDialect, CsvFormat, TextFile};
 use crate::format::csv;
+use crate::format::date::{CalendarDate, DateFormat};
 use crate::format::text_encoding::TextEncoding;
 use crate::{CsvColumn, CsvOptions, Dataset};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ const SHOWN: usize = 5;
 /// Maximum number of values for a median; evenly sampled if there are more.
 const MOST_VALUES: usize = 1 << 20;
 
-/// Type of a CSV column's cells: boolean, integer, number or text.
+/// Type of a CSV column's cells: boolean, integer, number, date or text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     /// No values.
@@ -36,6 +37,8 @@ pub enum ColumnKind {
     Number,
     /// `true` and `false`.
     Boolean,
+    /// Dates, with or without a time of day, in one [`DateFormat`].
+    Date,
     /// Any other text.
     Text,
 }
@@ -48,6 +51,7 @@ impl ColumnKind {
             ColumnKind::Integer => "integers",
             ColumnKind::Number => "numbers",
             ColumnKind::Boolean => "true and false",
+            ColumnKind::Date => "dates",
             ColumnKind::Text => "texts",
         }
     }
@@ -55,6 +59,21 @@ impl ColumnKind {
 
 /// Value of a CSV cell and its location: file, line, record.
 pub type CellLocation = (String, String);
+
+/// Statistics of a column's dates in one format.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DateColumn {
+    /// Format of all cells.
+    pub format: DateFormat,
+    /// Earliest date.
+    pub earliest: CalendarDate,
+    /// Latest date.
+    pub latest: CalendarDate,
+    /// Median in days since 1970-01-01.
+    pub median: f64,
+    /// Whether a cell has a time of day.
+    pub has_time: bool,
+}
 
 /// Column of a CSV table: name, type and missing values.
 #[derive(Clone, Debug)]
@@ -75,6 +94,10 @@ pub struct TableColumn {
     pub median: Option<f64>,
     /// Distinct values as texts, each with its first location; `None`: more than a thousand.
     pub texts: Option<BTreeMap<String, String>>,
+    /// Dates, for each format that all values match; the first format applies.
+    pub dates: Vec<DateColumn>,
+    /// First value that does not match a date format, for each other format.
+    pub not_a_date: Vec<(DateFormat, CellLocation)>,
     /// Whether it contains the row number, as some programs write.
     pub counts_up: bool,
     /// Whether the header names it.
@@ -87,7 +110,7 @@ impl TableColumn {
         match self.kind {
             ColumnKind::Integer if self.gaps == 0 => DType::I64,
             ColumnKind::Integer | ColumnKind::Number | ColumnKind::Empty => DType::F32,
-            ColumnKind::Boolean | ColumnKind::Text => DType::U8,
+            ColumnKind::Boolean | ColumnKind::Date | ColumnKind::Text => DType::U8,
         }
     }
 }
@@ -97,6 +120,10 @@ impl fmt::Display for TableColumn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.kind.name())?;
         match (&self.texts, self.median) {
+            _ if self.kind == ColumnKind::Date => {
+                let range = self.dates.first().map(|d| format!(", {} to {}", d.earliest, d.latest));
+                f.write_str(&range.unwrap_or_default())?;
+            }
             (_, Some(median)) => write!(f, ", median {median}")?,
             (Some(texts), _) if self.kind == ColumnKind::Text => {
                 let shown: Vec<String> = texts.keys().take(SHOWN).map(|t| format!("{t:?}")).collect();
@@ -229,6 +256,16 @@ impl CsvTable {
         })
     }
 
+    /// Returns a note if a column name looks like a value, because the file may have no header.
+    pub(crate) fn header_note(&self) -> Option<String> {
+        let is_value = |c: &&TableColumn| {
+            let begins = |c: char| c.is_ascii_digit() || "+-.".contains(c);
+            c.is_named && c.name.starts_with(begins) && c.name.parse::<f64>().is_ok()
+        };
+        let value = &self.columns.iter().find(is_value).filter(|_| self.has_header)?.name;
+        Some(format!("`{value}` is read as a column name; if the first line is a row, add a header line"))
+    }
+
     /// Whether numbers in the table have a decimal comma.
     pub fn has_decimal_comma(&self) -> bool {
         self.dialect.decimal_comma
@@ -264,7 +301,9 @@ impl CsvTable {
 
 /// Detects the separator: the first records have equally many fields, more than one.
 fn separator_of(path: &PathBuf, encoding: Option<TextEncoding>) -> char {
-    if path.to_string_lossy().to_lowercase().contains(".tsv") {
+    // Only the file's own extension: a folder may have any name.
+    let name = path.file_name().map_or(String::new(), |name| name.to_string_lossy().to_lowercase());
+    if name.strip_suffix(".gz").unwrap_or(&name).ends_with(".tsv") {
         return '\t';
     }
     let widths = |separator: char| -> Vec<usize> {
@@ -320,8 +359,50 @@ struct ColumnScan {
     /// Every n-th number is kept.
     every: u64,
     texts: Option<BTreeMap<String, String>>,
+    dates: [DateScan; DateFormat::ALL.len()],
     counts_up: bool,
     starts_at: i64,
+}
+
+/// Dates of a column in one format so far.
+#[derive(Default)]
+struct DateScan {
+    /// First value that is not such a date; later values are not parsed.
+    failed: Option<CellLocation>,
+    range: Option<(CalendarDate, CalendarDate)>,
+    days: Vec<f64>,
+    has_time: bool,
+}
+
+impl DateScan {
+    fn add(&mut self, format: DateFormat, cell: &str, file: &TextFile) {
+        if self.failed.is_some() {
+            return;
+        }
+        let Some(date) = format.parse(cell) else {
+            self.failed = Some((cell.into(), file.place()));
+            return;
+        };
+        let days = date.fractional_days();
+        let (earliest, latest) = self.range.get_or_insert((date, date));
+        if days < earliest.fractional_days() {
+            *earliest = date;
+        }
+        if days > latest.fractional_days() {
+            *latest = date;
+        }
+        self.has_time |= date.seconds.is_some();
+        if self.days.len() < MOST_VALUES {
+            self.days.push(days);
+        }
+    }
+
+    fn finish(&mut self, format: DateFormat) -> Option<DateColumn> {
+        let (earliest, latest) = self.range.filter(|_| self.failed.is_none())?;
+        let middle = self.days.len() / 2;
+        let median = *self.days.select_nth_unstable_by(middle, f64::total_cmp).1;
+        Some(DateColumn { format, earliest, latest, median, has_time: self.has_time })
+    }
 }
 
 impl ColumnScan {
@@ -342,6 +423,7 @@ impl ColumnScan {
             values: Vec::new(),
             every: 1,
             texts: Some(BTreeMap::new()),
+            dates: Default::default(),
             counts_up: true,
             starts_at: 0,
         }
@@ -363,6 +445,9 @@ impl ColumnScan {
             if texts.len() > MOST_TEXTS {
                 self.texts = None;
             }
+        }
+        for (format, dates) in DateFormat::ALL.into_iter().zip(&mut self.dates) {
+            dates.add(format, cell, file);
         }
         let whole = cell.parse::<i64>().ok();
         self.integers += u64::from(whole.is_some());
@@ -411,11 +496,16 @@ impl ColumnScan {
         if !decimal_comma && self.commas > 0 {
             self.not_a_number = self.not_a_number.or(self.with_comma);
         }
+        let scans = DateFormat::ALL.into_iter().zip(&mut self.dates);
+        let dates: Vec<DateColumn> = scans.filter_map(|(format, dates)| dates.finish(format)).collect();
+        let scans = DateFormat::ALL.into_iter().zip(&mut self.dates);
+        let not_a_date = scans.filter_map(|(format, dates)| Some((format, dates.failed.take()?))).collect();
         let kind = match filled {
             0 => ColumnKind::Empty,
             n if n == self.integers => ColumnKind::Integer,
             _ if self.not_a_number.is_none() => ColumnKind::Number,
             n if n == self.booleans => ColumnKind::Boolean,
+            _ if !dates.is_empty() => ColumnKind::Date,
             _ => ColumnKind::Text,
         };
         let is_number = matches!(kind, ColumnKind::Integer | ColumnKind::Number);
@@ -434,6 +524,8 @@ impl ColumnScan {
             not_a_number: self.not_a_number,
             median,
             texts: self.texts,
+            dates,
+            not_a_date,
             counts_up: self.counts_up && self.rows > 1 && (0..=1).contains(&self.starts_at),
         }
     }
@@ -495,6 +587,37 @@ mod tests {
         assert!(rows[1].contains('3') && rows[1].contains('4'), "{rows:?}");
         let (t, _) = table("index", ",a,label\n0,5,0\n1,5,1\n2,7,0\n");
         assert!(t.columns[0].counts_up && !t.columns[1].counts_up);
+    }
+
+    #[test]
+    fn dates_have_one_format_for_all_their_cells() {
+        use ColumnKind::*;
+        let (t, _) = table(
+            "dates",
+            "iso,us,eu,mixed\n2024-01-31,1/2/2024,1/2/2024,2024-01-31\n,3/4/2024,13/4/2024,x\n",
+        );
+        assert_eq!(kinds(&t), [("iso", Date), ("us", Date), ("eu", Date), ("mixed", Text)]);
+        let formats = |name: &str| t.column(name).unwrap().dates.iter().map(|d| d.format).collect::<Vec<_>>();
+        assert_eq!(formats("iso"), [DateFormat::YearFirst]);
+        assert_eq!(formats("us"), [DateFormat::MonthFirst, DateFormat::DayFirst], "both are possible");
+        assert_eq!(formats("eu"), [DateFormat::DayFirst]);
+        let wrong = &t.column("eu").unwrap().not_a_date;
+        let (_, (cell, place)) = wrong.iter().find(|(f, _)| *f == DateFormat::MonthFirst).unwrap();
+        assert!(cell == "13/4/2024" && place.contains("line 3"), "{place}");
+        assert_eq!(t.column("us").unwrap().to_string(), "us: dates, 2024-01-02 to 2024-03-04");
+    }
+
+    #[test]
+    fn a_folder_s_name_does_not_decide_the_separator() {
+        let folder = std::env::temp_dir().join(format!("systole.tsv-old-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("backup.tsv.csv");
+        std::fs::write(&path, "a,b\n1,2\n").unwrap();
+        assert_eq!(CsvTable::read(std::slice::from_ref(&path)).unwrap().separator, ',');
+        let path = folder.join("a.TSV");
+        std::fs::write(&path, "a\n1,2\n").unwrap();
+        assert_eq!(CsvTable::read(std::slice::from_ref(&path)).unwrap().separator, '\t');
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

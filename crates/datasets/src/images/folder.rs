@@ -4,9 +4,11 @@
 //! same images in the same order on every machine. Unreadable images are skipped and reported, up to a quota. If all
 //! images fit into a quarter of the free memory they are kept there; otherwise each epoch reads them again.
 
+use super::resizing::{ImageFit, ImageResizing};
 use super::splits::parts;
 use crate::TrainingData;
 use crate::idx_datasets::DataDir;
+use crate::record_files::{is_of_records, unused_records};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -39,6 +41,8 @@ pub struct FolderOptions {
     pub seed: u64,
     /// Background for transparent pixels, from 0 (black) to 1 (white).
     pub background: f64,
+    /// How images are resized.
+    pub resizing: ImageResizing,
 }
 
 /// Loads an image folder: `image: u8[H, W, C], label: i32[]`, classes sorted by name.
@@ -84,7 +88,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
     let (test_set, test_len) = reading.part(&test, "test")?;
     let unreadable = reading.unreadable_ones(root)?;
     let mut notes: Vec<String> = found.notes.into_iter().chain(unreadable).collect();
-    notes.extend(left_out(root, &train.left_out));
+    notes.extend(unused_files(root, &train));
     notes.extend(first_of_gifs([&train, &test]));
     notes.extend(empty_classes(&train.empty));
     notes.extend(told_transparent(reading.transparent.load(Relaxed), options.background));
@@ -104,7 +108,21 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         identity: Some(identity),
         streamed: None,
         language: None,
+        tokenizer: None,
     })
+}
+
+/// Returns notes about record files and other files that are not used.
+fn unused_files(root: &Path, train: &ImageFolder) -> impl Iterator<Item = String> {
+    // Record files in the folder itself have their own note.
+    let is_other = |file: &&PathBuf| file.parent() != Some(root) || !is_of_records(file);
+    let other: Vec<PathBuf> = train.left_out.iter().filter(is_other).cloned().collect();
+    unused_records(root).into_iter().chain(left_out(root, &other))
+}
+
+/// Whether a folder has class folders with images, or split folders with these.
+pub(crate) fn has_classes(dir: &Path) -> bool {
+    FolderImages::look(dir).is_ok()
 }
 
 fn not_named() -> Error {
@@ -136,10 +154,9 @@ pub(crate) fn size_for(sizes: &[[usize; 3]]) -> [usize; 3] {
 }
 
 /// Resizes and converts an image: `x: u8[H', W', 1 to 4] → u8[H, W, C]`, grayscale (C = 1) or color (C = 3).
-/// Transparent pixels become black: see [`HostArray::on_ground`] for other backgrounds.
-pub fn fit_picture(x: HostArray, [height, width, channels]: [usize; 3]) -> HostArray {
-    let coloured = if channels == 1 { x.rgb_to_grayscale() } else { x.to_rgb() };
-    coloured.resize(height, width)
+/// Transparent pixels become black. See [`ImageFit`] for other backgrounds and ways of resizing.
+pub fn fit_picture(x: HostArray, size: [usize; 3]) -> HostArray {
+    fit_picture_on(x, size, 0.0)
 }
 
 pub(crate) fn has_transparent(picture: &Literal) -> bool {
@@ -151,7 +168,7 @@ pub(crate) fn has_transparent(picture: &Literal) -> bool {
 
 /// Like [`fit_picture`], with a given background.
 pub fn fit_picture_on(x: HostArray, size: [usize; 3], ground: f64) -> HostArray {
-    fit_picture(if ground > 0.0 { x.on_ground(ground) } else { x }, size)
+    ImageFit { size, background: ground, resizing: ImageResizing::default() }.apply(x)
 }
 
 /// Images of a folder, and of its test split.
@@ -282,13 +299,14 @@ struct FolderSplitReader<'a> {
 impl FolderSplitReader<'_> {
     /// Reads one split: the readable images and their number.
     fn part(&mut self, part: &ImageFolder, name: &str) -> Result<(Dataset, usize)> {
-        let (size, ground) = (self.options.picture, self.options.background);
+        let size = self.options.picture;
+        let image = ImageFit { size, background: self.options.background, resizing: self.options.resizing };
         let transparent = self.transparent.clone();
         let fit = move |s: Sample| {
             if s.get("image").is_ok_and(has_transparent) {
                 transparent.fetch_add(1, Relaxed);
             }
-            s.map("image", move |x| fit_picture_on(x, size, ground))
+            s.map("image", move |x| image.apply(x))
         };
         let pictures = |folder: &ImageFolder| folder.dataset().map_parallel(fit.clone(), AUTOTUNE);
         // Training has not started: use every core.

@@ -1,4 +1,4 @@
-//! Detects train/test split folders (`train` and `val`, …) inside an image folder, as opposed to class folders.
+//! Detects train/test split folders (`train` and `val`, …) inside a folder of images or texts, as opposed to class folders.
 //!
 //! Two folders are splits if their names are the same except for a word that names the split (`train` and `val`,
 //! `seg_train` and `seg_test`, `Training` and `Testing`) and the first one contains folders. Notes report the splits
@@ -15,7 +15,7 @@ const TEST: [&str; 10] =
     ["validation", "valid", "val", "dev", "test", "testing", "testset", "tst", "evaluation", "eval"];
 
 /// Train and test folders.
-pub(super) struct FolderSplits {
+pub(crate) struct FolderSplits {
     pub train: PathBuf,
     /// `None`: only the training folder has classes.
     pub test: Option<PathBuf>,
@@ -34,7 +34,7 @@ struct SplitFolder {
 }
 
 /// Returns the split folders; `None`: the subfolders are classes.
-pub(super) fn parts(root: &Path) -> Result<Option<FolderSplits>> {
+pub(crate) fn parts(root: &Path) -> Result<Option<FolderSplits>> {
     let folders: Vec<(PathBuf, String)> =
         entries(root)?.into_iter().filter(|e| e.is_dir).map(|e| (e.path, e.name)).collect();
     let mut train = candidates(&folders, &TRAIN);

@@ -1,17 +1,21 @@
-//! Encodes table columns as numbers: numeric (median imputation), one-hot categories, boolean.
+//! Encodes table columns as numbers: numeric (median imputation), one-hot categories, boolean, parts of dates.
 //!
 //! The encoding found in training is stored with the model and applied to new tables.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::format::csv;
-use systole_data::{ColumnKind, CsvTable, Dataset, HostArray, Sample, TableColumn};
+use systole_data::format::date::{CalendarDate, DateFormat, civil_from_days};
+use systole_data::{ColumnKind, CsvTable, Dataset, DateColumn, HostArray, Sample, TableColumn};
 
 /// Maximum number of categories of a column.
 const MOST_CATEGORIES: usize = 100;
 /// Maximum number of categories listed in messages.
 const NAMED: usize = 8;
+/// Number of values for a date without a time: days, years, month, day of the month, weekday.
+const DATE_PARTS: usize = 5;
 
 /// Encoding of one table column: an entry of `data.records.columns`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,7 +23,7 @@ const NAMED: usize = 8;
 pub struct ColumnEncoding {
     /// Name of the column.
     pub name: String,
-    /// Replacement for missing numbers.
+    /// Replacement for missing numbers; for dates, days since 1970-01-01.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub median: Option<f64>,
     /// Categories for one-hot encoding; the empty string stands for empty cells.
@@ -28,6 +32,36 @@ pub struct ColumnEncoding {
     /// Whether the cells are true and false.
     #[serde(default, skip_serializing_if = "is_false")]
     pub boolean: bool,
+    /// Format of dates.
+    #[serde(default, with = "date_format", skip_serializing_if = "Option::is_none")]
+    pub date: Option<DateFormat>,
+    /// Day from which the days and years of dates are counted, in days since 1970-01-01: the earliest in training.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub since: i64,
+    /// Whether the dates have a time of day.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub time: bool,
+}
+
+/// Serializes a [`DateFormat`] by name.
+mod date_format {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+    use systole_data::format::date::DateFormat;
+
+    pub fn serialize<S: Serializer>(format: &Option<DateFormat>, serializer: S) -> Result<S::Ok, S::Error> {
+        format.map(DateFormat::name).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DateFormat>, D::Error> {
+        let Some(name) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+        let known = DateFormat::ALL.map(DateFormat::name).join(", ");
+        let unknown = |()| D::Error::custom(format!("unknown date format `{name}`, expected one of {known}"));
+        name.parse().map(Some).map_err(unknown)
+    }
+}
+
+fn is_zero(value: &i64) -> bool {
+    *value == 0
 }
 
 fn is_false(value: &bool) -> bool {
@@ -37,16 +71,92 @@ fn is_false(value: &bool) -> bool {
 impl ColumnEncoding {
     /// Creates the encoding of a numeric column without missing cells.
     pub(super) fn number(name: &str) -> ColumnEncoding {
-        ColumnEncoding { name: name.into(), median: None, categories: Vec::new(), boolean: false }
+        ColumnEncoding {
+            name: name.into(),
+            median: None,
+            categories: Vec::new(),
+            boolean: false,
+            date: None,
+            since: 0,
+            time: false,
+        }
     }
 
     /// Number of values that a cell is encoded to.
     pub fn width(&self) -> usize {
-        self.categories.len().max(1)
+        match self.date {
+            Some(_) => DATE_PARTS + usize::from(self.time),
+            None => self.categories.len().max(1),
+        }
+    }
+
+    /// Formats an encoded cell as `city Oslo`; `values: f32[width]`.
+    pub fn describe(&self, values: &[f32]) -> String {
+        let mut text = self.name.clone();
+        // Writing to a string cannot fail.
+        let _ = match (self.date, values) {
+            (Some(_), [days, ..]) => {
+                write!(text, " {}", CalendarDate::from_days(self.since as f64 + f64::from(*days), self.time))
+            }
+            _ if !self.categories.is_empty() => {
+                let at = values.iter().position(|v| *v == 1.0).and_then(|at| self.categories.get(at));
+                write!(text, " {}", at.map_or("?", String::as_str))
+            }
+            (_, [value]) if self.boolean => write!(text, " {}", *value == 1.0),
+            (_, values) => values.iter().try_for_each(|v| write!(text, " {v}")),
+        };
+        text
     }
 
     fn is_text(&self) -> bool {
-        self.boolean || !self.categories.is_empty()
+        self.boolean || !self.categories.is_empty() || self.date.is_some()
+    }
+
+    /// Encodes the dates of a column. Missing dates become the median.
+    fn of_dates(name: &str, dates: &[&DateColumn], has_gaps: bool) -> Option<ColumnEncoding> {
+        let first = dates.first()?;
+        let earliest = dates.iter().map(|d| d.earliest.fractional_days()).fold(f64::INFINITY, f64::min);
+        Some(ColumnEncoding {
+            date: Some(first.format),
+            since: earliest.floor() as i64,
+            time: dates.iter().any(|d| d.has_time),
+            median: has_gaps.then_some(first.median),
+            ..ColumnEncoding::number(name)
+        })
+    }
+
+    /// Returns a note that explains how a column of dates is encoded; `None` for other columns. `is_ambiguous`: the
+    /// dates could also be in another format.
+    fn date_note(&self, is_ambiguous: bool) -> Option<String> {
+        let format = self.date?;
+        let since = CalendarDate::from_days(self.since as f64, false);
+        let hour = if self.time { ", hour" } else { "" };
+        let read = match is_ambiguous {
+            true => format!(", read as {} (write them as 2024-12-31 to be sure)", format.pattern()),
+            false => String::new(),
+        };
+        let name = &self.name;
+        Some(format!(
+            "the column `{name}` contains dates{read}: the inputs are days and years since {since}, month, day, weekday{hour}"
+        ))
+    }
+
+    /// Appends the parts of a date to `out`: days and years since the first date in training, month, day of the month,
+    /// weekday (Monday is 0), and the hour if the column has times.
+    fn put_date(&self, date: &CalendarDate, out: &mut Vec<f32>) {
+        let (year, month, day) = date.civil();
+        let (first_year, _, _) = civil_from_days(self.since);
+        out.push((date.fractional_days() - self.since as f64) as f32);
+        out.extend([year - first_year, month, day, date.weekday()].map(|part| part as f32));
+        out.extend(self.time.then(|| date.hour() as f32));
+    }
+
+    /// Parses a date cell; a missing one is the median. `None`: it is not such a date.
+    fn date_of(&self, cell: &str) -> Option<CalendarDate> {
+        match csv::is_missing(cell) {
+            true => self.median.map(|days| CalendarDate::from_days(days, self.time)),
+            false => self.date?.parse(cell),
+        }
     }
 
     /// Chooses the encoding of a column from these tables; the error says why the column cannot be used.
@@ -63,6 +173,8 @@ impl ColumnEncoding {
             code.median = filled().find_map(|c| c.median);
         } else if all(&[ColumnKind::Boolean]) && !has_gaps {
             code.boolean = true;
+        } else if let Some(code) = common_dates(&columns, has_gaps, name) {
+            return Ok(code);
         } else {
             let texts = filled().map(|c| c.texts.as_ref().map(|t| t.keys().cloned().collect::<Vec<_>>()));
             let Some(texts) = texts.collect::<Option<Vec<_>>>() else {
@@ -87,6 +199,9 @@ impl ColumnEncoding {
         if let Some((value, place)) = &column.not_finite {
             return Err(not_finite(&self.name, value, place));
         }
+        if let Some(format) = self.date {
+            return self.check_dates(column, format);
+        }
         let (name, is_number) = (&self.name, !self.is_text());
         match (&column.not_a_number, &column.first_gap) {
             (Some((value, place)), _) if is_number => {
@@ -103,6 +218,22 @@ impl ColumnEncoding {
             _ => {}
         }
         self.check_texts(column)
+    }
+
+    fn check_dates(&self, column: &TableColumn, format: DateFormat) -> Result<()> {
+        let wrong = column.not_a_date.iter().find(|(other, _)| *other == format);
+        let gap = column.first_gap.as_ref().filter(|_| self.median.is_none());
+        let (what, place) = match (wrong, gap) {
+            (Some((_, (cell, place))), _) => {
+                (format!("is not a date of the expected format: {cell:?}"), place)
+            }
+            (None, Some(place)) => ("is empty".into(), place),
+            (None, None) => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::Data, format!("the field `{}` {what}", self.name))
+            .at(place.clone())
+            .because(format!("in training the column had dates as {}", format.pattern()))
+            .hint("correct the cell, or train again with such rows"))
     }
 
     fn check_texts(&self, column: &TableColumn) -> Result<()> {
@@ -161,6 +292,13 @@ impl ColumnEncoding {
             out.push(value as f32);
             return Ok(());
         }
+        if let Some(format) = self.date {
+            let date = self.date_of(cell).ok_or_else(|| {
+                wrong(format!("the field `{name}` is not a date as {}: {cell:?}", format.pattern()))
+            })?;
+            self.put_date(&date, out);
+            return Ok(());
+        }
         let text = if is_gap { "" } else { cell };
         let unknown =
             || wrong(format!("the field `{name}` has a value that does not occur in training: {text:?}"));
@@ -186,6 +324,10 @@ impl ColumnEncoding {
             return Ok(());
         }
         let text = row.text(&self.name)?;
+        if self.date.is_some() {
+            self.put_date(&self.date_of(text).ok_or_else(|| lost(text))?, out);
+            return Ok(());
+        }
         if self.boolean {
             out.push(f32::from(csv::boolean(text).ok_or_else(|| lost(text))?));
             return Ok(());
@@ -225,6 +367,7 @@ pub(super) fn codes(
             None if inputs.is_empty() && numbers_rows(column) => "it only numbers the rows".into(),
             None => match ColumnEncoding::of(name, tables) {
                 Ok(code) => {
+                    notes.extend(code.date_note(column.dates.len() > 1));
                     all.push(code);
                     continue;
                 }
@@ -243,6 +386,18 @@ pub(super) fn codes(
     all.sort_by_key(|c| wanted().position(|name| *name == c.name));
     tables.iter().try_for_each(|t| all.iter().try_for_each(|c| c.check(t)))?;
     Ok((all, notes))
+}
+
+/// Returns the encoding of a column whose cells are dates in all tables, in a format that fits all of them.
+fn common_dates(columns: &[&TableColumn], has_gaps: bool, name: &str) -> Option<ColumnEncoding> {
+    let filled: Vec<&&TableColumn> = columns.iter().filter(|c| c.kind != ColumnKind::Empty).collect();
+    let of = |format: DateFormat| {
+        let dates = filled.iter().map(|c| c.dates.iter().find(|d| d.format == format));
+        dates.collect::<Option<Vec<&DateColumn>>>()
+    };
+    let is_dates = filled.iter().all(|c| c.kind == ColumnKind::Date);
+    let dates = DateFormat::ALL.into_iter().filter(|_| is_dates).find_map(of)?;
+    ColumnEncoding::of_dates(name, &dates, has_gaps)
 }
 
 /// Returns an example and advice if the texts are numbers with currency signs, percent signs or thousands separators.

@@ -2,49 +2,33 @@
 
 use super::options::RecordOptions;
 use crate::idx_datasets::DataDir;
+use crate::record_files::{ENDS, is_of_records, kind_of, name_of};
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
 use systole_data::CsvTable;
+use systole_data::input_file::{is_dir, is_file};
 use systole_data::tools::files_of;
 
 /// Prefixes of the names of test files.
 const TEST: [&str; 4] = ["test", "val", "valid", "t10k"];
-/// Extensions of record files and their formats.
-const ENDS: [(&str, &str); 10] = [
-    (".tfrecord", "TFRecord"),
-    (".tfrecords", "TFRecord"),
-    (".tfrec", "TFRecord"),
-    (".csv", "CSV"),
-    (".tsv", "CSV"),
-    (".npz", "NumPy"),
-    (".npy", "NumPy"),
-    (".parquet", "Parquet"),
-    (".tar", "WebDataset"),
-    (".tgz", "WebDataset"),
-];
 
-fn name_of(file: &Path) -> String {
-    file.file_name().map_or(String::new(), |n| n.to_string_lossy().to_lowercase())
+/// Returns the folder and the options of record files. If `dir` is a file, it is all of the data, and the file patterns
+/// of the options do not apply.
+pub(super) fn with_folder(dir: &DataDir, options: &RecordOptions) -> (DataDir, RecordOptions) {
+    let file = dir.named().filter(|path| !is_dir(path) && is_file(path));
+    let Some((folder, name)) = file.and_then(|file| Some((file.parent()?, file.file_name()?))) else {
+        return (dir.clone(), options.clone());
+    };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let train = vec![name.to_string_lossy().into_owned()];
+    (dir.moved(folder), RecordOptions { train, test: Vec::new(), ..options.clone() })
 }
 
-/// Whether a file's extension is that of a record file (TFRecord, CSV, NumPy …).
-pub fn is_of_records(file: impl AsRef<Path>) -> bool {
-    kind_of(file.as_ref()).is_some()
-}
-
-/// Returns a file's format by its name. TFRecord shards are also named `train.tfrecord-00000-of-00008` and
-/// `train-00000-of-00008`.
-fn kind_of(file: &Path) -> Option<&'static str> {
+/// Whether a file's name is that of a test file.
+pub(crate) fn is_for_testing(file: &Path) -> bool {
     let name = name_of(file);
-    let stem = name.strip_suffix(".gz").unwrap_or(&name);
-    let kind = ENDS.iter().find(|(end, _)| stem.ends_with(end)).map(|(_, kind)| *kind);
-    kind.or_else(|| is_shard(stem).then_some("TFRecord"))
-}
-
-fn is_shard(name: &str) -> bool {
-    let is_number = |n: &str| n.len() >= 5 && n.bytes().all(|b| b.is_ascii_digit());
-    let parts = name.rsplit_once("-of-").and_then(|(rest, all)| Some((rest.rsplit_once('-')?.1, all)));
-    parts.is_some_and(|(one, all)| is_number(one) && is_number(all))
+    TEST.iter().any(|t| name.strip_prefix(t).is_some_and(|r| !r.starts_with(char::is_alphabetic)))
+        || name.starts_with("validation")
 }
 
 /// Returns the training and test files.
@@ -67,12 +51,7 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
         ));
     }
     let found: Vec<PathBuf> = files_of(root)?.into_iter().filter(|f| is_of_records(f)).collect();
-    let is_test = |f: &PathBuf| {
-        let name = name_of(f);
-        TEST.iter().any(|t| name.strip_prefix(t).is_some_and(|r| !r.starts_with(char::is_alphabetic)))
-            || name.starts_with("validation")
-    };
-    let (test, train): (Vec<_>, Vec<_>) = found.into_iter().partition(is_test);
+    let (test, train): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| is_for_testing(f));
     if train.is_empty() {
         let ends: Vec<&str> = ENDS.iter().map(|(end, _)| *end).collect();
         return Err(Error::new(ErrorKind::Io, format!("{} has no record files to train on", root.display()))
@@ -110,24 +89,4 @@ pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf], options: &RecordOpti
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_are_known_by_their_names() {
-        for (name, kind) in [
-            ("a.tfrec", Some("TFRecord")),
-            ("d.tfrecord-00000-of-00001", Some("TFRecord")),
-            ("train-00000-of-00008", Some("TFRecord")),
-            ("train-00000-of-00008.gz", Some("TFRecord")),
-            ("A.CSV.gz", Some("CSV")),
-            ("notes-of-mine", None),
-            ("a.txt", None),
-        ] {
-            assert_eq!(kind_of(Path::new(name)), kind, "{name}");
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use super::columns::{not_finite, signed_numbers};
 use std::collections::BTreeSet;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
-use systole_data::HostArray;
+use systole_data::{HostArray, TableColumn};
 
 /// Maximum number of integer classes; larger labels are classes only as names, if each occurs in several records.
 const MOST_NUMBERED: i64 = 1000;
@@ -115,8 +115,10 @@ impl LabelStatistics {
             .hint("correct the record, or name the field to predict: data.records.label")
     }
 
-    /// Chooses the label encoding. `told` contains the class names unless empty; `numbers` is true for regression
-    /// targets, false for classes, `None` if unknown.
+    /// Chooses the label encoding from the labels seen, the given class names and the task.
+    ///
+    /// `told`: class names, or empty if none are given. `numbers`: true for regression, false for classification,
+    /// `None` if unknown.
     pub fn decide(self, told: &[String], numbers: Option<bool>) -> Result<LabelDecision> {
         let seen = if self.has_texts { self.texts.len() } else { self.distinct.len() };
         let is_alone = seen == 1 && self.width == 1 && self.whole;
@@ -225,6 +227,25 @@ impl LabelStatistics {
             self.field, self.min, self.max
         )
     }
+}
+
+/// Returns the class names as the label columns of tables write them: `01` or `1.0` for the class `1`, if all cells of
+/// the class are written alike.
+pub(super) fn as_written<'t>(
+    names: Vec<String>,
+    columns: impl Iterator<Item = &'t TableColumn>,
+) -> Vec<String> {
+    let texts: BTreeSet<&String> =
+        columns.flat_map(|c| c.texts.iter().flat_map(|texts| texts.keys())).collect();
+    let written = |name: String| -> String {
+        let Ok(number) = name.parse::<i64>() else { return name };
+        let mut same = texts.iter().filter(|text| text.parse::<f64>() == Ok(number as f64));
+        match (same.next(), same.next()) {
+            (Some(only), None) => only.to_string(),
+            _ => name,
+        }
+    };
+    names.into_iter().map(written).collect()
 }
 
 /// Bytes are text unless all of them are 0 or 1, as in a one-hot row.

@@ -11,11 +11,13 @@ mod labels;
 mod options;
 
 pub use columns::ColumnEncoding;
-pub use files::is_of_records;
+pub(crate) use files::is_for_testing;
 pub use options::{RecordCompression, RecordOptions};
 
 use crate::idx_datasets::DataDir;
-use crate::images::folder::{LOOKED_AT, SIDES, fit_picture_on, size_for, told_transparent};
+use crate::images::folder::{LOOKED_AT, SIDES, has_classes, size_for, told_transparent};
+use crate::images::{ImageFit, ImageResizing, ResizeMethod};
+use crate::record_files;
 use crate::{PrepareFn, StreamedDataset, TrainingData, numbered, unnumbered};
 use image_tables::ImagePathColumn;
 use labels::{LabelEncoding, LabelStatistics};
@@ -29,8 +31,10 @@ use systole_data::format::any_format;
 use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::format::tfrecord::OnCorrupt;
 use systole_data::input_file;
-use systole_data::tools::{OpenedDataset, files_of, open_written};
-use systole_data::{AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions};
+use systole_data::tools::{OpenedDataset, open_written};
+use systole_data::{
+    AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions, shell_quoted,
+};
 
 /// Fields that contain an image: `image`, and WebDataset's extensions.
 const PICTURES: [&str; 7] = ["image", "jpg", "jpeg", "png", "bmp", "webp", "gif"];
@@ -54,6 +58,8 @@ pub struct RecordShape {
     pub numbers: Option<bool>,
     /// Background for transparent pixels, from 0 (black) to 1 (white).
     pub background: f64,
+    /// How images are resized.
+    pub resizing: ImageResizing,
     /// Maximum fraction of unreadable images among those that a table lists.
     pub unreadable_quota: f64,
 }
@@ -66,9 +72,31 @@ impl RecordShape {
     }
 }
 
-/// Whether a folder contains record files, rather than folders of images.
+/// Whether record files are the data of a folder, rather than its class folders of images. A table next to class
+/// folders is the data only if it lists images.
 pub fn holds_records(dir: impl AsRef<Path>) -> bool {
-    files_of(dir.as_ref()).is_ok_and(|files| files.iter().any(is_of_records))
+    let files = record_files::in_folder(dir.as_ref());
+    !files.is_empty()
+        && (!has_classes(dir.as_ref())
+            || files.iter().any(|file| !record_files::is_table(file) || lists_images(file)))
+}
+
+/// Whether a table has a column of paths of existing images.
+pub fn lists_images(file: impl AsRef<Path>) -> bool {
+    let file = file.as_ref();
+    let table = record_files::is_table(file).then(|| CsvTable::read(&[file.to_path_buf()]));
+    let column = |table| ImagePathColumn::find(&table, &RecordOptions::default(), file.parent(), false);
+    matches!(table.map(|table| table.and_then(column)), Some(Ok(Some(_))))
+}
+
+/// Returns a note about class folders of images next to record files, which are the data.
+fn unused_classes(dir: &DataDir, options: &RecordOptions, files: &[PathBuf]) -> Option<String> {
+    let folder = dir.named().filter(|folder| options.train.is_empty() && has_classes(folder))?;
+    Some(format!(
+        "{} is the data, rather than the class folders next to it; to train on those: systole train folder --data-dir {}",
+        record_files::listed(files),
+        shell_quoted(folder)
+    ))
 }
 
 /// Returns the default height, width and channels for images in record files, from some of them; `None`: no images.
@@ -79,8 +107,8 @@ pub fn picture_size_of_records(
     dir: impl Into<DataDir>,
     options: &RecordOptions,
 ) -> Result<Option<[usize; 3]>> {
-    let dir = dir.into();
-    let (train, _) = files::find(&dir, options)?;
+    let (dir, options) = &files::with_folder(&dir.into(), options);
+    let (train, _) = files::find(dir, options)?;
     // Errors in files are reported later, when all options are known: those may exclude the files.
     let Some(first) = train.into_iter().next() else { return Ok(None) };
     let source = match RecordFiles::open(vec![first], options) {
@@ -141,10 +169,16 @@ const SHAPELESS: RecordShape = RecordShape {
     seed: 0,
     numbers: None,
     background: 0.0,
+    resizing: ImageResizing {
+        method: ResizeMethod::Fit,
+        antialias: false,
+        crop_to_aspect_ratio: false,
+        pad_to_aspect_ratio: false,
+    },
     unreadable_quota: 0.1,
 };
 
-/// Loads record files: `image: u8[H, W, C], label: i32[]` for images, otherwise `x: f32[n]` and `label`, which is
+/// Loads the record files of a folder, or one record file: `image: u8[H, W, C], label: i32[]` for images, otherwise `x: f32[n]` and `label`, which is
 /// `i32[]` for classes and `f32[1]` for regression targets.
 ///
 /// # Errors
@@ -154,9 +188,10 @@ pub fn records(
     options: &RecordOptions,
     shape: &RecordShape,
 ) -> Result<TrainingData> {
-    let dir = dir.into();
+    let (dir, options) = &files::with_folder(&dir.into(), options);
     let RecordSplits { train: source, test, label, columns: of_table, mut notes, mark } =
-        RecordSplits::find(&dir, options, shape)?;
+        RecordSplits::find(dir, options, shape)?;
+    notes.extend(unused_classes(dir, options, source.files()));
     let (train_part, test_part) = match &test {
         // Use all records for testing.
         None if shape.validation_split >= 1.0 => (RecordSubset::All, RecordSubset::All),
@@ -172,6 +207,8 @@ pub fn records(
     some_of_each(train, test, &source)?;
     let decided = counted.decide(&source.opened.classes, shape.numbers)?;
     notes.extend(decided.note);
+    let tables = [&source, &test_source].into_iter().filter_map(|s| s.opened.table.as_ref()?.column(&label));
+    let class_names = labels::as_written(decided.class_names, tables);
     reading.labels = decided.labels;
     let element = reading.element();
     let (fields, columns) = (reading.input.fields(), reading.input.columns());
@@ -182,19 +219,20 @@ pub fn records(
     };
     let buffer = options.shuffle_buffer.unwrap_or(if source.is_in_memory() { train } else { BUFFER });
     Ok(TrainingData {
-        name: name_of(&dir, source.files()),
-        origin: origin(&dir, source.files()),
+        name: name_of(dir, source.files()),
+        origin: origin(dir, source.files()),
         train: in_order(&source, train_part),
         test: in_order(&test_source, test_part),
         train_len: train,
         test_len: test,
         elements: if element.rank() == 3 { "images" } else { "records" },
         element,
-        class_names: decided.class_names,
+        class_names,
         fields,
         columns,
         notes,
         language: None,
+        tokenizer: None,
         identity: Some(identity(&[source.files(), test_source.files()], train, test, mark)),
         streamed: Some(StreamedDataset {
             in_order: source.in_order(train_part),
@@ -258,6 +296,7 @@ impl RecordSplits {
         let other = train.opened.table.as_ref().zip(pictures.as_ref());
         let other = other.and_then(|(table, column)| image_tables::only_other(table, &column.field));
         let label = label_of(&train.first()?, options).or_else(|e| other.ok_or(e))?;
+        notes.extend(other_labels(&train.first()?, &label, options));
         let test = match test_files.is_empty() || test_files == train.files() {
             true => train.opened.test.clone().map(|dataset| train.with(dataset)),
             false => Some(RecordFiles::open(test_files, options)?),
@@ -338,6 +377,8 @@ pub struct RecordInputs<'a> {
     pub size: Option<[usize; 3]>,
     /// Background for transparent pixels, from 0 (black) to 1 (white).
     pub background: f64,
+    /// How images are resized.
+    pub resizing: ImageResizing,
     /// Whether an invalid table row is an error in its position; otherwise the whole table is rejected.
     pub goes_on: bool,
 }
@@ -348,7 +389,7 @@ pub struct RecordInputs<'a> {
 /// # Errors
 /// `Io` if a file cannot be opened; `Data` if it lacks a field.
 pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<Dataset> {
-    let &RecordInputs { options, fields, size, background, goes_on } = wanted;
+    let &RecordInputs { options, fields, size, background, resizing, goes_on } = wanted;
     let mut source = RecordFiles::open(files, options)?;
     // A file's test split contains these rows, too.
     if let Some(test) = source.opened.test.take() {
@@ -359,18 +400,13 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
     // The name of the image field does not matter.
     let fields = if size.is_some() && lacking.is_some() { &[][..] } else { fields };
     if let Some(lacking) = lacking.filter(|_| size.is_none()) {
-        let there = first.names().collect::<Vec<_>>().join(", ");
-        let why = format!("the fields are {there}; the model was trained on {}", fields.join(", "));
-        return Err(Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
-            .at(source.place())
-            .because(why)
-            .hint("rename the fields as in training"));
+        return Err(no_such_field(lacking, &first, fields).at(source.place()));
     }
     let label = label_of(&first, options).unwrap_or_default();
     let inputs = if fields.is_empty() && size.is_none() { options.inputs.clone() } else { fields.to_vec() };
     let options = RecordOptions { inputs, ..options.clone() };
     let (sides, channels) = (size.map(|[h, w, _]| [h, w]), size.map(|s| s[2]));
-    let shape = RecordShape { size: sides, channels, background, ..SHAPELESS };
+    let shape = RecordShape { size: sides, channels, background, resizing, ..SHAPELESS };
     let input = match (source.opened.table.clone(), size) {
         (Some(table), None) => {
             let told = match options.columns.is_empty() {
@@ -395,7 +431,8 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         (None, _) => RecordInput::of(&first, &label, &options, &shape)?,
     };
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
-    let reading = RecordParser { features, input, label, labels: LabelEncoding::Values, background };
+    let reading =
+        RecordParser { features, input, label, labels: LabelEncoding::Values, background, resizing };
     let place = source.place();
     Ok(numbered(source.in_order(RecordSubset::All)).map_parallel(
         move |s| {
@@ -406,6 +443,15 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         },
         AUTOTUNE,
     ))
+}
+
+/// Error for records without a field that the model was trained on.
+fn no_such_field(lacking: &str, first: &Sample, fields: &[String]) -> Error {
+    let there = first.names().collect::<Vec<_>>().join(", ");
+    let why = format!("the fields are {there}; the model was trained on {}", fields.join(", "));
+    Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
+        .because(why)
+        .hint("rename the fields as in training")
 }
 
 fn no_pictures(table: &CsvTable) -> Error {
@@ -607,6 +653,7 @@ struct RecordParser {
     label: String,
     labels: LabelEncoding,
     background: f64,
+    resizing: ImageResizing,
 }
 
 /// Model input taken from a record.
@@ -646,6 +693,7 @@ impl RecordParser {
             label: label.into(),
             labels: LabelEncoding::Values,
             background: shape.background,
+            resizing: shape.resizing,
         })
     }
 
@@ -761,21 +809,23 @@ impl RecordParser {
         }
     }
 
+    fn fit(&self, size: [usize; 3]) -> ImageFit {
+        ImageFit { size, background: self.background, resizing: self.resizing }
+    }
+
     /// Returns the name and value of the model's input.
     fn input(&self, parsed: &Sample) -> Result<(&'static str, HostArray)> {
         Ok(match &self.input {
             RecordInput::Path { field, size } => {
                 let pixels = any_format::read(parsed.text(field)?)?;
-                ("image", fit_picture_on(pixels.into(), *size, self.background))
+                ("image", self.fit(*size).apply(pixels.into()))
             }
             RecordInput::File { field, size } => {
                 let field = picture_field(parsed, field);
                 let pixels = any_format::from_bytes("the image", parsed.get(field)?.bytes())?;
-                ("image", fit_picture_on(pixels.into(), *size, self.background))
+                ("image", self.fit(*size).apply(pixels.into()))
             }
-            RecordInput::Pixels { field, size, .. } => {
-                ("image", pixels(parsed, field, *size, self.background)?)
-            }
+            RecordInput::Pixels { field, size, .. } => ("image", pixels(parsed, field, &self.fit(*size))?),
             RecordInput::Numbers { fields, count } => ("x", numbers(parsed, fields, *count)?),
             RecordInput::Columns { codes, count } => ("x", columns::encode(parsed, codes, *count)?),
         })
@@ -801,8 +851,45 @@ fn explain(e: Error) -> Error {
 
 /// Returns the label field.
 fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
-    let has = |name: &str| first.names().any(|n| n == name);
-    let like = |label: &str| first.names().find(|n| n.eq_ignore_ascii_case(label)).map(str::to_string);
+    label_name(first.names(), options)
+}
+
+/// Returns a note if several fields have a default name of the label.
+fn other_labels(first: &Sample, label: &str, options: &RecordOptions) -> Option<String> {
+    // Next to a field `label`, a field `y` is usually a coordinate.
+    let is_stated = ["label", "labels"].iter().any(|l| label.eq_ignore_ascii_case(l));
+    let is_other = |name: &&str| {
+        *name != label && !(is_stated && *name == "y") && LABELS.iter().any(|l| name.eq_ignore_ascii_case(l))
+    };
+    let other = first.names().find(is_other).filter(|_| options.label.is_none())?;
+    Some(format!("the label is `{label}`, not `{other}`; to predict that field: {}", label_setting(other)))
+}
+
+/// Setting of the label field as one types it: quoted if the shell or TOML would read the name as something else.
+fn label_setting(name: &str) -> String {
+    let is_word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let is_value = name.parse::<f64>().is_ok() || ["true", "false", "none"].contains(&name);
+    if is_word && !is_value {
+        return format!("data.records.label={name}");
+    }
+    let text = name.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("--set {}", shell_quoted(format!("data.records.label=\"{text}\"")))
+}
+
+/// Whether a table has inputs for a table model: any column that is not a text of its own in most rows.
+pub(crate) fn has_table_inputs(table: &CsvTable, label: &str, options: &RecordOptions) -> bool {
+    let codes = columns::codes(&[table], label, &options.inputs, &options.columns);
+    codes.is_ok_and(|(codes, _)| codes.iter().any(|code| code.categories.len() as u64 * 2 <= table.rows))
+}
+
+/// Returns the name of the label field, among these names.
+pub(crate) fn label_name<'n>(
+    names: impl Iterator<Item = &'n str>,
+    options: &RecordOptions,
+) -> Result<String> {
+    let names: Vec<&str> = names.collect();
+    let has = |name: &str| names.contains(&name);
+    let like = |label: &str| names.iter().find(|n| n.eq_ignore_ascii_case(label)).map(|n| n.to_string());
     let found = match &options.label {
         Some(label) if has(label) => Some(label.clone()),
         Some(_) => None,
@@ -817,13 +904,13 @@ fn label_of(first: &Sample, options: &RecordOptions) -> Result<String> {
             format!("the records have no field `{l}`")
         });
         Error::new(ErrorKind::Data, what)
-            .because(format!("the fields of the records are {}", first.names().collect::<Vec<_>>().join(", ")))
-            .hint(match first.names().last() {
+            .because(format!("the fields of the records are {}", names.join(", ")))
+            .hint(match names.last() {
                 Some(last) if last.parse::<usize>().is_ok() => format!(
                     "the first line contains numbers, so columns are numbered from 0: data.records.label={last}; or \
                      add a header line to the file"
                 ),
-                Some(last) => format!("name the field to predict: data.records.label={last}"),
+                Some(last) => format!("name the field to predict: {}", label_setting(last)),
                 None => "name the field to predict: data.records.label".into(),
             })
     })
@@ -946,13 +1033,13 @@ fn shape_of(sample: &Sample, field: &str) -> Result<Vec<usize>> {
     }
 }
 
-fn pixels(sample: &Sample, field: &str, [h, w, c]: [usize; 3], ground: f64) -> Result<HostArray> {
+fn pixels(sample: &Sample, field: &str, fit: &ImageFit) -> Result<HostArray> {
     let shape = match shape_of(sample, field)?.as_slice() {
         &[h, w] => vec![h, w, 1],
         shape => shape.to_vec(),
     };
     let x = HostArray::from(sample.get(field)?).reshape(shape.clone());
-    Ok(if shape == [h, w, c] { x } else { fit_picture_on(x, [h, w, c], ground) })
+    Ok(if shape == fit.size { x } else { fit.apply(x) })
 }
 
 fn numbers(sample: &Sample, fields: &[String], count: usize) -> Result<HostArray> {

@@ -1,11 +1,12 @@
 //! Reads and writes tokenizer files: Hugging Face's `tokenizer.json`, GPT-2's `vocab.json`.
 //!
-//! `tokenizer.json` of byte-level BPE, `vocab.json` with `merges.txt`, and the same layout for byte and character
-//! tokenizers. Unsupported features are rejected by name.
+//! `tokenizer.json` of byte-level BPE and WordPiece, `vocab.json` with `merges.txt`, `vocab.txt`, and the same layout for
+//! byte and character tokenizers. Unsupported features are rejected by name.
 
 use super::bpe::{Bpe, BpeParts, SpecialToken, byte_order};
 use super::pre_tokenizer::PreTokenizer;
 use super::vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
+use super::wordpiece::{self, BertNormalizer, CONTINUES, SPECIAL, WordPiece};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use systole_base::{Error, ErrorKind, Result};
@@ -46,10 +47,106 @@ pub(super) fn from_json(text: &str) -> Result<Vocabulary> {
                 false => Err(broken("`vocab` is empty or contains a character twice")),
             }
         }
+        Some("WordPiece") => word_pieces(&root, model),
         // Files of the first versions have no `type`.
         Some("BPE") | None if model.get("merges").is_some() => of_hugging_face(&root, model),
         other => Err(unsupported(&format!("a model `{}`", other.unwrap_or("without merges")))),
     }
+}
+
+/// Parses BERT's `vocab.txt`, with the text of `tokenizer_config.json` if there is one.
+pub(super) fn from_vocabulary_lines(text: &str, config: Option<&str>) -> Result<Vocabulary> {
+    // A cased model's vocabulary has capital letters; without a configuration nothing else tells.
+    let is_capital =
+        |token: &str| !token.starts_with('[') && token.contains(|c: char| c.is_ascii_uppercase());
+    let is_cased = config.is_none() && text.lines().any(is_capital);
+    let config = config.map(parse).transpose()?.unwrap_or_default();
+    let flag = |key: &str, default: bool| config.get(key).and_then(Value::as_bool).unwrap_or(default);
+    let lowercase = flag("do_lower_case", !is_cased);
+    let normalizer = BertNormalizer {
+        lowercase,
+        strip_accents: flag("strip_accents", lowercase),
+        handle_chinese_chars: flag("tokenize_chinese_chars", true),
+        clean_text: true,
+    };
+    WordPiece::from_lines(text, normalizer).map(|pieces| Vocabulary::WordPiece(Box::new(pieces)))
+}
+
+/// Parses a `tokenizer.json` of WordPiece with BERT's normalizer and words.
+fn word_pieces(root: &Value, model: &Value) -> Result<Vocabulary> {
+    for (key, expected) in [("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")] {
+        let kind = root.get(key).map_or("none".into(), kind_of);
+        if kind != expected {
+            return Err(unsupported(&format!("the {key} {kind} for WordPiece")));
+        }
+    }
+    for (key, expected) in [("continuing_subword_prefix", CONTINUES), ("unk_token", SPECIAL[1])] {
+        let text = model.get(key).and_then(Value::as_str).unwrap_or(expected);
+        if text != expected {
+            return Err(unsupported(&format!("`{key}` {text} for WordPiece")));
+        }
+    }
+    let vocabulary = object(model.get("vocab").unwrap_or(&Value::Null), "`vocab`")?;
+    let added = root.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
+    let added = added.map(added_token).collect::<Result<Vec<_>>>()?;
+    let all = vocabulary.iter().map(|(text, id)| (text.as_str(), id.as_u64()));
+    let all = all.chain(added.iter().map(|a| (a.text.as_str(), Some(u64::from(a.id)))));
+    let mut tokens: Vec<Option<String>> = vec![None; vocabulary.len() + added.len()];
+    for (text, id) in all {
+        let slot = id.and_then(|id| usize::try_from(id).ok()).and_then(|id| tokens.get_mut(id));
+        *slot.ok_or_else(|| broken(&format!("the id of token `{text}` is out of range")))? =
+            Some(text.into());
+    }
+    while tokens.last().is_some_and(Option::is_none) {
+        tokens.pop();
+    }
+    let tokens: Option<Vec<String>> = tokens.into_iter().collect();
+    let tokens = tokens.ok_or_else(|| broken("an id has no token"))?;
+    let flag = |key: &str, default: bool| {
+        root.pointer(&format!("/normalizer/{key}")).and_then(Value::as_bool).unwrap_or(default)
+    };
+    let lowercase = flag("lowercase", true);
+    let normalizer = BertNormalizer {
+        lowercase,
+        strip_accents: flag("strip_accents", lowercase),
+        handle_chinese_chars: flag("handle_chinese_chars", true),
+        clean_text: flag("clean_text", true),
+    };
+    let longest = model.get("max_input_chars_per_word").and_then(Value::as_u64);
+    let longest = longest.map_or(wordpiece::LONGEST_WORD, |n| n as usize);
+    WordPiece::new(tokens, normalizer, longest).map(|pieces| Vocabulary::WordPiece(Box::new(pieces)))
+}
+
+fn word_pieces_json(pieces: &WordPiece) -> Value {
+    let vocabulary: Map<String, Value> =
+        pieces.tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
+    let special = |name: &str| pieces.id(name).unwrap_or_default();
+    let added: Vec<Value> = SPECIAL
+        .iter()
+        .chain(&["[MASK]"])
+        .filter(|name| pieces.id(name).is_some())
+        .map(|name| {
+            json!({"id": special(name), "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+                   "normalized": false, "special": true})
+        })
+        .collect();
+    let n = &pieces.normalizer;
+    let sequence = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
+    let mark = |name: &str| json!({"SpecialToken": {"id": name, "type_id": 0}});
+    let one = |name: &str| json!({"id": name, "ids": [special(name)], "tokens": [name]});
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+        "normalizer": {"type": "BertNormalizer", "clean_text": n.clean_text, "strip_accents": n.strip_accents,
+                       "handle_chinese_chars": n.handle_chinese_chars, "lowercase": n.lowercase},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [mark(SPECIAL[2]), sequence("A"), mark(SPECIAL[3])],
+            "pair": [mark(SPECIAL[2]), sequence("A"), mark(SPECIAL[3]), sequence("B"), mark(SPECIAL[3])],
+            "special_tokens": {(SPECIAL[2]): one(SPECIAL[2]), (SPECIAL[3]): one(SPECIAL[3])}},
+        "decoder": {"type": "WordPiece", "prefix": CONTINUES, "cleanup": true},
+        "model": {"type": "WordPiece", "unk_token": SPECIAL[1], "continuing_subword_prefix": CONTINUES,
+                  "max_input_chars_per_word": pieces.longest_word, "vocab": vocabulary},
+    })
 }
 
 fn of_hugging_face(root: &Value, model: &Value) -> Result<Vocabulary> {
@@ -217,6 +314,7 @@ pub(super) fn to_json(vocabulary: &Vocabulary) -> String {
             json!({"version": "1.0", "model": {"type": "Chars", "vocab": chars.chars.iter().collect::<String>()}})
         }
         Vocabulary::Bpe(bpe) => hugging_face(&bpe.parts),
+        Vocabulary::WordPiece(pieces) => word_pieces_json(pieces),
     };
     value.to_string()
 }
@@ -277,6 +375,6 @@ fn broken(why: &str) -> Error {
 
 fn unsupported(what: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not supported"))
-        .because("only byte-level BPE is supported, as in GPT-2, GPT-4, Llama 3 and Qwen 2")
+        .because("byte-level BPE, as in GPT-2, GPT-4, Llama 3 and Qwen 2, and BERT's WordPiece are supported")
         .hint("use a byte-level BPE tokenizer, or train one: data.tokenizer = \"bpe\"")
 }

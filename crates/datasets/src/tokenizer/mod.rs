@@ -1,19 +1,24 @@
-//! Tokenizers: bytes, characters and byte-pair encoding (BPE), trained here or read from Hugging Face and GPT-2 files.
+//! Tokenizers: bytes, characters, byte-pair encoding (BPE) and WordPiece, trained here or read from Hugging Face files.
 //!
-//! A model stores its tokenizer as JSON: Hugging Face's `tokenizer.json` for byte pairs, and the same layout with
-//! custom model types for bytes and characters.
+//! A model stores its tokenizer as JSON: Hugging Face's `tokenizer.json` for byte pairs and WordPiece, and the same
+//! layout with custom model types for bytes and characters.
 
 mod bpe;
 mod bpe_training;
 mod json;
 mod pre_tokenizer;
+mod unicode_categories;
 mod unicode_letters;
 mod vocabulary;
+mod wordpiece;
 
 use std::path::Path;
 use systole_base::{Error, ErrorKind, Result};
 use vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
+use wordpiece::WordPiece;
 
+/// Tokenizer files of a folder, in order of preference.
+const FILES: [&str; 3] = ["tokenizer.json", "vocab.json", "vocab.txt"];
 /// Maximum size of a tokenizer file in bytes; the largest in use have 20 million.
 const MOST_BYTES: u64 = 100_000_000;
 
@@ -60,25 +65,41 @@ impl Tokenizer {
         Ok(Tokenizer(Vocabulary::Bpe(Box::new(bpe_training::train(text, size)?))))
     }
 
-    /// Reads Hugging Face's `tokenizer.json`, GPT-2's `vocab.json` next to `merges.txt`, or a folder that contains one
-    /// of them.
+    /// Builds a WordPiece tokenizer for these texts: lower-case words, the most frequent ones first, and all characters,
+    /// which spell the other words. The vocabulary has at most `size` tokens.
     ///
     /// # Errors
-    /// `Io` if there is none; `Data` if it is damaged; `Unsupported` if it is not byte-level BPE.
+    /// None in practice: the tokens are distinct.
+    pub fn words_of<'t>(texts: impl IntoIterator<Item = &'t str>, size: usize) -> Result<Tokenizer> {
+        WordPiece::words_of(texts.into_iter(), size)
+            .map(|words| Tokenizer(Vocabulary::WordPiece(Box::new(words))))
+    }
+
+    /// Reads Hugging Face's `tokenizer.json`, GPT-2's `vocab.json` next to `merges.txt`, BERT's `vocab.txt` (with
+    /// `tokenizer_config.json` next to it), or a folder that contains one of them.
+    ///
+    /// # Errors
+    /// `Io` if there is none; `Data` if it is damaged; `Unsupported` if it is neither byte-level BPE nor WordPiece.
     pub fn read(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         let within = |name: &str| path.join(name);
         let file = match path.is_dir() {
-            true => ["tokenizer.json", "vocab.json"].map(within).into_iter().find(|f| f.is_file()),
+            true => FILES.map(within).into_iter().find(|f| f.is_file()),
             false => path.is_file().then(|| path.to_path_buf()),
         };
         let file = file.ok_or_else(|| {
             Error::new(ErrorKind::Io, "the tokenizer file was not found")
                 .at(path.display().to_string())
-                .because("expected a tokenizer.json, or a vocab.json with merges.txt next to it")
+                .because("expected a tokenizer.json, a vocab.json with merges.txt next to it, or a vocab.txt")
                 .hint("check the path, or train a tokenizer: data.tokenizer = \"bpe\"")
         })?;
         let text = read_text(&file)?;
+        if file.extension().is_some_and(|e| e.eq_ignore_ascii_case("txt")) {
+            let config = file.with_file_name("tokenizer_config.json");
+            let config = if config.is_file() { Some(read_text(&config)?) } else { None };
+            let made = json::from_vocabulary_lines(&text, config.as_deref());
+            return made.map(Tokenizer).map_err(|e| e.at(file.display().to_string()));
+        }
         let merges = file.with_file_name("merges.txt");
         let made = match json::is_plain_vocabulary(&text) && merges.is_file() {
             true => json::from_vocabulary(&text, &read_text(&merges)?),
@@ -95,17 +116,23 @@ impl Tokenizer {
         json::from_json(text).map(Tokenizer)
     }
 
-    /// Serializes to JSON: for byte pairs, a `tokenizer.json` that Hugging Face's library reads.
+    /// Whether a folder contains a tokenizer file.
+    pub fn is_in(folder: impl AsRef<Path>) -> bool {
+        FILES.iter().any(|name| folder.as_ref().join(name).is_file())
+    }
+
+    /// Serializes to JSON: for byte pairs and WordPiece, a `tokenizer.json` that Hugging Face's library reads.
     pub fn to_json(&self) -> String {
         json::to_json(&self.0)
     }
 
-    /// Returns the kind of token: `bytes`, `chars` or `bpe`.
+    /// Returns the kind of token: `bytes`, `chars`, `bpe` or `wordpiece`.
     pub fn name(&self) -> &'static str {
         match &self.0 {
             Vocabulary::Bytes => "bytes",
             Vocabulary::Chars(_) => "chars",
             Vocabulary::Bpe(_) => "bpe",
+            Vocabulary::WordPiece(_) => "wordpiece",
         }
     }
 
@@ -115,6 +142,7 @@ impl Tokenizer {
             Vocabulary::Bytes => 256,
             Vocabulary::Chars(chars) => chars.chars.len(),
             Vocabulary::Bpe(bpe) => bpe.parts.tokens.len(),
+            Vocabulary::WordPiece(pieces) => pieces.tokens.len(),
         }
     }
 
@@ -127,14 +155,47 @@ impl Tokenizer {
             Vocabulary::Bytes => Ok(text.bytes().map(u32::from).collect()),
             Vocabulary::Chars(chars) => chars.encode(text),
             Vocabulary::Bpe(bpe) => bpe.encode(text),
+            Vocabulary::WordPiece(pieces) => Ok(pieces.encode(text)),
         }
+    }
+
+    /// Whether the tokenizer marks the ends of a text and has a padding token, for classifiers of whole texts.
+    pub fn pads(&self) -> bool {
+        matches!(self.0, Vocabulary::WordPiece(_))
+    }
+
+    /// Returns the padding token's id, if the tokenizer has one.
+    pub fn padding(&self) -> Option<u32> {
+        match &self.0 {
+            Vocabulary::WordPiece(pieces) => Some(pieces.ends().0),
+            _ => None,
+        }
+    }
+
+    /// Converts a text to token ids between BERT's start and end tokens: at most `length`, cut at the end.
+    ///
+    /// # Errors
+    /// If the tokenizer has no start and end tokens.
+    pub fn encode_with_ends(&self, text: &str, length: usize) -> Result<Vec<u32>> {
+        let Vocabulary::WordPiece(pieces) = &self.0 else {
+            let what = format!("a {} tokenizer has no start and end tokens", self.name());
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .hint("classify texts with a WordPiece tokenizer: BERT's vocab.txt"));
+        };
+        let (_, start, end) = pieces.ends();
+        let mut ids = vec![start];
+        ids.extend(pieces.encode(text));
+        ids.truncate(length.saturating_sub(1).max(1));
+        ids.push(end);
+        Ok(ids)
     }
 
     /// Converts token ids to bytes: a token may be a part of a character. Invalid ids are skipped.
     pub fn decode(&self, tokens: &[u32]) -> Vec<u8> {
         let mut text = Vec::with_capacity(tokens.len() * 4);
-        for &id in tokens {
+        for (i, &id) in tokens.iter().enumerate() {
             match &self.0 {
+                Vocabulary::WordPiece(pieces) => text.extend(pieces.text(id, i == 0).bytes()),
                 Vocabulary::Bytes => text.extend(u8::try_from(id).ok()),
                 Vocabulary::Chars(chars) => {
                     let c = chars.chars.get(id as usize);

@@ -34,6 +34,36 @@ fn texts_have_the_tokens_of_hugging_faces_library() {
 }
 
 #[test]
+fn wordpieces_are_those_of_hugging_faces_library() {
+    let all: Value =
+        serde_json::from_str(include_str!("../../../../fixtures/tokenizer/wordpiece.json")).unwrap();
+    for (name, case) in all["tokenizers"].as_object().unwrap() {
+        let tokenizer = Tokenizer::from_json(&case["json"].to_string()).unwrap();
+        for (text, tokens) in all["texts"].as_array().unwrap().iter().zip(case["tokens"].as_array().unwrap())
+        {
+            let text = text.as_str().unwrap();
+            assert_eq!(tokenizer.encode_with_ends(text, 1000).unwrap(), numbers(tokens), "{name}: {text:?}");
+        }
+        assert_eq!(Tokenizer::from_json(&tokenizer.to_json()).unwrap(), tokenizer, "{name}");
+        let lines: Vec<&str> = {
+            let vocabulary = case["json"]["model"]["vocab"].as_object().unwrap();
+            let mut lines: Vec<(u64, &str)> =
+                vocabulary.iter().map(|(t, id)| (id.as_u64().unwrap(), t.as_str())).collect();
+            lines.sort_unstable();
+            lines.into_iter().map(|(_, text)| text).collect()
+        };
+        let dir = std::env::temp_dir().join(format!("systole-wordpiece-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("vocab.txt"), lines.join("\n") + "\n").unwrap();
+        let config = format!("{{\"do_lower_case\": {}}}", name == "uncased");
+        std::fs::write(dir.join("tokenizer_config.json"), config).unwrap();
+        assert!(Tokenizer::is_in(&dir));
+        assert_eq!(Tokenizer::read(&dir).unwrap(), tokenizer, "{name}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
 fn a_vocabulary_that_is_learnt_is_that_of_hugging_faces_trainer() {
     let all = fixture();
     let theirs = Tokenizer::from_json(&all["trained"]["json"].to_string()).unwrap();
@@ -96,8 +126,8 @@ fn files_that_are_no_tokenizer_are_refused_by_name() {
         *changed.pointer_mut(pointer).unwrap() = value;
         Tokenizer::from_json(&changed.to_string()).unwrap_err().to_string()
     };
-    let e = with("/model/type", "WordPiece".into());
-    assert!(e.contains("a model `WordPiece`") && e.contains("try: "), "{e}");
+    let e = with("/model/type", "Unigram".into());
+    assert!(e.contains("a model `Unigram`") && e.contains("try: "), "{e}");
     assert!(with("/normalizer", serde_json::json!({"type": "NFC"})).contains("a normalizer NFC"));
     assert!(with("/pre_tokenizer", serde_json::json!({"type": "Metaspace"})).contains("Metaspace"));
     assert!(with("/model/byte_fallback", true.into()).contains("byte_fallback"));

@@ -1,6 +1,7 @@
-//! Vocabulary of a tokenizer: bytes, characters or byte pairs.
+//! Vocabulary of a tokenizer: bytes, characters, byte pairs or WordPiece.
 
 use super::bpe::Bpe;
+use super::wordpiece::WordPiece;
 use std::collections::HashMap;
 use systole_base::{Error, ErrorKind, Result};
 
@@ -13,6 +14,7 @@ pub(super) enum Vocabulary {
     Bytes,
     Chars(CharVocabulary),
     Bpe(Box<Bpe>),
+    WordPiece(Box<WordPiece>),
 }
 
 /// Characters by token id.

@@ -133,7 +133,7 @@ impl GraphBuilder {
     fn emit_here(&self, op: Op, inputs: &[&Tensor]) -> Vec<Tensor> {
         let loc = Location::caller();
         let count = op.rule().result_count(inputs.len());
-        let inputs: Vec<Tensor> = inputs.iter().map(|t| self.bring_in_at(t, loc)).collect();
+        let inputs: Vec<Tensor> = inputs.iter().map(|t| self.capture_at(t, loc)).collect();
         if inputs.iter().any(|t| t.id.node == POISON) {
             return self.poison(count, &inputs);
         }
@@ -182,18 +182,13 @@ impl GraphBuilder {
         self.poison(count, &like.iter().map(|&t| t.clone()).collect::<Vec<_>>())
     }
 
-    /// Converts a tensor of this or an enclosing graph to a tensor of this graph.
-    pub(crate) fn capture(&self, t: &Tensor) -> Tensor {
-        self.bring_in(t)
-    }
-
-    /// Captures a tensor of an enclosing graph as a parameter of this region.
+    /// Converts a tensor of this or an enclosing graph to a tensor of this graph; the latter becomes a parameter.
     #[track_caller]
-    fn bring_in(&self, t: &Tensor) -> Tensor {
-        self.bring_in_at(t, Location::caller())
+    pub(crate) fn capture(&self, t: &Tensor) -> Tensor {
+        self.capture_at(t, Location::caller())
     }
 
-    fn bring_in_at(&self, t: &Tensor, loc: &'static Location<'static>) -> Tensor {
+    fn capture_at(&self, t: &Tensor, loc: &'static Location<'static>) -> Tensor {
         if Rc::ptr_eq(&t.builder.0, &self.0) || t.id.node == POISON {
             return t.clone();
         }
@@ -209,13 +204,8 @@ impl GraphBuilder {
         let known = |(outer, inner): &(Tensor, Tensor)| outer.same_as(t).then(|| inner.clone());
         let found = self.0.state.borrow().captures.iter().find_map(known);
         found.unwrap_or_else(|| {
-            let inner = self.push(
-                Parameter { index: 0, ty: t.ty.clone() }.into(),
-                SmallVec::new(),
-                SmallVec::from_elem(t.ty.clone(), 1),
-                loc,
-            );
-            let inner = inner[0].clone();
+            let (ty, outs) = (t.ty.clone(), SmallVec::from_elem(t.ty.clone(), 1));
+            let inner = self.push(Parameter { index: 0, ty }.into(), SmallVec::new(), outs, loc).remove(0);
             self.0.state.borrow_mut().captures.push((t.clone(), inner.clone()));
             inner
         })
@@ -223,7 +213,7 @@ impl GraphBuilder {
 
     /// Returns the outer tensors that this region's nodes and `results` use (captures), in order of first use.
     pub fn captured(&self, results: &[Tensor]) -> Vec<Tensor> {
-        let results: Vec<ValueId> = results.iter().map(|t| self.bring_in(t).id).collect();
+        let results: Vec<ValueId> = results.iter().map(|t| self.capture(t).id).collect();
         let state = self.0.state.borrow();
         let mut used: Vec<&(Tensor, Tensor)> = Vec::new();
         for &id in state.nodes.iter().flat_map(|n| &n.inputs).chain(&results) {
@@ -343,8 +333,8 @@ impl GraphBuilder {
 
     /// Returns the finished region. Its first parameters are `captures`, whether used or not.
     pub fn finish_region(&self, results: &[Tensor], captures: &[Tensor]) -> Result<Arc<Graph>> {
-        let results: Vec<Tensor> = results.iter().map(|t| self.bring_in(t)).collect();
-        let inner: Vec<Tensor> = captures.iter().map(|t| self.bring_in(t)).collect();
+        let results: Vec<Tensor> = results.iter().map(|t| self.capture(t)).collect();
+        let inner: Vec<Tensor> = captures.iter().map(|t| self.capture(t)).collect();
         if let Some(e) = self.error().or_else(|| error_of(&results)) {
             return Err(e);
         }
@@ -382,7 +372,7 @@ impl GraphBuilder {
         }
         for (i, node) in graph.nodes.iter().enumerate() {
             let outs = match (&node.op, bound[i]) {
-                (_, Some(arg)) => vec![self.bring_in(arg)],
+                (_, Some(arg)) => vec![self.capture(arg)],
                 (Op::Parameter(_), None) => {
                     let what = format!(
                         "`{}` takes {} arguments, got {}",

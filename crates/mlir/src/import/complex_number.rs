@@ -1,4 +1,4 @@
-//! Real or complex arrays ([`RealOrComplex`]): complex ones are pairs of real arrays, and its functions work on both.
+//! Complex arrays as (real, imaginary) pairs: operations of [`RealOrComplex`] accept real and complex arrays.
 
 use systole_base::{DType, Shape, TensorType};
 use systole_ir::{GraphBuilder, Tensor};

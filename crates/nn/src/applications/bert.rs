@@ -14,8 +14,8 @@ with_defaults! {
     ///
     /// Token, position and segment embeddings, layer normalization, and `num_layers` post-norm transformer blocks. The
     /// pooled output is a dense layer with tanh on the first position. With `num_segments = 0` tokens are the only
-    /// input. There is no padding mask: all tokens of a batch are attended to. Source: Devlin, Chang, Lee and Toutanova
-    /// 2018.
+    /// input. With `mask_zero`, token 0 is padding that no token attends to; otherwise all tokens of a batch are attended
+    /// to. Source: Devlin, Chang, Lee and Toutanova 2018.
     ///
     /// ```
     /// use systole_nn::{Model, applications::Bert};
@@ -56,6 +56,8 @@ with_defaults! {
         pub classes: usize = 0,
         /// Activation of the classification layer. Default: softmax.
         pub classifier_activation: Activation = Activation::Softmax,
+        /// Whether token 0 is padding, as in BERT's vocabularies, which attention masks. Default: false.
+        pub mask_zero: bool = false,
         /// Whether the backward pass recomputes blocks (rematerialization). Default: false.
         pub remat: bool = false,
     }
@@ -121,7 +123,7 @@ impl Bert {
         let table = |rows: usize, name: &str| {
             embedding(rows, self.hidden_dim).embeddings_initializer(BERT_INITIALIZER).name(name)
         };
-        let x = tokens.apply(table(self.vocabulary_size, "token_embedding"));
+        let x = tokens.apply(table(self.vocabulary_size, "token_embedding").mask_zero(self.mask_zero));
         let positions = position_embedding(self.max_sequence_length).initializer(BERT_INITIALIZER);
         let positions = x.apply(positions.name("position_embedding"));
         let sum = add().name("embeddings_add");

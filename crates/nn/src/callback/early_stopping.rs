@@ -1,10 +1,11 @@
 //! `EarlyStopping` callback: ends training when a monitored value stops improving.
 
-use crate::setters::{field_setters, with_defaults};
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
+use crate::model::history::WEIGHTS_NOTE;
 use crate::model::{Model, counted};
+use crate::setters::{field_setters, with_defaults};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use systole_ir::{Error, ErrorKind, Result};
@@ -58,6 +59,9 @@ with_defaults! {
         pub check_on_train_epoch_end: Option<bool> = None,
         #[serde(skip)]
         best: Option<f64> = None,
+        /// Epoch of the best value, from 0.
+        #[serde(skip)]
+        best_epoch: Option<usize> = None,
         /// Step of the last checked value: an epoch may end with a validation that was already checked.
         #[serde(skip)]
         seen: Option<u64> = None,
@@ -140,7 +144,7 @@ impl EarlyStopping {
         self.seen = Some(cx.model.steps());
         let mut why = self.passed(value);
         if why.is_none() {
-            self.judge(value, cx.model)?;
+            self.judge(value, cx)?;
             // As in Keras, a single value does not end training.
             why = (self.wait >= self.patience && (cx.epoch > 0 || cx.is_within_epoch)).then(|| self.waited());
         }
@@ -166,28 +170,36 @@ impl EarlyStopping {
     }
 
     /// Updates the best value and the number of epochs without improvement.
-    fn judge(&mut self, value: f64, model: &Model) -> Result<()> {
+    fn judge(&mut self, value: f64, cx: &FitCx<'_>) -> Result<()> {
         let upward = is_upward(self.mode, &self.monitor);
         if !is_better(value, self.best, upward, self.min_delta) {
             self.wait += 1;
             return Ok(());
         }
-        self.best = Some(value);
+        (self.best, self.best_epoch) = (Some(value), Some(cx.epoch));
         if self.restore_best_weights {
-            self.best_weights = Some(owned_weights(model)?);
+            self.best_weights = Some(owned_weights(cx.model)?);
         }
-        let beats = self.baseline.is_none_or(|b| if upward { value > b } else { value < b });
-        self.wait = if beats { 0 } else { self.wait + 1 };
+        self.wait = if self.beats_baseline(value) { 0 } else { self.wait + 1 };
         Ok(())
     }
 
+    fn beats_baseline(&self, value: f64) -> bool {
+        let upward = is_upward(self.mode, &self.monitor);
+        self.baseline.is_none_or(|b| if upward { value > b } else { value < b })
+    }
+
     fn waited(&self) -> String {
-        format!(
-            "{} has not improved on {:.4} for {}",
-            self.monitor,
-            self.best.unwrap_or(f64::NAN),
-            counted(self.wait as u64, "epoch")
-        )
+        let (monitor, best) = (&self.monitor, self.best.unwrap_or(f64::NAN));
+        let epochs = counted(self.wait as u64, "epoch");
+        match self.baseline.filter(|_| !self.beats_baseline(best)) {
+            Some(baseline) => {
+                format!(
+                    "{monitor} has not passed the baseline {baseline} for {epochs}; its best is {best:.4}"
+                )
+            }
+            None => format!("{monitor} has not improved on {best:.4} for {epochs}"),
+        }
     }
 }
 
@@ -204,14 +216,20 @@ impl Callback for EarlyStopping {
                 }
             }
         }
-        let values = json!({"best": CallbackState::float(self.best), "wait": self.wait, "seen": self.seen});
+        let values = json!({
+            "best": CallbackState::float(self.best),
+            "best_epoch": self.best_epoch,
+            "wait": self.wait,
+            "seen": self.seen,
+        });
         Ok(CallbackState { values, tensors })
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         (self.best, self.wait) = (state.float_of("best")?, state.count("wait")?);
-        // Earlier versions did not write it.
+        // Earlier versions did not write these.
         self.seen = state.values["seen"].as_u64();
+        self.best_epoch = state.values["best_epoch"].as_u64().and_then(|n| n.try_into().ok());
         let group = |prefix: &str| -> Params<Buffer> {
             let own = state.tensors.iter().filter_map(|(n, x)| Some((n.strip_prefix(prefix)?, x)));
             own.map(|(n, x)| (n.to_string(), x.clone().into())).collect()
@@ -247,6 +265,9 @@ impl Callback for EarlyStopping {
             let trains = state.trainable.get(name).is_some();
             if trains { &mut state.trainable } else { &mut state.frozen }.insert(name, value.clone());
         }
+        let epoch = self.best_epoch.map_or("the best epoch".into(), |epoch| format!("epoch {}", epoch + 1));
+        let which = format!("{epoch}, the best by {} (EarlyStopping)", self.monitor);
+        cx.model.notes.insert(WEIGHTS_NOTE.into(), which);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::callback::{BestValue, Callback, FitCx, WriteRetry};
 use crate::model::Model;
-use crate::model::history::{BestEpoch, History};
+use crate::model::history::{BestEpoch, History, Logs};
 use crate::model::model_file::ModelFile;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -80,6 +80,26 @@ impl KeepBest {
         keeper.on_epoch_end(&mut cx)?;
         history.best = keeper.kept;
         Ok(())
+    }
+
+    /// Measures the kept model again, from its file, and replaces its value. Needed if the file is not the model that
+    /// was validated: adapters are merged when it is written ([`Model::enable_lora`]), or channels were removed since.
+    ///
+    /// # Errors
+    /// If the file cannot be read, measured or written.
+    pub fn remeasure(
+        &self,
+        history: &mut History,
+        measure: impl FnOnce(&mut Model) -> Result<Logs>,
+    ) -> Result<()> {
+        let Some(best) = &mut history.best else { return Ok(()) };
+        let mut model = Model::load(&self.path)?;
+        let mut logs = Logs::new();
+        logs.extend_with_prefix("val_", &measure(&mut model)?);
+        let Some(value) = logs.get(&best.monitor).filter(|value| *value != best.value) else { return Ok(()) };
+        best.value = value;
+        model.notes.insert(NOTE.into(), best.note());
+        model.save(&self.path)
     }
 }
 

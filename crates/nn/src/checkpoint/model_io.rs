@@ -344,10 +344,12 @@ impl Model {
     }
 
     /// Restores a backup of the same model: weights, optimizer state, learning rate, metrics in progress and step.
+    /// With `is_longer`, a finished run goes on: schedules over the whole run take the length that `fit` has set; returns
+    /// a note if it differs from the backup's.
     ///
     /// # Errors
     /// If the backup is of another model, or of one that was compiled differently; names the difference.
-    pub(crate) fn restore(&mut self, file: ModelFile) -> Result<()> {
+    pub(crate) fn restore(&mut self, file: ModelFile, is_longer: bool) -> Result<Option<String>> {
         let architecture: Value = parse(&file, "architecture")?;
         let training: TrainingMetadata = parse(&file, "training")?;
         if architecture != self.architecture.to_json() {
@@ -361,7 +363,8 @@ impl Model {
                 has.join(", ")
             )));
         }
-        let precision = self.same_training(training.compile, training.seed)?;
+        let longer_from = is_longer.then_some(training.step);
+        let (precision, note) = self.same_training(training.compile, training.seed, longer_from)?;
         let (mut weights, mut slots, mut metrics) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         for (name, value) in file.tensors {
             if let Some(path) = name.strip_prefix(WEIGHTS) {
@@ -382,12 +385,18 @@ impl Model {
         }
         self.state.metrics = state;
         (self.step, self.epoch) = (training.step, training.epoch);
-        Ok(())
+        Ok(note)
     }
 
     /// Checks that a run was compiled as this model is, and restores its learning rate, which callbacks may have
-    /// changed.
-    fn same_training(&mut self, was: Option<CompileConfig>, seed: u64) -> Result<Precision> {
+    /// changed. `longer_from`: next step of a finished run that is made longer; returns a note if that changes its
+    /// schedules.
+    fn same_training(
+        &mut self,
+        was: Option<CompileConfig>,
+        seed: u64,
+        longer_from: Option<u64>,
+    ) -> Result<(Precision, Option<String>)> {
         let was = was.ok_or_else(|| of_another("training"))?;
         let (own_step, own_config) = (was.train_step.clone(), was.train_step_config.clone());
         let was = was.into_compile();
@@ -411,8 +420,9 @@ impl Model {
         if let Some((what, _)) = differs.into_iter().find(|(_, differs)| *differs) {
             return Err(of_another(what));
         }
+        let note = longer_from.and_then(|step| optimizer.take_lengths(&now.optimizer, step));
         now.optimizer = optimizer;
-        Ok(was.precision)
+        Ok((was.precision, note))
     }
 
     /// Restores optimizer slots, which must match the optimizer's exactly.

@@ -1,4 +1,4 @@
-//! Attention with masks, which the fused attention op does not support.
+//! Masked attention from matrix products and softmax. The fused attention op supports no masks.
 
 use crate::layers::built_in::*;
 use crate::layers::random::dropout::kept;

@@ -5,6 +5,9 @@ use systole_data::PipelineReport;
 /// Minimum fraction of a step's time spent waiting for data to count as waiting.
 const WAITED: f64 = 0.05;
 
+/// Key of the model's note that says which weights `fit` left, if they are not those after the last step.
+pub(crate) const WEIGHTS_NOTE: &str = "weights";
+
 /// Values of loss and metrics by name, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Logs(Vec<(String, f64)>);
@@ -103,6 +106,8 @@ pub struct History {
     pub samples: u64,
     /// Epoch of the model that [`Fit::best`](crate::Fit::best) kept.
     pub best: Option<BestEpoch>,
+    /// Whether the last validation measured the final weights: no average and no callback has replaced them since.
+    pub is_final_validated: bool,
     /// Failures that did not stop training: backups, checkpoints and logs that could not be written.
     pub notes: Vec<String>,
     /// Whether the user interrupted the run.

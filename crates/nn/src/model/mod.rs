@@ -460,7 +460,22 @@ impl Model {
     /// Returns the first output for one batch: `x: T[B, …] → f32[B, …]`.
     pub fn predict_on_batch(&mut self, x: &Literal) -> Result<Literal> {
         let name = self.input_names().into_iter().next().unwrap_or_default();
-        Ok(self.predict_sample(&Sample::new([(name, x.clone())]))?.swap_remove(0))
+        self.predict_on_sample(&Sample::new([(name, x.clone())]))
+    }
+
+    /// Returns the first output for one batch whose fields are the inputs by name: `→ f32[B, …]`.
+    pub fn predict_on_sample(&mut self, batch: &Sample) -> Result<Literal> {
+        Ok(self.predict_sample(batch)?.swap_remove(0))
+    }
+
+    /// Makes a built model accept token sequences `I[B, length]` of another length for prediction, at most that of its
+    /// position embedding.
+    pub fn set_sequence_length(&mut self, length: usize) {
+        let inputs = &mut Arc::make_mut(&mut self.architecture).inputs;
+        let types = inputs.iter_mut().filter_map(|input| input.ty.as_mut());
+        for ty in types.filter(|ty| ty.dtype.is_int() && ty.rank() == 1) {
+            *ty = ty.with_shape([length]);
+        }
     }
 
     fn predict_sample(&mut self, sample: &Sample) -> Result<Vec<Literal>> {

@@ -318,6 +318,23 @@ impl Schedule {
         }
     }
 
+    /// Takes the length of the same schedule in `planned`, which is settled for another number of steps. Returns both
+    /// lengths, before and after, if they differ.
+    pub(crate) fn take_length(&mut self, planned: &Schedule) -> Option<(u64, u64)> {
+        if let (Schedule::LinearWarmup { then, .. }, Schedule::LinearWarmup { then: planned, .. }) =
+            (&mut *self, planned)
+        {
+            return then.take_length(planned);
+        }
+        if std::mem::discriminant(self) != std::mem::discriminant(planned) {
+            return None;
+        }
+        let (mut planned, (total, _)) = (planned.clone(), self.of_all_steps()?);
+        let (before, after) = (*total, planned.total_steps().filter(|n| *n > 0 && *n != *total)?);
+        *total = after;
+        Some((before, after))
+    }
+
     /// Adds a linear warm-up from 0 before this schedule.
     pub fn after_warmup(self, steps: u64) -> Schedule {
         Schedule::LinearWarmup { initial_learning_rate: 0.0, warmup_steps: steps, then: Box::new(self) }

@@ -151,6 +151,29 @@ impl Optimizer {
         }
     }
 
+    /// Gives schedules of a resumed run the length of `planned`, the same optimizer settled for the run's new number of
+    /// steps. `step` is the next step. Returns a note for the user if a length has changed.
+    pub(crate) fn take_lengths(&mut self, planned: &Optimizer, step: u64) -> Option<String> {
+        let before = self.rate_at(step);
+        let mut planned_schedules = planned.clone();
+        let pairs = self.schedules().into_iter().zip(planned_schedules.schedules());
+        let changed: Vec<(u64, u64)> = pairs.filter_map(|(own, planned)| own.take_length(planned)).collect();
+        let swa = match (&mut self.swa, &planned.swa) {
+            (Some(own), Some(planned)) => own.take_length(planned, step),
+            _ => None,
+        };
+        let after = self.rate_at(step);
+        let spans = changed.first().map(|(was, now)| {
+            format!("the schedule of the whole run now spans {now} steps instead of {was}")
+        });
+        let averages = swa.map(|begin| format!("weight averaging (SWA) now begins after step {begin}"));
+        let told: Vec<String> = spans.into_iter().chain(averages).collect();
+        (!told.is_empty()).then(|| {
+            let rate = format!("the learning rate of step {} is {after:.3e}, was {before:.3e}", step + 1);
+            format!("{}; {rate}", told.join("; "))
+        })
+    }
+
     /// Whether a schedule of the optimizer spans the whole run, whatever the run's number of steps.
     pub fn is_of_the_run(&self) -> bool {
         let of_run = |s: &Schedule| s.is_of_the_run();

@@ -94,6 +94,25 @@ impl Swa {
         (self.begin, self.epoch_steps) = (run.begin, run.epoch_steps);
     }
 
+    /// Takes the start of averaging from `planned`, which is settled for a run of another length. `step` is the next
+    /// step. Returns the new first averaged step if it differs.
+    pub(super) fn take_length(&mut self, planned: &Swa, step: u64) -> Option<u64> {
+        if planned.epoch_steps == 0 || planned.begin == self.begin {
+            return None;
+        }
+        let (own_began, planned_began) = (self.begin < step, planned.begin < step);
+        if own_began && planned_began {
+            // The mean so far counts epochs from its own start.
+            return None;
+        }
+        // A mean can only start with the epochs that are left.
+        let missed = step.saturating_sub(planned.begin).div_ceil(planned.epoch_steps);
+        let begin = planned.begin + if planned_began { missed * planned.epoch_steps } else { 0 };
+        let is_new = begin != self.begin;
+        (self.begin, self.epoch_steps) = (begin, planned.epoch_steps);
+        is_new.then_some(begin)
+    }
+
     /// Sets the start of averaging for a run of `steps` from step `from`, with `epoch_steps` per epoch.
     pub(super) fn settle(&mut self, from: u64, steps: u64, epoch_steps: u64) {
         if !self.is_of_the_run() {

@@ -8,6 +8,7 @@ pub(crate) mod input_pipeline;
 pub(crate) mod loop_backup;
 pub(crate) mod lora;
 pub(crate) mod lr_find;
+pub(crate) mod measured_weights;
 pub(crate) mod multi_host;
 pub(crate) mod transfer_learning;
 pub(crate) mod val_check;

@@ -24,6 +24,17 @@ pub(crate) enum AveragedWeights {
     MeansOfEpochs,
 }
 
+impl AveragedWeights {
+    /// Describes the weights for [`WEIGHTS_NOTE`](crate::model::history::WEIGHTS_NOTE).
+    pub(crate) fn description(self) -> Option<&'static str> {
+        match self {
+            AveragedWeights::Nothing => None,
+            AveragedWeights::RunningMeans => Some("exponential moving averages (EMA)"),
+            AveragedWeights::MeansOfEpochs => Some("mean of the last epochs (SWA)"),
+        }
+    }
+}
+
 impl Model {
     /// Replaces weights with their averages if the optimizer keeps any.
     pub(crate) fn take_averages(&mut self) -> Result<AveragedWeights> {

@@ -1,7 +1,7 @@
 //! Arguments of an ONNX import rule: a node's attributes, operands in the preferred layout, and their constant values.
 
 use super::values::{RuleOutput, ValueTable, place_in_last, to_last};
-use crate::model::{OnnxAttribute, OnnxNode, broken};
+use crate::model::{OnnxAttribute, OnnxGraph, OnnxNode, broken};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
@@ -28,7 +28,7 @@ pub(crate) struct NodeCall<'a, 'm> {
 
 /// Attributes that change no result that is computed here: they apply to training, to unsupported outputs, element types
 /// or modes, or leave a choice.
-const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
+const WITHOUT_EFFECT: [(&str, &[&str]); 11] = [
     ("BatchNormalization", &["momentum"]),
     ("Cast", &["saturate", "round_mode"]),
     ("CastLike", &["saturate", "round_mode"]),
@@ -38,6 +38,7 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 10] = [
     ("MaxPool", &["storage_order"]),
     ("QuantizeLinear", &["saturate"]),
     ("Resize", &["cubic_coeff_a", "exclude_outside", "extrapolation_value"]),
+    ("RNN", &["activation_alpha", "activation_beta"]),
     ("TopK", &["sorted"]),
 ];
 
@@ -107,6 +108,12 @@ impl<'a, 'm> NodeCall<'a, 'm> {
     pub fn plain(&mut self, i: usize) -> Result<Tensor> {
         let name = self.name(i)?;
         self.values.plain(&name)
+    }
+
+    /// Returns an operand of the ONNX node that is a sequence.
+    pub fn sequence(&mut self, i: usize) -> Result<Vec<Tensor>> {
+        let name = self.name(i)?;
+        self.values.sequence(&name)
     }
 
     /// Returns an operand of the ONNX node with channels last.
@@ -244,6 +251,15 @@ impl<'a, 'm> NodeCall<'a, 'm> {
         let size = |v: &i64| usize::try_from(*v).ok().filter(|v| *v <= MOST_ELEMENTS);
         let sizes = list.iter().map(size).collect::<Option<Vec<_>>>();
         sizes.map(Some).ok_or_else(|| broken(format!("attribute {name} must be sizes, got {list:?}")))
+    }
+
+    /// Returns an attribute of the ONNX node that is a nested graph.
+    pub fn graph(&self, name: &str) -> Result<&'a OnnxGraph> {
+        match self.attribute(name) {
+            Some(OnnxAttribute::Graph(graph)) => Ok(graph),
+            Some(other) => Err(broken(format!("attribute `{name}` is {}, expected a graph", other.kind()))),
+            None => Err(broken(format!("attribute `{name}` is missing"))),
+        }
     }
 
     /// Returns a list that is an attribute in older files and an operand in newer ones.

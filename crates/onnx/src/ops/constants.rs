@@ -1,4 +1,5 @@
-//! Imports ONNX operators without tensor operands, or with shapes: Constant, ConstantOfShape, Range, Shape, EyeLike.
+//! Imports ONNX operators without tensor operands, or with shapes: Constant, ConstantOfShape, Range, Shape, EyeLike,
+//! window functions.
 
 use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
 use super::conv_pool::sums_in;
@@ -8,9 +9,12 @@ use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::Tensor;
 
 operators! {
+    "BlackmanWindow" 17..17: |c| window(c, [0.42, -0.5, 0.08]);
     "Constant" 1..25: constant;
     "ConstantOfShape" 9..25: filled;
     "EyeLike" 9..22: eye_like;
+    "HammingWindow" 17..17: |c| window(c, [25.0 / 46.0, -21.0 / 46.0, 0.0]);
+    "HannWindow" 17..17: |c| window(c, [0.5, -0.5, 0.0]);
     "Range" 11..27: range;
     "Shape" 1..25: shape;
     "Size" 1..25: size;
@@ -99,7 +103,36 @@ fn eye_like(c: &mut NodeCall) -> RuleResult {
     plain((row + by as f64).equal(&column).convert(dtype))
 }
 
+/// Imports a window of constant size: a sum of cosines of 0, 1 and 2 periods.
+fn window(c: &mut NodeCall, factors: [f64; 3]) -> RuleResult {
+    let n = c.number(0)?;
+    let size = usize::try_from(n).ok().filter(|n| *n <= super::call::MOST_ELEMENTS);
+    let size = size.ok_or_else(|| broken(format!("invalid window size {n}")))?;
+    c.spend(size)?;
+    let period = if c.is("periodic", true)? { size } else { size.saturating_sub(1) }.max(1);
+    let code = c.int("output_datatype", 1)?;
+    let dtype = dtype_of(code).ok_or_else(|| unsupported(format!("unsupported ONNX element type {code}")))?;
+    let angle = |i: usize| 2.0 * std::f64::consts::PI * i as f64 / period as f64;
+    let value = |i: usize| factors[0] + factors[1] * angle(i).cos() + factors[2] * (2.0 * angle(i)).cos();
+    let values: Vec<f64> = (0..size).map(value).collect();
+    plain(c.g.constant(Literal::from_slice([size], &values)?.convert(dtype)))
+}
+
 /// Returns the axes that an attribute list selects.
 pub(super) fn dims_of(c: &NodeCall, name: &str, rank: usize) -> Result<Option<Vec<usize>>> {
     c.ints(name)?.map(|list| list.iter().map(|&a| axis(a, rank)).collect()).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::OnnxNode;
+    use crate::test_node::{assert_close, ints, run_constants};
+
+    #[test]
+    fn windows_are_sums_of_cosines() {
+        let run = |op: &str| run_constants(17, OnnxNode::new(op, ["n"], "y"), &[&ints([], [4])]).remove(0);
+        assert_close(&run("HannWindow"), &[0.0, 0.5, 1.0, 0.5]);
+        assert_close(&run("HammingWindow"), &[4.0 / 46.0, 25.0 / 46.0, 1.0, 25.0 / 46.0]);
+        assert_close(&run("BlackmanWindow"), &[0.0, 0.34, 1.0, 0.34]);
+    }
 }

@@ -3,6 +3,7 @@
 use super::call::{NodeCall, RuleResult, checked, made, moved, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{TfliteSource, operators};
+use super::pooling::max_with_places;
 use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;
@@ -24,7 +25,7 @@ operators! {
 const LARGEST: usize = 1 << 24;
 
 /// Geometry of a window: sizes, strides, padding.
-struct OnnxWindow {
+pub(super) struct OnnxWindow {
     kernel: Vec<usize>,
     strides: Vec<usize>,
     dilations: Vec<usize>,
@@ -35,7 +36,7 @@ struct OnnxWindow {
 }
 
 impl OnnxWindow {
-    fn of(c: &NodeCall, input: &[usize], kernel: Vec<usize>) -> Result<OnnxWindow> {
+    pub(super) fn of(c: &NodeCall, input: &[usize], kernel: Vec<usize>) -> Result<OnnxWindow> {
         let n = kernel.len();
         let sized = |name: &str| -> Result<Vec<usize>> {
             let list = c.sizes(name)?.unwrap_or(vec![1; n]);
@@ -111,7 +112,7 @@ impl OnnxWindow {
     }
 
     /// Returns the window over `[N, …, C]`.
-    fn window(&self) -> Window {
+    pub(super) fn window(&self) -> Window {
         let around = |v: &[usize]| [&[1][..], v, &[1]].concat();
         let mut padding = vec![[0, 0]];
         padding.extend_from_slice(&self.padding);
@@ -123,7 +124,7 @@ impl OnnxWindow {
 }
 
 /// Returns the spatial sizes, between batch and channels.
-fn spatial(x: &Tensor) -> Result<Vec<usize>> {
+pub(super) fn spatial(x: &Tensor) -> Result<Vec<usize>> {
     match x.shape().dims() {
         [_, inner @ .., _] if !inner.is_empty() => Ok(inner.to_vec()),
         _ => Err(broken(format!("cannot apply a window to {}", x.ty()))),
@@ -132,12 +133,18 @@ fn spatial(x: &Tensor) -> Result<Vec<usize>> {
 
 fn conv(c: &mut NodeCall) -> RuleResult {
     let (x, w) = (c.last(0)?, c.plain(1)?);
-    let input = spatial(&x)?;
+    let y = convolved(c, &x, &w)?;
+    biased(c, y)
+}
+
+/// `x: T[N, …, C], w: T[F, C/g, …] → T[N, …', F]`: convolves with the node's attributes.
+pub(super) fn convolved(c: &NodeCall, x: &Tensor, w: &Tensor) -> Result<Tensor> {
+    let input = spatial(x)?;
     let n = input.len();
     if w.rank() != n + 2 {
         return Err(broken(format!("cannot convolve {} with {}", x.ty(), w.ty())));
     }
-    let moves = OnnxWindow::of(c, &input, kernel(c, &w)?)?;
+    let moves = OnnxWindow::of(c, &input, kernel(c, w)?)?;
     let spec = Convolution {
         strides: moves.strides.into(),
         padding: moves.padding,
@@ -151,8 +158,7 @@ fn conv(c: &mut NodeCall) -> RuleResult {
     };
     // [F, C, …] → […, C, F]
     let order: Vec<usize> = (2..n + 2).chain([1, 0]).collect();
-    let y = x.convolution(&w.transpose(&order), spec);
-    biased(c, y)
+    Ok(x.convolution(&w.transpose(&order), spec))
 }
 
 /// Returns the window sizes of a convolution's weights `[F, C, …]`, which the node may repeat.
@@ -252,10 +258,12 @@ fn turned(w: &Tensor, groups: usize) -> Tensor {
 }
 
 fn max_pool(c: &mut NodeCall) -> RuleResult {
-    c.one_output()?;
     let x = c.last(0)?;
     let input = spatial(&x)?;
     let moves = OnnxWindow::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
+    if c.node.outputs.get(1).is_some_and(|o| !o.is_empty()) {
+        return max_with_places(&x, moves.window(), c.is("storage_order", false)?);
+    }
     made(Monoid::Maximum.over_windows(&x, moves.window()), true)
 }
 

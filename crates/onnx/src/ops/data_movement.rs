@@ -221,9 +221,10 @@ fn pad(c: &mut NodeCall) -> RuleResult {
         }
         "reflect" => around(&x, &low, &high, 1)?,
         "edge" => edges(&x, &low, &high)?,
+        "wrap" => wrapped(&x, &low, &high)?,
         other => {
             return Err(unsupported(format!("unsupported pad mode {other}"))
-                .hint("use Pad mode constant, reflect or edge"));
+                .hint("use Pad mode constant, reflect, edge or wrap"));
         }
     };
     made(y, is_last)
@@ -273,6 +274,26 @@ fn edges(x: &Tensor, low: &[i64], high: &[i64]) -> Result<Tensor> {
         };
         let first = repeated(y.slice_dim(d, 0, 1), before)?;
         let last = repeated(y.slice_dim(d, size - 1, size), after)?;
+        y = Tensor::concatenate(&[&first, &y, &last], d);
+    }
+    Ok(y)
+}
+
+/// Pads by the elements from the other end.
+fn wrapped(x: &Tensor, low: &[i64], high: &[i64]) -> Result<Tensor> {
+    let mut y = x.clone();
+    for d in 0..x.rank() {
+        let size = y.shape()[d];
+        let amounts = [low[d], high[d]].map(|n| usize::try_from(n).ok().filter(|n| *n <= size));
+        let [Some(before), Some(after)] = amounts else {
+            return Err(unsupported(format!(
+                "cannot wrap {} and {} elements of {}",
+                low[d],
+                high[d],
+                x.ty()
+            )));
+        };
+        let (first, last) = (y.slice_dim(d, size - before, size), y.slice_dim(d, 0, after));
         y = Tensor::concatenate(&[&first, &y, &last], d);
     }
     Ok(y)

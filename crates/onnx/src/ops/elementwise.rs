@@ -61,11 +61,13 @@ operators! {
     "Sigmoid" 1..13: |c| unary(c, Tensor::logistic) => Logistic write_unary;
     "Sign" 9..13: |c| unary(c, Tensor::sign);
     "Sin" 7..22: |c| unary(c, Tensor::sine);
+    "Shrink" 9..9: shrink;
     "Softplus" 1..22: |c| unary(c, Tensor::softplus);
     "Softsign" 1..22: |c| unary(c, |x| x / (x.abs() + 1.0));
     "Sqrt" 1..13: |c| unary(c, Tensor::sqrt) => Sqrt write_unary;
     "Sub" 1..14: |c| binary(c, |a, b| a - b) => Sub write_binary, if are_alike;
     "Sum" 1..13: sum;
+    "Swish" 24..24: swish;
     "Tan" 7..22: |c| unary(c, Tensor::tan);
     "Tanh" 1..13: |c| unary(c, Tensor::tanh) => Tanh write_unary;
     "ThresholdedRelu" 10..22: thresholded_relu;
@@ -120,11 +122,28 @@ pub(super) fn identity(c: &mut NodeCall) -> RuleResult {
 }
 
 fn dropout(c: &mut NodeCall) -> RuleResult {
-    if c.has(2) && c.known(2)?.get(0).as_bool() {
+    let keeps_all = c.has(1) && c.perhaps_known(1)?.is_some_and(|r| r.to_f64s() == [0.0]);
+    if c.has(2) && c.known(2)?.get(0).as_bool() && !keeps_all {
         return Err(unsupported("Dropout in training mode is not supported")
             .hint("export the model in evaluation mode"));
     }
-    identity(c)
+    // The mask of kept elements.
+    let x = c.plain(0)?;
+    all_plain(vec![x.clone(), x.zeros_like().equal(&x.zeros_like())])
+}
+
+fn shrink(c: &mut NodeCall) -> RuleResult {
+    let (bias, limit) = (c.float("bias", 0.0)?, c.float("lambd", 0.5)?);
+    unary(c, |x| {
+        let bound = |v: f64| x.scalar_like(v).broadcast_to(x.shape());
+        let inner = x.less(&bound(-limit)).select(&(x + bias), &x.zeros_like());
+        x.greater(&bound(limit)).select(&(x - bias), &inner)
+    })
+}
+
+fn swish(c: &mut NodeCall) -> RuleResult {
+    let alpha = c.float("alpha", 1.0)?;
+    unary(c, |x| x * (x * alpha).logistic())
 }
 
 fn cast(c: &mut NodeCall) -> RuleResult {

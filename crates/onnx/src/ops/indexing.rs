@@ -1,6 +1,6 @@
-//! Imports and exports indexing ONNX operators: Gather, GatherND, ScatterND, OneHot and others.
+//! Imports and exports ONNX operators that read elements by index: Gather, GatherElements, GatherND, OneHot.
 
-use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axis, checked, plain};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
@@ -17,7 +17,7 @@ operators! {
 }
 
 /// Normalizes indices; negative ones count from the end.
-fn places(c: &mut NodeCall, i: usize, size: usize) -> Result<Tensor> {
+pub(super) fn places(c: &mut NodeCall, i: usize, size: usize) -> Result<Tensor> {
     let t = c.plain(i)?;
     if !t.dtype().is_int() {
         return Err(broken(format!("indices have type {}, expected integers", t.ty())));
@@ -63,37 +63,49 @@ fn gather_elements(c: &mut NodeCall) -> RuleResult {
     if at.rank() != x.rank() {
         return Err(broken(format!("indices {} do not match {}", at.ty(), x.ty())));
     }
+    plain(element_gather(&x, dim, &at))
+}
+
+/// `x: T[…], at: i64[…'] → T[…']`: elements by their index along `dim` and their own position in the other dimensions.
+pub(super) fn element_gather(x: &Tensor, dim: usize, at: &Tensor) -> Tensor {
     // Converted to indices into the flattened array.
     let strides = x.shape().strides();
     let mut flat = at.zeros_like();
     for d in 0..x.rank() {
-        let own = if d == dim { at.clone() } else { c.g.iota(at.ty().clone(), d) };
+        let own = if d == dim { at.clone() } else { at.builder().iota(at.ty().clone(), d) };
         flat = flat + own * strides[d] as f64;
     }
-    plain(x.reshape([x.shape().elements()]).take(&flat))
+    x.reshape([x.shape().elements()]).take(&flat)
 }
 
-/// Imports GatherND: slices indexed by their leading dimensions.
+/// Normalizes index vectors, one component per size; negative components count from the end.
+pub(super) fn from_start(c: &NodeCall, at: &Tensor, sizes: &[usize]) -> Result<Tensor> {
+    let sizes: Vec<f64> = sizes.iter().map(|&s| s as f64).collect();
+    let sizes = Literal::from_slice([sizes.len()], &sizes)?.convert(at.dtype());
+    let sizes = c.g.constant(sizes).broadcast_to(at.shape());
+    Ok(at.less(&at.zeros_like()).select(&(at + sizes), at))
+}
+
+/// Imports GatherND: slices indexed by the dimensions after `batch_dims`.
 fn gather_nd(c: &mut NodeCall) -> RuleResult {
-    match c.int("batch_dims", 0)? {
-        0 => {}
-        n => return Err(unsupported(format!("attribute batch_dims = {n} is not supported"))),
-    }
     let (x, at) = (c.plain(0)?, c.plain(1)?);
     let n = at.shape().last().copied().unwrap_or(0);
-    if n == 0 || n > x.rank() {
-        return Err(broken(format!("indices {} do not match {}", at.ty(), x.ty())));
+    let batch = usize::try_from(c.int("batch_dims", 0)?).unwrap_or(usize::MAX);
+    let fits = n > 0 && batch < at.rank() && batch.saturating_add(n) <= x.rank() && at.dtype().is_int();
+    if !fits || x.shape()[..batch] != at.shape()[..batch] {
+        return Err(broken(format!("indices {} with {batch} batch_dims do not match {}", at.ty(), x.ty())));
     }
     let leading = at.rank() - 1;
+    let indexed = batch..batch + n;
     let mut slice_sizes = x.shape().to_vec();
-    slice_sizes[..n].fill(1);
-    let sizes: Vec<f64> = x.shape()[..n].iter().map(|&s| s as f64).collect();
-    let sizes = c.g.constant(Literal::from_slice([n], &sizes)?.convert(at.dtype())).broadcast_to(at.shape());
-    let at = at.less(&at.zeros_like()).select(&(&at + sizes), &at);
+    slice_sizes[..indexed.end].fill(1);
+    let at = from_start(c, &at, &x.shape()[indexed.clone()])?;
     let spec = Gather {
-        offset_dims: (leading..leading + x.rank() - n).collect(),
-        collapsed_slice_dims: (0..n).collect(),
-        start_index_map: (0..n).collect(),
+        offset_dims: (leading..leading + x.rank() - indexed.end).collect(),
+        collapsed_slice_dims: indexed.clone().collect(),
+        operand_batching_dims: (0..batch).collect(),
+        start_indices_batching_dims: (0..batch).collect(),
+        start_index_map: indexed.collect(),
         index_vector_dim: leading,
         slice_sizes: slice_sizes.into(),
         ..Gather::rows(x.ty(), leading)

@@ -1,4 +1,4 @@
-//! Imports and exports ONNX matrix products: MatMul, Gemm, Einsum.
+//! Imports and exports ONNX operators on matrices: Det, Gemm, MatMul.
 
 use super::call::{NodeCall, RuleResult, checked, plain, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
@@ -9,7 +9,7 @@ use systole_ir::Tensor;
 use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
-    "Einsum" 12..28: einsum;
+    "Det" 11..22: determinant;
     "Gemm" 1..13: gemm
         => FullyConnected write_dense, if |s| s.rank() == 2 || s.rank() > 2 && s.operator.is(OptionField::KeepNumDims);
     "MatMul" 1..13: matmul => BatchMatmul write_batch_matmul, if |s| s.rank() > 2 && s.computed().count() == 2;
@@ -21,7 +21,8 @@ fn matmul(c: &mut NodeCall) -> RuleResult {
     plain(product(&a, &b)?)
 }
 
-fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+/// Multiplies like NumPy's matmul.
+pub(super) fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (ra, rb) = (a.rank(), b.rank());
     match (ra, rb) {
         (0, _) | (_, 0) => Err(broken("MatMul requires arrays, got a scalar")),
@@ -76,60 +77,43 @@ fn gemm(c: &mut NodeCall) -> RuleResult {
     plain(y)
 }
 
-/// Imports Einsum of one or two operands.
-fn einsum(c: &mut NodeCall) -> RuleResult {
-    let equation: String = c.word("equation", "")?.chars().filter(|l| !l.is_whitespace()).collect();
-    let unread = || {
-        unsupported(format!("unsupported equation `{equation}`"))
-            .hint("use an einsum equation with one or two operands and plain letters")
-    };
-    let (operands, result) = equation.split_once("->").ok_or_else(unread)?;
-    let operands: Vec<Vec<char>> = operands.split(',').map(|o| o.chars().collect()).collect();
-    let result: Vec<char> = result.chars().collect();
-    let once =
-        |l: &[char]| l.iter().all(|x| x.is_ascii_alphabetic() && l.iter().filter(|y| *y == x).count() == 1);
-    if operands.len() != c.node.inputs.len() || !operands.iter().chain([&result]).all(|l| once(l)) {
-        return Err(unread());
-    }
-    let mut x = Vec::new();
-    for (i, letters) in operands.iter().enumerate() {
-        let t = c.plain(i)?;
-        if t.rank() != letters.len() {
-            return Err(broken(format!("{} does not match the equation `{equation}`", t.ty())));
-        }
-        let others: Vec<&char> =
-            operands.iter().enumerate().filter(|(k, _)| *k != i).flat_map(|(_, l)| l).collect();
-        let gone: Vec<usize> = (0..letters.len())
-            .filter(|&d| !result.contains(&letters[d]) && !others.contains(&&letters[d]))
-            .collect();
-        let left: Vec<char> =
-            letters.iter().enumerate().filter(|(d, _)| !gone.contains(d)).map(|(_, l)| *l).collect();
-        x.push((if gone.is_empty() { t } else { t.sum_in_f32(&gone) }, left));
-    }
-    let (y, letters) = match &x[..] {
-        [(t, letters)] => (t.clone(), letters.clone()),
-        [a, b] => contracted(a, b, &result),
-        _ => return Err(unread()),
-    };
-    let order = result.iter().map(|l| letters.iter().position(|k| k == l)).collect::<Option<Vec<_>>>();
-    let order = order.filter(|o| o.len() == letters.len()).ok_or_else(unread)?;
-    plain(y.transpose(&order))
-}
+/// Largest matrix whose determinant is unrolled.
+const MOST_ELIMINATED: usize = 64;
 
-/// Contracts two operands; returns the product and the letters of its dimensions.
-fn contracted(
-    (a, la): &(Tensor, Vec<char>),
-    (b, lb): &(Tensor, Vec<char>),
-    result: &[char],
-) -> (Tensor, Vec<char>) {
-    let shared = |keep: bool| la.iter().filter(move |l| lb.contains(l) && result.contains(l) == keep);
-    let places = |of: &[char], keep: bool| -> Vec<usize> {
-        shared(keep).filter_map(|l| of.iter().position(|k| k == l)).collect()
+/// Imports Det: `T[…, M, M] → T[…]` by Gaussian elimination with row pivots, unrolled.
+fn determinant(c: &mut NodeCall) -> RuleResult {
+    let x = c.plain(0)?;
+    let Some(&[rows, n]) = x.shape().last_chunk().filter(|[rows, n]| rows == n) else {
+        return Err(broken(format!("Det requires square matrices, got {}", x.ty())));
     };
-    let y = a.dot_general(b, &places(la, true), &places(lb, true), &places(la, false), &places(lb, false));
-    let own =
-        |of: &[char], other: &[char]| of.iter().copied().filter(|l| !other.contains(l)).collect::<Vec<_>>();
-    (y, [shared(true).copied().collect(), own(la, lb), own(lb, la)].concat())
+    if rows > MOST_ELIMINATED {
+        return Err(unsupported(format!("determinants of {rows} rows are not supported"))
+            .because(format!("the elimination is unrolled for at most {MOST_ELIMINATED} rows")));
+    }
+    let leading = x.shape()[..x.rank() - 2].to_vec();
+    let mut a = x.reshape([leading.iter().product::<usize>(), n, n]);
+    let mut y = a.slice_dim(2, 0, 1).sum(&[1, 2]).ones_like();
+    for k in (1..=n).rev() {
+        let whole = a.shape().clone();
+        let column = a.slice_dim(2, 0, 1);
+        let place = column.abs().argmax(1).reshape([whole[0], 1, 1]).broadcast_to(column.shape());
+        let is_pivot = place.equal(&c.g.iota(place.ty().clone(), 1)).broadcast_to(&whole);
+        let pivot_row = is_pivot.select(&a, &a.zeros_like()).sum(&[1]);
+        let pivot = pivot_row.slice_dim(1, 0, 1).reshape([whole[0]]);
+        let place = place.slice_dim(1, 0, 1).reshape([whole[0]]);
+        let sign = place.equal(&place.zeros_like()).select(&pivot.ones_like(), &-pivot.ones_like());
+        y = y * &pivot * sign;
+        if k == 1 {
+            break;
+        }
+        // The first row moves to the place of the pivot's.
+        let first = a.slice_dim(1, 0, 1).broadcast_to(&whole);
+        let rest = is_pivot.select(&first, &a).slice_dim(1, 1, k);
+        let safe = pivot.equal(&pivot.zeros_like()).select(&pivot.ones_like(), &pivot);
+        let factor = rest.slice_dim(2, 0, 1) / safe.reshape([whole[0], 1, 1]);
+        a = (&rest - factor * pivot_row.reshape([whole[0], 1, k])).slice_dim(2, 1, k);
+    }
+    plain(y.reshape(leading))
 }
 
 /// Exports FULLY_CONNECTED, `x: [N, I], w: [O, I]`, as Gemm, or as MatMul and Add for higher ranks.
@@ -183,4 +167,19 @@ fn write_batch_matmul(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSo
         inputs.push(name);
     }
     e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| OnnxNode::new("MatMul", inputs, out))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::OnnxNode;
+    use crate::test_node::{assert_close, floats, run_node};
+
+    #[test]
+    fn determinants_are_those_of_elimination_with_pivots() {
+        let x = floats(
+            [2, 3, 3],
+            [0.0, 2.0, 1.0, 1.0, 1.0, 0.0, 3.0, 0.0, 1.0, 1.0, 2.0, 3.0, 2.0, 4.0, 6.0, 0.0, 1.0, 1.0],
+        );
+        assert_close(&run_node(22, OnnxNode::new("Det", ["x"], "y"), &[&x])[0], &[-5.0, 0.0]);
+    }
 }

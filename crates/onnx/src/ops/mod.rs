@@ -1,19 +1,32 @@
 //! Table of supported ONNX operators: one module per family, with import and export functions.
 
+mod attention;
+mod bitwise;
 mod call;
 mod constants;
+mod control_flow;
 mod conv_pool;
 mod data_movement;
+mod einsum;
 mod elementwise;
 mod graph_builder;
+mod grid_sample;
 mod indexing;
+mod integer_products;
+mod losses;
 mod matmul;
 mod normalizations;
 mod op_row;
+mod pooling;
 mod quantization;
+mod rearrange;
 mod recurrent;
 mod reductions;
 mod resize;
+mod resize_weights;
+mod scatter;
+mod sequences;
+mod trigonometry;
 mod values;
 
 use systole_base::Error;
@@ -27,8 +40,20 @@ pub use recurrent::{OnnxRecurrent, OnnxRecurrentKind};
 pub(crate) use values::{RuleOutput, ValueTable};
 
 /// Rows of all families.
-const FAMILIES: [&[OnnxOpRow]; 11] = [
+const FAMILIES: [&[OnnxOpRow]; 23] = [
+    attention::OPERATORS,
+    bitwise::OPERATORS,
+    control_flow::OPERATORS,
+    einsum::OPERATORS,
     elementwise::OPERATORS,
+    grid_sample::OPERATORS,
+    integer_products::OPERATORS,
+    losses::OPERATORS,
+    pooling::OPERATORS,
+    rearrange::OPERATORS,
+    scatter::OPERATORS,
+    sequences::OPERATORS,
+    trigonometry::OPERATORS,
     indexing::OPERATORS,
     data_movement::OPERATORS,
     normalizations::OPERATORS,

@@ -1,7 +1,8 @@
 //! Imports and exports ONNX normalizations: batch, layer, RMS, instance, group and Lp.
 
-use super::call::{NodeCall, RuleResult, axis, in_order, made, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain, unsupported};
 use super::conv_pool::sums_in;
+use super::elementwise::all_plain;
 use super::graph_builder::{ChannelOrder, OnnxBuilder};
 use super::op_row::{TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
@@ -14,6 +15,7 @@ operators! {
     "InstanceNormalization" 1..22: instance;
     "LayerNormalization" 17..17: |c| layer(c, true);
     "LpNormalization" 1..22: unit => L2Normalization write_unit, if |s| s.rank() >= 2;
+    "MeanVarianceNormalization" 9..13: mean_variance;
     "RMSNormalization" 23..23: |c| layer(c, false);
 }
 
@@ -67,17 +69,37 @@ fn affine(c: &mut NodeCall, channels: usize, epsilon: f64, dtype: DType) -> Resu
 
 /// Imports LayerNormalization and RMSNormalization over all dimensions from `axis` on.
 fn layer(c: &mut NodeCall, subtracts_mean: bool) -> RuleResult {
-    c.one_output()?;
     let x = c.plain(0)?;
     c.stash_type()?;
     let first = axis(c.int("axis", -1)?, x.rank())?;
     let dims: Vec<usize> = (first..x.rank()).collect();
-    let y = standardized(&x, &dims, c.float("epsilon", 1e-5)?, subtracts_mean);
+    let epsilon = c.float("epsilon", 1e-5)?;
+    let y = standardized(&x, &dims, epsilon, subtracts_mean);
     let mut y = y * c.plain(1)?;
     if subtracts_mean && let Some(bias) = c.optional(2)? {
         y = y + bias;
     }
-    plain(y)
+    if c.node.outputs.len() < 2 {
+        return plain(y);
+    }
+    // The statistics are float32, with the normalized dimensions as 1.
+    let wide = x.convert(sums_in(x.dtype()));
+    let mut kept = x.shape().to_vec();
+    kept[first..].fill(1);
+    let mean = wide.mean(&dims);
+    let centred = &wide - mean.broadcast_except(x.shape(), &dims);
+    let factor = ((&centred * &centred).mean(&dims) + epsilon).rsqrt();
+    all_plain(vec![y, mean.reshape(kept.clone()), factor.reshape(kept)])
+}
+
+/// Imports MeanVarianceNormalization: (x − mean) / √variance over `axes`.
+fn mean_variance(c: &mut NodeCall) -> RuleResult {
+    let x = c.plain(0)?;
+    let dims = axes(&c.ints("axes")?.unwrap_or(vec![0, 2, 3]), x.rank())?;
+    let wide = x.convert(sums_in(x.dtype()));
+    let centred = &wide - wide.mean(&dims).broadcast_except(x.shape(), &dims);
+    let deviation = (&centred * &centred).mean(&dims).sqrt() + 1e-9;
+    plain((&centred / deviation.broadcast_except(x.shape(), &dims)).convert(x.dtype()))
 }
 
 fn standardized(x: &Tensor, dims: &[usize], epsilon: f64, subtracts_mean: bool) -> Tensor {

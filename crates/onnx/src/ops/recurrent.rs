@@ -1,4 +1,4 @@
-//! Imports and exports ONNX LSTM and GRU as loops over time steps, in one or both directions.
+//! Imports and exports ONNX LSTM and GRU, and imports RNN, as loops over time steps, in one or both directions.
 
 use super::call::{NodeCall, RuleResult, unsupported};
 use super::elementwise::all_plain;
@@ -13,6 +13,7 @@ use systole_tflite::FusedActivation;
 operators! {
     "GRU" 1..22: gru;
     "LSTM" 1..22: lstm;
+    "RNN" 1..22: rnn;
 }
 
 /// Description of a recurrent operator.
@@ -82,6 +83,28 @@ fn gru(c: &mut NodeCall) -> RuleResult {
     over_steps(c, &kind)
 }
 
+/// Imports RNN with tanh or ReLU: `x: [S, N, I]`, weights `[D, H, I]` and `[D, H, H]` → `[S, D, N, H]`, and the final
+/// state `[D, N, H]`.
+fn rnn(c: &mut NodeCall) -> RuleResult {
+    let is_relu = match c.attribute("activations") {
+        Some(OnnxAttribute::Texts(t)) => t.iter().all(|t| t == "Relu"),
+        _ => false,
+    };
+    let kind = CellSpec {
+        name: "RNN",
+        gates: 1,
+        states: &[5],
+        unread: (&[4], &["clip", "layout"]),
+        activations: if is_relu { &["Relu"] } else { &["Tanh"] },
+        step: match is_relu {
+            true => |weights, states, x, _| vec![(x + weights.of_state(&states[0], &weights.r)).relu()],
+            false => |weights, states, x, _| vec![(x + weights.of_state(&states[0], &weights.r)).tanh()],
+        },
+        is_plain_sum: |_, _| true,
+    };
+    over_steps(c, &kind)
+}
+
 fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
     let x = c.plain(0)?;
     let (w, r) = (c.plain(1)?, c.plain(2)?);
@@ -142,7 +165,7 @@ fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
 
 /// Returns `an LSTM` or `a GRU`.
 fn a(kind: &CellSpec) -> String {
-    format!("{} {}", if kind.name.starts_with('L') { "an" } else { "a" }, kind.name)
+    format!("{} {}", if kind.name.starts_with(['L', 'R']) { "an" } else { "a" }, kind.name)
 }
 
 /// Rejects variants that PyTorch does not export.
@@ -330,4 +353,26 @@ pub(crate) fn write_recurrent(e: &mut OnnxBuilder, of: &OnnxRecurrent) -> Result
     e.finish(of.output, ChannelOrder::Plain, activation, |out| {
         OnnxNode::new("Squeeze", [seen, direction], out)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::{OnnxAttribute, OnnxNode};
+    use crate::test_node::{assert_close, floats, run_node};
+
+    #[test]
+    fn simple_recurrences_use_tanh_or_relu() {
+        // h ← f(2x + h + 1), twice.
+        let x = floats([2, 1, 1], [-1.0, 0.25]);
+        let operands = [&floats([1, 1, 1], [2.0]), &floats([1, 1, 1], [1.0]), &floats([1, 2], [0.75, 0.25])];
+        let mut node = OnnxNode::new("RNN", ["x", "w", "r", "b"], "y");
+        node.outputs.push("h".into());
+        let operands = [&x, operands[0], operands[1], operands[2]];
+        let first = (-1f32).tanh();
+        let y = run_node(22, node.clone(), &operands);
+        assert_close(&y[0], &[first, (1.5 + first).tanh()]);
+        assert_close(&y[1], &[(1.5 + first).tanh()]);
+        let node = node.with("activations", OnnxAttribute::Texts(vec!["Relu".into()]));
+        assert_close(&run_node(22, node, &operands)[0], &[0.0, 1.5]);
+    }
 }

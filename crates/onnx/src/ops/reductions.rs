@@ -1,18 +1,21 @@
 //! Imports and exports ONNX reductions (sum, mean, max), softmax, argmax and cumulative sums.
 
-use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain};
 use super::conv_pool::sums_in;
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode};
 use systole_base::{DType, Error, ErrorKind, Result};
 use systole_ir::Tensor;
+use systole_ir::op::{Monoid, Window};
 use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
     "ArgMax" 1..13: |c| arg_max(c, false);
     "ArgMin" 1..13: |c| arg_max(c, true);
-    "CumSum" 11..14: cumulative_sum;
+    "CumProd" 26..26: |c| cumulative(c, Monoid::Multiply);
+    "CumSum" 11..14: |c| cumulative(c, Monoid::Add);
+    "Hardmax" 1..13: hardmax;
     "LogSoftmax" 1..13: |c| softmax(c, true);
     "ReduceL1" 1..18: |c| reduce(c, ReduceKind::L1);
     "ReduceL2" 1..18: |c| reduce(c, ReduceKind::L2);
@@ -142,42 +145,60 @@ fn softmax(c: &mut NodeCall, is_log: bool) -> RuleResult {
 
 fn arg_max(c: &mut NodeCall, is_least: bool) -> RuleResult {
     let keeps = c.is("keepdims", true)?;
-    if c.is("select_last_index", false)? {
-        return Err(unsupported("select_last_index is not supported"));
-    }
+    let takes_last = c.is("select_last_index", false)?;
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
-    let place = if is_least { (-&x).argmax(dim) } else { x.argmax(dim) };
+    let own = if takes_last { x.reverse(&[dim]) } else { x.clone() };
+    let place = if is_least { (-&own).argmax(dim) } else { own.argmax(dim) };
     let place = place.convert(DType::I64);
+    let place = if takes_last { (x.shape()[dim] as f64 - 1.0) - place } else { place };
     plain(if keeps { kept(&place, &x, &[dim]) } else { place })
 }
 
-/// Imports CumSum.
-fn cumulative_sum(c: &mut NodeCall) -> RuleResult {
+/// Imports Hardmax: one at the first maximum, zero elsewhere; before opset 13 over all dimensions from `axis` on.
+fn hardmax(c: &mut NodeCall) -> RuleResult {
+    let x = c.plain(0)?;
+    let dims = normalised(c, x.rank())?;
+    let flat = match dims[..] {
+        [_] => x.clone(),
+        _ => {
+            let (before, after) = x.shape().split_at(dims.first().copied().unwrap_or(0));
+            x.reshape([before.iter().product::<usize>(), after.iter().product()])
+        }
+    };
+    let dim = if let [one] = dims[..] { one } else { 1 };
+    let place = flat.argmax(dim).broadcast_except(flat.shape(), &[dim]);
+    let hot = place.equal(&c.g.iota(place.ty().clone(), dim)).convert(x.dtype());
+    plain(hot.reshape(x.shape().clone()))
+}
+
+/// Imports CumSum and CumProd as windows over all elements before, or from, each position.
+fn cumulative(c: &mut NodeCall, monoid: Monoid) -> RuleResult {
     let (along, x) = (c.number(1)?, c.plain(0)?);
     let dim = axis(along, x.rank())?;
     let (backwards, without) = (c.is("reverse", false)?, c.is("exclusive", false)?);
     let n = x.shape()[dim];
     let mut window = vec![1; x.rank()];
     window[dim] = n.max(1);
-    let ones = vec![1; x.rank()];
     let mut padding = vec![[0, 0]; x.rank()];
     padding[dim] = if backwards { [0, n as i64 - 1] } else { [n as i64 - 1, 0] };
     // Without the element itself the window ends one position earlier; sums minus x would lose digits.
     let (dtype, wide) = (x.dtype(), x.convert(sums_in(x.dtype())));
+    let neutral = if monoid == Monoid::Multiply { 1.0 } else { 0.0 };
     let wide = match (without, backwards) {
         (false, _) => wide,
-        (true, false) => shifted(&wide, dim, [1, -1]),
-        (true, true) => shifted(&wide, dim, [-1, 1]),
+        (true, false) => shifted(&wide, dim, [1, -1], neutral),
+        (true, true) => shifted(&wide, dim, [-1, 1], neutral),
     };
-    plain(wide.sum_pool(&window, &ones, &padding).convert(dtype))
+    let window = Window::new(&window, &vec![1; x.rank()], &padding);
+    plain(monoid.over_windows(&wide, window).convert(dtype))
 }
 
-/// Pads a dimension with zeros; a negative count removes elements.
-fn shifted(x: &Tensor, dim: usize, [before, after]: [i64; 2]) -> Tensor {
+/// Pads a dimension with a value; a negative count removes elements.
+fn shifted(x: &Tensor, dim: usize, [before, after]: [i64; 2], value: f64) -> Tensor {
     let (mut low, mut high) = (vec![0; x.rank()], vec![0; x.rank()]);
     (low[dim], high[dim]) = (before, after);
-    x.pad(&x.scalar_like(0.0), &low, &high, &vec![0; x.rank()])
+    x.pad(&x.scalar_like(value), &low, &high, &vec![0; x.rank()])
 }
 
 fn folds_within_samples(s: &BatchCheck) -> bool {

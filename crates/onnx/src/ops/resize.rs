@@ -1,10 +1,11 @@
-//! Imports and exports ONNX Resize: nearest and linear, one dimension at a time.
+//! Imports and exports ONNX Resize: nearest, linear and cubic, one dimension at a time.
 
 use super::call::{MOST_ELEMENTS, NodeCall, RuleResult, checked, in_order, made, unsupported};
 use super::constants::dims_of;
 use super::conv_pool::picture;
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{TfliteSource, operators};
+use super::resize_weights::{CropWindow, weighted};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{Error, ErrorKind, Literal, Result};
 use systole_ir::Tensor;
@@ -16,23 +17,36 @@ operators! {
     "Upsample" 1..9: resize;
 }
 
+/// Interpolation of a Resize node.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum ResizeKernel {
+    Nearest,
+    Linear,
+    /// Keys's cubic with its coefficient `a`.
+    Cubic(f64),
+}
+
 /// How output positions are mapped to the input: the node's modes, with the defaults of its opset.
-struct ResizeModes {
-    is_linear: bool,
+pub(super) struct ResizeModes {
+    pub kernel: ResizeKernel,
+    /// Whether the kernel is widened when the image shrinks.
+    pub antialiases: bool,
+    /// Whether elements outside of the image have weight 0 instead of the border's value.
+    pub excludes_outside: bool,
     coordinates: String,
     nearest: String,
 }
 
 impl ResizeModes {
     fn of(c: &NodeCall) -> Result<ResizeModes> {
-        let is_linear = match c.word("mode", "nearest")?.as_str() {
-            "nearest" => false,
+        let kernel = match c.word("mode", "nearest")?.as_str() {
+            "nearest" => ResizeKernel::Nearest,
             // Upsample's first definition calls it bilinear.
-            "linear" | "bilinear" => true,
+            "linear" | "bilinear" => ResizeKernel::Linear,
+            "cubic" => ResizeKernel::Cubic(c.float("cubic_coeff_a", -0.75)?),
             other => {
-                return Err(
-                    unsupported(format!("unsupported resize mode {other}")).hint("use nearest or linear")
-                );
+                return Err(unsupported(format!("unsupported resize mode {other}"))
+                    .hint("use nearest, linear or cubic"));
             }
         };
         // Before opset 11 there is one mapping: without shift, and rounded up when the image shrinks.
@@ -41,10 +55,17 @@ impl ResizeModes {
             _ => ("half_pixel", "round_prefer_floor"),
         };
         Ok(ResizeModes {
-            is_linear,
+            kernel,
+            antialiases: c.is("antialias", false)?,
+            excludes_outside: c.is("exclude_outside", false)?,
             coordinates: c.word("coordinate_transformation_mode", coordinates)?,
             nearest: c.word("nearest_mode", nearest)?,
         })
+    }
+
+    /// Whether each position mixes two elements at most, those around it.
+    fn is_plain_linear(&self, scale: f32) -> bool {
+        self.kernel == ResizeKernel::Linear && !self.excludes_outside && (!self.antialiases || scale >= 1.0)
     }
 
     /// Maps an output index to a source coordinate, in f32 as runtimes do.
@@ -62,7 +83,7 @@ impl ResizeModes {
             "asymmetric" => at / scale,
             other => {
                 return Err(unsupported(format!("unsupported coordinate_transformation_mode {other}"))
-                    .hint("use half_pixel, align_corners or asymmetric"));
+                    .hint("use half_pixel, align_corners, asymmetric or tf_crop_and_resize"));
             }
         })
     }
@@ -87,11 +108,19 @@ fn resize(c: &mut NodeCall) -> RuleResult {
     let (x, is_last) = c.oriented(0)?;
     let rank = x.rank();
     let dims = dims_of(c, "axes", rank)?.unwrap_or((0..rank).collect());
+    let crops = crops(c, &modes, dims.len())?;
     let mut y = x.clone();
     let sizes = wanted(c, &x, &dims, is_last)?;
-    for (&d, (size, scale)) in dims.iter().zip(sizes) {
+    for (k, (&d, (size, scale))) in dims.iter().zip(sizes).enumerate() {
         let d = in_order(d, rank, is_last);
         let old = y.shape()[d];
+        if let Some(crops) = &crops {
+            c.spend(3 * size)?;
+            let places: Vec<f32> = (0..size).map(|i| crops.source(k, i, old, size)).collect();
+            let own = resized(c, &modes, &y, d, &places, scale)?;
+            y = crops.outside_filled(&own, d, &places, old)?;
+            continue;
+        }
         // Also if nothing is to be done, so that a wrong mode is an error.
         modes.rounded(&[modes.source(0, old.max(1), size.max(1), scale)?], old.max(1), scale)?;
         if old == size && scale == 1.0 {
@@ -100,19 +129,13 @@ fn resize(c: &mut NodeCall) -> RuleResult {
         c.spend(3 * size)?;
         let from = |i: usize| modes.source(i, old, size, scale);
         let places = (0..size).map(from).collect::<Result<Vec<f32>>>()?;
-        y = match modes.is_linear {
-            true => linear(&y, d, &places)?,
-            false => taken(&y, d, &modes.rounded(&places, old, scale)?)?,
-        };
+        y = resized(c, &modes, &y, d, &places, scale)?;
     }
     made(y, is_last)
 }
 
 /// Returns the new size and scale of each dimension.
 fn wanted(c: &mut NodeCall, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f32)>> {
-    if c.is("antialias", false)? {
-        return Err(unsupported("attribute antialias = 1 is not supported"));
-    }
     let policy = c.word("keep_aspect_ratio_policy", "stretch")?;
     let old: Vec<usize> = dims.iter().map(|&d| x.shape()[in_order(d, x.rank(), is_last)]).collect();
     let is_filled =
@@ -132,6 +155,39 @@ fn wanted(c: &mut NodeCall, x: &Tensor, dims: &[usize], is_last: bool) -> Result
         return Err(broken(format!("cannot resize {}, which is empty", x.ty())));
     }
     Ok(all)
+}
+
+/// Resizes one dimension to source coordinates.
+fn resized(
+    c: &mut NodeCall,
+    modes: &ResizeModes,
+    x: &Tensor,
+    dim: usize,
+    places: &[f32],
+    scale: f32,
+) -> Result<Tensor> {
+    let old = x.shape()[dim];
+    match modes.kernel {
+        ResizeKernel::Nearest => taken(x, dim, &modes.rounded(places, old, scale)?),
+        _ if modes.is_plain_linear(scale) => linear(x, dim, places),
+        _ => {
+            c.spend(places.len().saturating_mul(old))?;
+            weighted(modes, x, dim, places, scale)
+        }
+    }
+}
+
+/// Returns the crop of a node with tf_crop_and_resize, from its operand `roi`.
+fn crops(c: &mut NodeCall, modes: &ResizeModes, n: usize) -> Result<Option<CropWindow>> {
+    if modes.coordinates != "tf_crop_and_resize" {
+        return Ok(None);
+    }
+    let roi = c.known(1)?.to_f32s();
+    let fill = c.float("extrapolation_value", 0.0)?;
+    match roi.len() == 2 * n {
+        true => Ok(Some(CropWindow { roi, fill })),
+        false => Err(broken(format!("roi must have {} numbers, got {}", 2 * n, roi.len()))),
+    }
 }
 
 fn of_sizes(sizes: &[usize], old: &[usize], policy: &str) -> Result<Vec<(usize, f32)>> {
@@ -162,7 +218,7 @@ fn of_scales(c: &mut NodeCall, x: &Tensor, old: &[usize]) -> Result<Vec<(usize, 
 }
 
 /// Gathers elements of a dimension by index.
-fn taken(x: &Tensor, dim: usize, places: &[i64]) -> Result<Tensor> {
+pub(super) fn taken(x: &Tensor, dim: usize, places: &[i64]) -> Result<Tensor> {
     let at = x.builder().constant(Literal::from_slice([places.len()], places)?);
     let mut slice_sizes = x.shape().to_vec();
     slice_sizes[dim] = 1;

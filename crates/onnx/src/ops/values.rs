@@ -1,9 +1,9 @@
 //! Values of an ONNX graph during import, in the file's layout (`[N, C, …]`) or with channels last (`[N, …, C]`). Both
 //! are kept as produced and converted on demand, so that PyTorch's layout costs few transposes.
 
-use crate::model::broken;
+use crate::model::{OnnxFunction, OnnxNode, broken};
 use std::collections::{BTreeMap, HashMap};
-use systole_base::{Literal, Result, TensorType};
+use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
 use systole_ir::{GraphBuilder, Tensor};
 
 /// Output of an operator.
@@ -13,17 +13,20 @@ pub(crate) enum RuleOutput {
     Plain(Tensor),
     /// With the second dimension moved to the end (channels last).
     Last(Tensor),
+    /// A sequence of tensors in the file's layout.
+    Sequence(Vec<Tensor>),
 }
 
 impl RuleOutput {
-    /// Returns the type of an ONNX value in the file's layout.
-    pub fn ty(&self) -> TensorType {
-        match self {
+    /// Returns the type of an ONNX tensor in the file's layout; `None` for a sequence.
+    pub fn ty(&self) -> Option<TensorType> {
+        Some(match self {
+            RuleOutput::Sequence(_) => return None,
             RuleOutput::Last(t) if t.rank() >= 3 => {
                 t.ty().with_shape(to_plain(t.rank()).iter().map(|&d| t.shape()[d]).collect::<Vec<_>>())
             }
             RuleOutput::Plain(t) | RuleOutput::Last(t) => t.ty().clone(),
-        }
+        })
     }
 }
 
@@ -31,17 +34,38 @@ impl RuleOutput {
 struct ValueSlot {
     plain: Option<Tensor>,
     last: Option<Tensor>,
+    sequence: Option<Vec<Tensor>>,
 }
 
 /// Maximum elements of all constants computed during import.
 const MOST_IN_TABLES: usize = 1 << 24;
+
+/// Maximum nodes of nested graphs that are imported, each as often as it is unrolled.
+const MOST_NESTED_NODES: usize = 1 << 16;
+
+/// Maximum depth of nested graphs and functions.
+const MOST_CALLS: usize = 64;
+
+/// Function that imports a node and adds its outputs to the values; returns their types.
+pub(crate) type NodeImport = fn(&OnnxNode, &mut ValueTable<'_>, i64) -> Result<Vec<(String, TensorType)>>;
 
 /// All values computed so far.
 pub(crate) struct ValueTable<'m> {
     pub g: GraphBuilder,
     /// Remaining elements of constants that may be computed during import.
     pub tables: usize,
-    constants: &'m BTreeMap<String, Literal>,
+    /// Imports a node of a nested graph.
+    pub import: NodeImport,
+    /// First error of a nested graph.
+    pub nested_error: Option<Error>,
+    /// Remaining nodes of nested graphs that may be imported.
+    nested_nodes: usize,
+    /// Model-local functions.
+    pub functions: &'m [OnnxFunction],
+    /// Number of graphs and functions around the current one.
+    depth: usize,
+    /// The model's constants; `None` in a function, which does not see them.
+    constants: Option<&'m BTreeMap<String, Literal>>,
     slots: HashMap<String, ValueSlot>,
 }
 
@@ -65,28 +89,87 @@ pub(super) fn place_in_last(dim: usize, rank: usize) -> usize {
 }
 
 impl<'m> ValueTable<'m> {
-    pub fn new(g: GraphBuilder, constants: &'m BTreeMap<String, Literal>) -> ValueTable<'m> {
-        ValueTable { g, tables: MOST_IN_TABLES, constants, slots: HashMap::new() }
+    pub fn new(
+        g: GraphBuilder,
+        constants: &'m BTreeMap<String, Literal>,
+        functions: &'m [OnnxFunction],
+        import: NodeImport,
+    ) -> ValueTable<'m> {
+        ValueTable {
+            g,
+            tables: MOST_IN_TABLES,
+            import,
+            nested_error: None,
+            nested_nodes: MOST_NESTED_NODES,
+            functions,
+            depth: 0,
+            constants: Some(constants),
+            slots: HashMap::new(),
+        }
+    }
+
+    /// Runs `f` for a nested graph; the values that it adds or converts exist only there.
+    pub fn nested<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let outer = self.slots.clone();
+        self.depth += 1;
+        let result = f(self);
+        self.depth -= 1;
+        self.slots = outer;
+        result
+    }
+
+    /// Runs `f` for a function, which sees only the values that it adds.
+    ///
+    /// # Errors
+    /// If functions call each other more than [`MOST_CALLS`] levels deep.
+    pub fn in_function<R>(&mut self, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        if self.depth >= MOST_CALLS {
+            return Err(broken(format!("functions call each other more than {MOST_CALLS} levels deep")));
+        }
+        let constants = self.constants.take();
+        let result = self.nested(|values| {
+            values.slots.clear();
+            f(values)
+        });
+        self.constants = constants;
+        result
+    }
+
+    /// Counts nodes of nested graphs and functions.
+    pub fn spend_nodes(&mut self, nodes: usize) -> Result<()> {
+        let left = self.nested_nodes.checked_sub(nodes + 1);
+        self.nested_nodes = left.ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "the loops or functions are too large to unroll")
+                .because(format!("unrolled, they have more than {MOST_NESTED_NODES} nodes"))
+        })?;
+        Ok(())
     }
 
     /// Adds an ONNX value that a node or the caller has produced.
     pub fn put(&mut self, name: &str, made: RuleOutput) -> Result<()> {
         let slot = match made {
-            RuleOutput::Last(t) if t.rank() >= 3 => ValueSlot { plain: None, last: Some(t) },
-            RuleOutput::Plain(t) | RuleOutput::Last(t) => ValueSlot { plain: Some(t), last: None },
+            RuleOutput::Last(t) if t.rank() >= 3 => ValueSlot { last: Some(t), ..ValueSlot::default() },
+            RuleOutput::Plain(t) | RuleOutput::Last(t) => {
+                ValueSlot { plain: Some(t), ..ValueSlot::default() }
+            }
+            RuleOutput::Sequence(all) => ValueSlot { sequence: Some(all), ..ValueSlot::default() },
         };
+        if self.depth > 0 && self.constants.is_some_and(|all| all.contains_key(name)) {
+            return Err(broken(format!("value {name} of a nested graph is also a constant of the model")));
+        }
         match self.slots.insert(name.into(), slot) {
-            Some(_) => Err(broken(format!("value {name} is defined twice"))),
-            None => Ok(()),
+            // A nested graph may reuse the name of an outer value that it does not read.
+            Some(_) if self.depth == 0 => Err(broken(format!("value {name} is defined twice"))),
+            _ => Ok(()),
         }
     }
 
     fn slot(&mut self, name: &str) -> Result<&mut ValueSlot> {
         if !self.slots.contains_key(name)
-            && let Some(value) = self.constants.get(name)
+            && let Some(value) = self.constants.and_then(|all| all.get(name))
         {
             let plain = Some(self.g.constant(value.clone()));
-            self.slots.insert(name.into(), ValueSlot { plain, last: None });
+            self.slots.insert(name.into(), ValueSlot { plain, ..ValueSlot::default() });
         }
         self.slots.get_mut(name).ok_or_else(|| broken(format!("value {name} is used before its definition")))
     }
@@ -97,7 +180,7 @@ impl<'m> ValueTable<'m> {
         if let (None, Some(last)) = (&slot.plain, &slot.last) {
             slot.plain = Some(last.transpose(&to_plain(last.rank())));
         }
-        slot.plain.clone().ok_or_else(|| broken(format!("value {name} is undefined")))
+        slot.plain.clone().ok_or_else(|| broken(format!("value {name} is a sequence, expected a tensor")))
     }
 
     /// Returns an ONNX value with channels last (second dimension at the end), if its rank is above two.
@@ -109,7 +192,13 @@ impl<'m> ValueTable<'m> {
             }
             slot.last = Some(plain.transpose(&to_last(plain.rank())));
         }
-        slot.last.clone().ok_or_else(|| broken(format!("value {name} is undefined")))
+        slot.last.clone().ok_or_else(|| broken(format!("value {name} is a sequence, expected a tensor")))
+    }
+
+    /// Returns an ONNX value that is a sequence.
+    pub fn sequence(&mut self, name: &str) -> Result<Vec<Tensor>> {
+        let sequence = self.slot(name)?.sequence.clone();
+        sequence.ok_or_else(|| broken(format!("value {name} is a tensor, expected a sequence")))
     }
 
     /// Whether an ONNX value exists only with channels last.
@@ -125,7 +214,7 @@ impl<'m> ValueTable<'m> {
 
     /// Returns the elements of an ONNX value if they do not depend on the model's inputs.
     pub fn known(&mut self, name: &str) -> Result<Option<Literal>> {
-        match self.constants.get(name) {
+        match self.constants.and_then(|all| all.get(name)) {
             Some(value) => Ok(Some(value.clone())),
             None => Ok(self.plain(name)?.known()),
         }

@@ -235,18 +235,19 @@ fn modes_that_are_not_computed_are_errors_that_name_them() {
         [
             ("z", Literal::from_slice([4], &[1i64, 1, 8, 8]).unwrap()),
             ("p", Literal::from_slice([8], &[0i64; 8]).unwrap()),
+            ("g", f32s(&[1, 1, 1, 2], &[0.0; 2])),
         ]
     };
     let cases = [
-        ("Resize", "mode", word("cubic"), "cubic"),
+        ("Resize", "mode", word("quintic"), "quintic"),
         ("Resize", "nearest_mode", word("up"), "nearest_mode up"),
-        ("Resize", "coordinate_transformation_mode", word("tf_crop_and_resize"), "tf_crop_and_resize"),
+        ("Resize", "coordinate_transformation_mode", word("tf_crop"), "tf_crop"),
         ("Resize", "keep_aspect_ratio_policy", word("both"), "keep_aspect_ratio_policy both"),
-        ("Resize", "antialias", int(1), "antialias"),
         ("Gelu", "approximate", word("fast"), "fast"),
-        ("Pad", "mode", word("wrap"), "wrap"),
+        ("Pad", "mode", word("mirror"), "mirror"),
         ("MaxPool", "auto_pad", word("SAME"), "SAME"),
-        ("ArgMax", "select_last_index", int(1), "select_last_index"),
+        ("LpPool", "auto_pad", word("SAME"), "SAME"),
+        ("GridSample", "padding_mode", word("wrap"), "wrap"),
         ("BatchNormalization", "spatial", int(0), "spatial"),
         ("BatchNormalization", "training_mode", int(1), "training mode"),
         ("Split", "num_outputs", int(2), "num_outputs is 2"),
@@ -255,10 +256,11 @@ fn modes_that_are_not_computed_are_errors_that_name_them() {
         let inputs: &[&str] = match op {
             "Resize" => &["x", "", "", "z"],
             "Pad" => &["x", "p"],
+            "GridSample" => &["x", "g"],
             _ => &["x"],
         };
         let mut node = OnnxNode::new(op, inputs.iter().copied(), "y").with(name, value);
-        if op == "MaxPool" {
+        if op.ends_with("Pool") {
             node = node.ints("kernel_shape", [2, 2]);
         }
         let e = refused(23, node, &[&x], &sizes());

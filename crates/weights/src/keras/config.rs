@@ -111,7 +111,10 @@ fn spec(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
     let place = || format!("layer {name}");
     let Some(known) = BuiltIn::with_defaults(class) else {
         let e = Error::new(ErrorKind::Data, format!("layer {name}: unsupported class {class}"));
-        let e = e.because(format!("the most similar supported class is {}", nearest(class, LAYER_NAMES)));
+        let e = match nearest(class, LAYER_NAMES) {
+            "" => e,
+            similar => e.because(format!("the most similar supported class is {similar}")),
+        };
         return Err(e.hint("remove the layer, or pass your own model with --model"));
     };
     let known = known.layer().config();

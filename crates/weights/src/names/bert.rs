@@ -117,7 +117,8 @@ pub(crate) fn today(name: &str) -> String {
     }
 }
 
-/// Derives the layers from the tensors, and from config.json for heads and activations.
+/// Derives the layers from the tensors, and from config.json for heads and activations. With `mask_zero`, token 0 is
+/// padding.
 ///
 /// # Errors
 /// If a table is missing, or config.json has an unsupported setting.
@@ -125,6 +126,7 @@ pub(crate) fn architecture(
     theirs: &[(String, Literal)],
     config: Option<&Value>,
     prefix: &'static str,
+    mask_zero: bool,
 ) -> Result<DerivedModel> {
     let config = family(config)?;
     let names = BertNames::read(theirs, &config, prefix)?;
@@ -171,6 +173,7 @@ pub(crate) fn architecture(
         output: if is_pooled { "pooled" } else { "sequence" }.into(),
         classes,
         classifier_activation: config.head(classes)?,
+        mask_zero,
         ..Bert::default()
     };
     let ids = TensorType::new(DType::I32, [max_sequence_length]);

@@ -1,5 +1,7 @@
-//! Reads config.json of Hugging Face: every key is read, compared with the tensors, or known not to change the results.
-//! Any other key is an error that names it. Values that neither the file nor transformers' defaults give are guesses.
+//! Reads Hugging Face's config.json, and rejects unknown keys by name.
+//!
+//! A known key is used, compared with the tensors, or ignored because it does not change the results. Values that
+//! neither the file nor transformers' defaults give are guesses, which the importer reports.
 
 use super::transformer_encoder::odd;
 use serde_json::{Map, Value};
@@ -251,7 +253,7 @@ impl<'a> FamilyConfig<'a> {
         }
     }
 
-    /// Returns a name; without config.json the default, which is a guess.
+    /// Returns the string value of a key, or `default` if it is missing. Without config.json the default is a guess.
     pub fn text_or(&self, key: &str, default: &'static str) -> Result<&'a str> {
         match self.text(key)? {
             Some(text) => Ok(text),

@@ -5,13 +5,17 @@ use crate::weight_mapping::{WeightRule, is_weight};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
-/// Returns the rules for a model from the order of a state_dict.
+/// Returns the rules for a model from the order of a state_dict. safetensors files are sorted by name: their modules are
+/// taken in the order of the numbers in their names.
 ///
 /// # Errors
 /// If a layer has no counterpart, or the next tensor does not match it.
 pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<WeightRule>> {
     let mut left: Vec<&str> =
         theirs.iter().filter(|(n, v)| is_weight(n, v)).map(|(n, _)| n.as_str()).collect();
+    if left.is_sorted() {
+        left.sort_by(|a, b| by_numbers(module(a)).cmp(&by_numbers(module(b))));
+    }
     let mut all = Vec::new();
     for layer in ModelLayers::of(model).weighted() {
         let template = layer.rules("")?;
@@ -22,13 +26,14 @@ pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<W
                 .because("all tensors of the file belong to earlier layers")
                 .hint("pass the matching model with --model"));
         };
-        let (prefix, level) = split(next, first).ok_or_else(|| {
+        let mut of_module = left.iter().copied().filter(|name| module(name) == module(next));
+        let (prefix, level) = of_module.find_map(|name| split(name, first)).ok_or_else(|| {
             let what = format!("tensor {next} does not match layer {} ({})", layer.name, layer.class);
             Error::new(ErrorKind::Data, what)
                 .because(format!(
-                    "tensors are matched in file order; the layer's first tensor would be a {first}"
+                    "tensors are matched in file order (sorted names: by their numbers); the next module has no {first}"
                 ))
-                .hint("define the model's layers in the order of the file")
+                .hint("define the model's layers in the order of the file's modules")
         })?;
         let mut rules = layer.rules(prefix)?;
         // PyTorch stores a stack of recurrent layers as one module: l0, l1, …
@@ -41,6 +46,24 @@ pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<W
         all.extend(rules);
     }
     Ok(all)
+}
+
+/// Name of the module that a tensor belongs to: `layers.0` of `layers.0.weight`.
+fn module(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(module, _)| module)
+}
+
+/// Sort key by which `layers.10` comes after `layers.9`.
+fn by_numbers(name: &str) -> Vec<(&str, u64)> {
+    let mut key = Vec::new();
+    let mut rest = name;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        let digits = rest[start..].find(|c: char| !c.is_ascii_digit()).map_or(rest.len(), |n| start + n);
+        key.push((&rest[..start], rest[start..digits].parse().unwrap_or(u64::MAX)));
+        rest = &rest[digits..];
+    }
+    key.push((rest, 0));
+    key
 }
 
 /// Splits a name into the prefix before the weight's own name and the level of a recurrent layer.
@@ -58,4 +81,28 @@ pub(crate) fn by_layer(model: &Model) -> Result<Vec<WeightRule>> {
     let layers = ModelLayers::of(model);
     let rules = layers.weighted().into_iter().map(|layer| layer.rules(&format!("{}.", layer.name)));
     Ok(rules.collect::<Result<Vec<_>>>()?.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::{DType, TensorType};
+    use systole_nn::layers::dense;
+
+    #[test]
+    fn sorted_names_are_taken_in_the_order_of_their_numbers() {
+        let mut model = Model::sequential([dense(3), dense(4), dense(2)]);
+        model.build(&[TensorType::new(DType::F32, [5])]).unwrap();
+        let sizes = [("10", [2, 4]), ("2", [3, 5]), ("9", [4, 3])];
+        let of = |(name, [out, inputs]): (&str, [usize; 2])| {
+            let zeros = |dims: &[usize]| Literal::zeros(TensorType::new(DType::F32, dims));
+            [(format!("{name}.bias"), zeros(&[out])), (format!("{name}.weight"), zeros(&[out, inputs]))]
+        };
+        let theirs: Vec<(String, Literal)> = sizes.into_iter().flat_map(of).collect();
+        let found = rules(&model, &theirs).unwrap();
+        let names: Vec<&str> = found.iter().flat_map(|r| &r.parts).map(|p| p.theirs.as_str()).collect();
+        assert_eq!(names, ["2.weight", "2.bias", "9.weight", "9.bias", "10.weight", "10.bias"]);
+        let e = rules(&model, &theirs[..4]).unwrap_err().to_string();
+        assert!(e.contains("the file has no tensor for layer"), "{e}");
+    }
 }

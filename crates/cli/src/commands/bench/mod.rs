@@ -59,6 +59,10 @@ impl RunCommand for BenchArgs {
     fn starts_children(&self) -> bool {
         !self.here
     }
+
+    fn only_prints(&self) -> bool {
+        true
+    }
 }
 
 fn run(args: &BenchArgs, common: &CommonArgs, screen: &Screen) -> CommandResult {

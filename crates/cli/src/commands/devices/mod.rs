@@ -38,6 +38,10 @@ impl RunCommand for DevicesArgs {
             None => devices(screen),
         }
     }
+
+    fn only_prints(&self) -> bool {
+        true
+    }
 }
 
 /// Lists the CPU and each platform's devices and plugin. Does not initialize plugins, which can take minutes outside a

@@ -10,7 +10,7 @@ pub(crate) use args::LaunchArgs;
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::render::screen::{Screen, note};
+use crate::render::screen::{Screen, ignore_closed_output, note};
 use args::LaunchAction;
 use command_line::LaunchedCommand;
 use serde_json::json;
@@ -35,6 +35,11 @@ impl RunCommand for LaunchArgs {
         launch.collect_result = screen.json;
         let words = LaunchedCommand::of(&self.command, common, launch.config(), launch.count())
             .map_err(CommandError::usage)?;
+        if words.are_wired {
+            launch.set_secret().map_err(CommandError::usage)?;
+        }
+        // Processes outlive the terminal or reader of their output until they have saved the run.
+        ignore_closed_output();
         let batch = launch.config().elastic.map(|_| batch(&words)).transpose()?;
         let ended = launch.run(words.into_command(batch), screen)?;
         if screen.json {

@@ -6,6 +6,7 @@ use crate::render::screen::{Screen, program, quoted};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 use systole_config::{LaunchConfig, LaunchTarget};
+use systole_data::RunSecret;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_launch::check_hosts;
@@ -30,7 +31,10 @@ pub(super) fn configure(args: &ConfigArgs, screen: &Screen) -> CommandResult {
         screen.object(&json!({"file": args.out, "launch": config}));
     }
     let (program, file) = (program(), quoted(&args.out));
-    let by = if config.place == LaunchTarget::Slurm { "srun " } else { "" };
+    let by = match config.place {
+        LaunchTarget::Slurm => format!("{}\n  srun ", RunSecret::command()),
+        _ => String::new(),
+    };
     screen.line(format!(
         "{file} configures the launch. Next:\n  {by}{program} launch --config {file} -- train …"
     ));

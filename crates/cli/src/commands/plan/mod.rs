@@ -10,7 +10,7 @@ mod text_table;
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::render::screen::Screen;
+use crate::render::screen::{Screen, number_of};
 pub(crate) use args::PlanArgs;
 use compiler_estimates::CompilerEstimates;
 use local_machine::{this_cpu, tried};
@@ -154,6 +154,7 @@ fn choice(
     let subject_is_step = subject.step().is_some();
     let (share, samples) = subject.share(machine.devices(), &mut notes)?;
     notes.extend(arithmetic_notes(&machine, &share.work, subject_is_step));
+    notes.extend(loop_note(share.work.unknown_loops).filter(|_| compiler.is_none()));
     let estimate = match (compiler, &machine) {
         (Some(c), Machine::Slice(slice)) => {
             c.estimate(args, (&share.work, share.batch, samples), &machine, slice, tables, &mut notes)?
@@ -195,6 +196,16 @@ fn on_this_cpu(subject: &PlannedProgram, estimate: Estimate, notes: &mut Vec<Str
             estimate
         }
     }
+}
+
+/// Note on loops whose length depends on values.
+fn loop_note(loops: usize) -> Option<String> {
+    (loops > 0).then(|| {
+        format!(
+            "the number of iterations of {} is unknown: each counts as one iteration, so the time is a lower bound",
+            number_of(loops, "loop")
+        )
+    })
 }
 
 fn multiplies(work: &KernelList, dtype: DType) -> bool {

@@ -1,7 +1,7 @@
 //! The planned program: a model's training step at any batch size, or a single program.
 
 use super::args::PlanArgs;
-use crate::models::command_target::{is_path, missing, set_all};
+use crate::models::command_target::{is_path, missing, set_all, untrained};
 use crate::models::program;
 use crate::render::screen::number_of;
 use std::collections::HashMap;
@@ -94,7 +94,7 @@ impl PlannedProgram {
         set_all(&mut draft, &args.sets).map_err(|failure| failure.error)?;
         let config = draft.finish().map_err(|r| r.error)?;
         let batch = args.batch_size.map_or(config.fit.batch_size, |n| n as usize);
-        let model = Box::new(config.untrained()?);
+        let model = Box::new(untrained(&config)?);
         Ok(PlannedProgram::Step {
             name: name.into(),
             config: Box::new(config),
@@ -273,10 +273,6 @@ fn draft(name: &str) -> Result<ConfigDraft> {
     let preset = if is_tutorial(name) { "fashion-mnist" } else { name };
     if PRESETS.contains(&preset) {
         return ConfigDraft::preset(preset);
-    }
-    if let Some(format) = program::model_format(name) {
-        let what = format!("plan cannot read `{name}`: it is {}", format.name());
-        return Err(Error::new(ErrorKind::Unsupported, what).hint(format.hint()));
     }
     let e = Error::new(ErrorKind::Config, format!("`{name}` is not a preset, a .toml file or a program"));
     Err(match (is_path(name), Path::new(name).exists()) {

@@ -1,4 +1,4 @@
-//! `systole predict`: runs inference on images, records (TFRecord, CSV, NumPy) or text.
+//! `systole predict`: runs inference on images, records (TFRecord, CSV, NumPy) or texts.
 
 mod prediction;
 mod sample_sources;
@@ -17,7 +17,7 @@ use sample_sources::{
     InputKind, ReadOptions, SampleSource, UnreadableFile, nothing, or_go_on, stacked, tokens_of,
 };
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use systole_config::{RunConfig, TestTimeAugmentation, fraction, scale_pixels};
 use systole_data::Sample;
 use systole_data::file_system::{OsFileSystem, write_atomically};
@@ -31,14 +31,18 @@ const INCOMPLETE: u8 = 1;
 
 #[derive(Args)]
 pub(crate) struct PredictArgs {
-    /// Model file, run folder (its best model), or .tflite or .onnx file
+    /// Model file, run folder (its best model), .tflite or .onnx file, or Hugging Face folder
     model: String,
     /// Image, IDX, TFRecord, CSV, NumPy or text files, or folders of these
     ///
     /// Images are JPEG, PNG or BMP; IDX files (also .gz) contain many images. Records must have the fields that the
-    /// model was trained on. Folders are searched for images recursively.
-    #[arg(required = true, value_name = "FILES")]
+    /// model was trained on. A classifier of texts reads .txt (one text), .csv and .jsonl files (a text in each row).
+    /// Folders are searched for images recursively.
+    #[arg(required_unless_present = "text", value_name = "FILES")]
     files: Vec<String>,
+    /// Text to classify; can be repeated
+    #[arg(long, value_name = "TEXT")]
+    text: Vec<String>,
     /// Predict at most N samples of each file
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
@@ -72,6 +76,10 @@ pub(crate) struct PredictArgs {
 impl RunCommand for PredictArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
+    }
+
+    fn only_prints(&self) -> bool {
+        self.out.is_none()
     }
 }
 
@@ -107,15 +115,21 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         invert: args.invert,
         keep_going: args.keep_going,
     };
-    // Open all files before the first prediction, so that a bad file does not leave a partial result.
-    let mut sources = Vec::new();
-    for path in &args.files {
-        sources.extend(reading.open(path)?);
-    }
-    let is_of_values = config.as_ref().is_some_and(|c| c.data.is_own()) && model.class_names.is_empty();
+    let sources = sources(args, &reading)?;
+    let is_of_values = predicts_values(&model, takes, config.as_ref());
     let tta = test_time(args, takes, config.as_ref())?;
-    let mut answering =
-        BatchPredictor { takes, scale, is_of_values, screen, told: 0, answers: Vec::new(), tta, operators };
+    let is_multi_label = is_multi_label(&model, takes);
+    let mut answering = BatchPredictor {
+        takes,
+        scale,
+        is_of_values,
+        is_multi_label,
+        screen,
+        told: 0,
+        answers: Vec::new(),
+        tta,
+        operators,
+    };
     let show = |answer: SamplePrediction, model: &Model, all: &mut Vec<SamplePrediction>| match form {
         Some(_) => all.push(answer),
         None => answer.show(screen, model, takes, args.top as usize),
@@ -127,13 +141,40 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         }
     }
     if let (Some(form), Some(out)) = (form, &args.out) {
-        let answers = &answering.answers;
-        let text = form.text(answers, &model, takes, args.top as usize);
-        write_atomically(&OsFileSystem, out, &[text.as_bytes()])?;
-        let are = if answers.len() == 1 { "is" } else { "are" };
-        screen.line(format!("{} {are} in {}", counted(answers.len() as u64, "prediction"), out.display()));
+        let text = form.text(&answering.answers, &model, takes, args.top as usize);
+        write_predictions(&text, answering.answers.len(), out, screen)?;
     }
     Ok(answering.finish())
+}
+
+/// Opens all files before the first prediction, so that a bad file does not leave a partial result.
+fn sources(
+    args: &PredictArgs,
+    reading: &ReadOptions<'_>,
+) -> Result<Vec<Result<SampleSource, UnreadableFile>>, CommandError> {
+    let mut sources = Vec::new();
+    for text in &args.text {
+        sources.push(Ok(reading.text(text)?));
+    }
+    for path in &args.files {
+        sources.extend(reading.open(path)?);
+    }
+    Ok(sources)
+}
+
+/// Whether the model predicts numbers rather than classes.
+fn predicts_values(model: &Model, takes: InputKind, config: Option<&RunConfig>) -> bool {
+    match takes {
+        InputKind::Sentences(_) => model.output_type().is_some_and(|t| t.elements() == 1),
+        _ => config.is_some_and(|c| c.data.is_own()) && model.class_names.is_empty(),
+    }
+}
+
+fn write_predictions(text: &str, count: usize, out: &Path, screen: &Screen) -> Result<()> {
+    write_atomically(&OsFileSystem, out, &[text.as_bytes()])?;
+    let are = if count == 1 { "is" } else { "are" };
+    screen.line(format!("{} {are} in {}", counted(count as u64, "prediction"), out.display()));
+    Ok(())
 }
 
 /// Returns the number of augmented versions and the augmentation, if test-time augmentation is on.
@@ -164,6 +205,8 @@ struct BatchPredictor<'a> {
     scale: f64,
     /// Whether the model predicts numbers rather than classes.
     is_of_values: bool,
+    /// Whether each class has a probability of its own: the last layer is a sigmoid.
+    is_multi_label: bool,
     screen: &'a Screen,
     told: u64,
     answers: Vec<SamplePrediction>,
@@ -210,6 +253,9 @@ impl BatchPredictor<'_> {
             }
             _ => x,
         };
+        if matches!(self.takes, InputKind::Sentences(_)) {
+            return sentence_outputs(x, model);
+        }
         let x = fit_input(model, &x)?;
         match &self.operators {
             Some(operators) => operators.predict(&x),
@@ -245,7 +291,13 @@ impl BatchPredictor<'_> {
                 self.tell(&path, many.then_some(index), &not_finite());
                 continue;
             }
-            let values = if self.is_of_values { row } else { evaluation::probabilities(&row) };
+            let values = match (self.is_of_values || self.is_multi_label, row.as_slice()) {
+                (true, _) => row,
+                (false, [output]) if model.class_names.len() == 2 => {
+                    evaluation::binary_probabilities(*output).to_vec()
+                }
+                (false, _) => evaluation::probabilities(&row),
+            };
             show(
                 SamplePrediction { path, index, many, values, is_of_values: self.is_of_values },
                 model,
@@ -277,6 +329,34 @@ impl BatchPredictor<'_> {
         }
         INCOMPLETE
     }
+}
+
+/// Whether each class has a probability of its own: the last layer is a sigmoid. One sigmoid of an image or a record is
+/// the probability of the second of two classes.
+fn is_multi_label(model: &Model, takes: InputKind) -> bool {
+    let last = model.architecture().nodes.last().map(|n| n.layer.layer().config());
+    let is_sigmoid = last.is_some_and(|config| config.get("activation").is_some_and(|a| a == "sigmoid"));
+    is_sigmoid
+        && match takes {
+            InputKind::Sentences(_) => true,
+            InputKind::Text(_) => false,
+            InputKind::Pictures(_) | InputKind::Numbers(_) => {
+                model.output_type().is_some_and(|t| t.elements() > 1)
+            }
+        }
+}
+
+/// Runs a classifier of texts on `x: i32[B, S]`, padded; segment ids are 0.
+fn sentence_outputs(x: Literal, model: &mut Model) -> Result<Literal> {
+    model.set_sequence_length(x.shape()[1]);
+    let segments = Literal::zeros(x.ty().clone());
+    let names: Vec<String> = model.architecture().inputs.iter().map(|i| i.name.clone()).collect();
+    let first = names.first().cloned().unwrap_or_default();
+    let mut batch = Sample::new([(first, x)]);
+    for name in names.into_iter().skip(1) {
+        batch = batch.with(&name, segments.clone());
+    }
+    model.predict_on_sample(&batch)
 }
 
 /// Returns the outputs of each sample; for text, those of the last position.

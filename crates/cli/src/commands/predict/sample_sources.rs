@@ -1,6 +1,7 @@
 //! Reads prediction samples from files and folders: images, records or text, in the model's input shape, before
 //! scaling.
 
+use crate::models::command_target::config_of;
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::note;
 use std::io::Read;
@@ -12,7 +13,10 @@ use systole_data::format::{any_format, idx};
 use systole_data::input_file::{self, InputFile, is_dir};
 use systole_data::tools::files_of;
 use systole_data::{AUTOTUNE, Dataset, HostArray, ImageFolder, Sample};
-use systole_datasets::{RecordInputs, Tokenizer, fit_picture_on, is_of_records, record_inputs};
+use systole_datasets::{
+    ImageFit, RecordInputs, RecordOptions, Tokenizer, is_json_lines, is_of_records, is_plain_text,
+    lists_images, record_inputs, unlabeled_texts,
+};
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
@@ -27,14 +31,20 @@ const NAMED: usize = 3;
 pub(super) enum InputKind {
     Pictures([usize; 3]),
     Numbers(usize),
-    /// Text of this many tokens.
+    /// Text of this many tokens, to predict the next one.
     Text(usize),
+    /// Texts of at most this many tokens, to classify.
+    Sentences(usize),
 }
 
 impl InputKind {
     /// Determines the kind of prediction input (images, records, text) from the type of the model's input.
     pub fn of(model: &Model, path: &str) -> Result<InputKind> {
         let inputs = &model.architecture().inputs;
+        if let Some(length) = sentence_length(model)? {
+            check_head(model, path)?;
+            return Ok(InputKind::Sentences(length));
+        }
         let ty = match inputs.as_slice() {
             [one] => one.ty.as_ref(),
             _ => None,
@@ -58,6 +68,30 @@ impl InputKind {
             .hint("use the Rust library: Model::load and predict")),
         }
     }
+}
+
+/// Maximum number of tokens of a text that the model classifies; `None`: it does not classify texts.
+fn sentence_length(model: &Model) -> Result<Option<usize>> {
+    let inputs = &model.architecture().inputs;
+    let first = inputs.first().and_then(|i| i.ty.as_ref()).filter(|t| t.dtype.is_int() && t.rank() == 1);
+    let Some(length) = first.map(|t| t.shape[0]) else { return Ok(None) };
+    Ok(tokenizer_of(model)?.filter(|t| t.pads()).map(|_| length))
+}
+
+/// Rejects an encoder without a head: its outputs are features, not classes.
+fn check_head(model: &Model, path: &str) -> Result<()> {
+    let has_head = model
+        .architecture()
+        .nodes
+        .last()
+        .is_some_and(|n| !["pooled_dense", "first_step"].contains(&n.name.as_str()));
+    let output = model.output_type().map_or(Vec::new(), |t| t.shape.to_vec());
+    if has_head && output.len() == 1 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("{path} has no classification head"))
+        .because(format!("it returns features of shape {output:?} for a text"))
+        .hint("train a head on labeled texts: train DATA --from MODEL --fine-tune"))
 }
 
 /// Options for reading samples.
@@ -114,10 +148,16 @@ impl ReadOptions<'_> {
         let mut all = Vec::new();
         let files: Vec<String> = files_of(Path::new(path))?.iter().map(|f| f.display().to_string()).collect();
         let is_answered = |name: &String| match self.takes {
-            InputKind::Text(_) => name.to_lowercase().ends_with(".txt"),
+            InputKind::Text(_) => is_plain_text(name),
+            InputKind::Sentences(_) => is_of_sentences(name),
             _ => is_of_records(name),
         };
-        for file in files.into_iter().filter(is_answered) {
+        // A table next to images is data for an image model only if it lists images.
+        let is_other = |file: &String| matches!(self.takes, InputKind::Pictures(_)) && is_other_table(file);
+        let (others, files): (Vec<String>, Vec<String>) =
+            files.into_iter().filter(is_answered).partition(is_other);
+        tell_left_out(others.into_iter().map(PathBuf::from).collect());
+        for file in files {
             all.push(self.file(&file, true).map_err(|error| UnreadableFile { path: file, error }));
         }
         if let InputKind::Pictures(size) = self.takes {
@@ -134,6 +174,7 @@ impl ReadOptions<'_> {
             InputKind::Pictures(_) => "images",
             InputKind::Numbers(_) => "record files (.csv, .npz, .tfrecord)",
             InputKind::Text(_) => "text files (.txt)",
+            InputKind::Sentences(_) => "texts (.txt, .csv, .jsonl)",
         };
         Error::new(ErrorKind::Data, format!("the folder contains no {what}"))
             .at(path)
@@ -153,10 +194,10 @@ impl ReadOptions<'_> {
         }
         pictures.sort();
         let files = pictures.iter().map(|(file, _)| file.display().to_string()).collect();
-        let (ground, invert) = (self.ground(), self.invert);
+        let (image, invert) = (self.image_fit(size), self.invert);
         let fit = move |s: Sample| {
             let x = HostArray::from(s.get("image")?);
-            let fitted = fit_picture_on(x, size, ground).into_literal()?;
+            let fitted = image.apply(x).into_literal()?;
             Sample::new([("image", if invert { inverted(&fitted)? } else { fitted })]).check()
         };
         let all = ImageFolder { pictures: Arc::new(pictures), ..found };
@@ -174,6 +215,13 @@ impl ReadOptions<'_> {
     fn samples(&self, path: &str, goes_on: bool) -> Result<Dataset> {
         let size = match self.takes {
             InputKind::Text(length) => return self.last_of_text(path, length),
+            InputKind::Sentences(length) => {
+                let mut options = self.config.and_then(|c| c.data.records.clone()).unwrap_or_default();
+                if let Some(fields) = self.model.notes.get("fields").filter(|_| options.inputs.is_empty()) {
+                    options.inputs = serde_json::from_str(fields).unwrap_or_default();
+                }
+                return self.sentences(path, &texts_of(path, options)?, length);
+            }
             InputKind::Pictures(size) if !is_of_records(path) => {
                 return Dataset::from_named_slices(path, [("image", self.pictures(path, size)?)]);
             }
@@ -185,11 +233,23 @@ impl ReadOptions<'_> {
             self.model.notes.get("fields").and_then(|text| serde_json::from_str(text).ok());
         let fields = fields.unwrap_or_default();
         let files = files_of(Path::new(path))?;
-        let wanted =
-            RecordInputs { options: &options, fields: &fields, size, background: self.ground(), goes_on };
+        let wanted = RecordInputs {
+            options: &options,
+            fields: &fields,
+            size,
+            background: self.ground(),
+            resizing: self.image_fit([0; 3]).resizing,
+            goes_on,
+        };
         let inputs = record_inputs(files, &wanted)?;
         self.check_numbers(&inputs, path)?;
         Ok(inputs)
+    }
+
+    /// Conversion of images to the model's input, as in training.
+    fn image_fit(&self, size: [usize; 3]) -> ImageFit {
+        let resizing = self.config.map(|c| c.data.resizing()).unwrap_or_default();
+        ImageFit { size, background: self.ground(), resizing }
     }
 
     /// Background for transparent parts of images, as in training.
@@ -218,6 +278,46 @@ impl ReadOptions<'_> {
             ))
     }
 
+    /// Opens a text of the command line.
+    pub fn text(&self, text: &str) -> Result<SampleSource> {
+        let InputKind::Sentences(length) = self.takes else {
+            let e = Error::new(ErrorKind::Config, "the model does not classify texts").at("--text");
+            return Err(
+                e.hint("name files instead, or continue a text with `systole generate MODEL --prompt TEXT`")
+            );
+        };
+        let elements = self.sentences(text, &[text.to_string()], length)?;
+        Ok(SampleSource { path: text.into(), elements, files: None, goes_on: self.keep_going })
+    }
+
+    /// Returns the token ids of texts, padded to the longest one: `tokens: i32[N, length]`.
+    fn sentences(&self, path: &str, texts: &[String], most: usize) -> Result<Dataset> {
+        let tokenizer = text_tokenizer(self.model)?;
+        let (mut all, mut cut) = (Vec::with_capacity(texts.len()), 0);
+        for text in texts {
+            // One more token than fits tells whether the text is cut.
+            let mut ids = tokenizer.encode_with_ends(text, most + 1)?;
+            if ids.len() > most {
+                cut += 1;
+                ids = tokenizer.encode_with_ends(text, most)?;
+            }
+            all.push(ids);
+        }
+        tell_of_cut(cut, most);
+        let longest = all.iter().map(Vec::len).max().unwrap_or(1);
+        // Few lengths: each one is compiled.
+        let length = longest.next_multiple_of(16).min(most.max(longest));
+        let padding = tokenizer.padding().unwrap_or(0);
+        let ids: Vec<i32> = all
+            .into_iter()
+            .flat_map(|mut ids| {
+                ids.resize(length, padding);
+                ids.into_iter().map(|id| id as i32)
+            })
+            .collect();
+        Dataset::from_named_slices(path, [("tokens", Literal::from_slice([texts.len(), length], &ids)?)])
+    }
+
     /// Returns the last tokens of a text, to predict the next one: `tokens: i32[length]`.
     fn last_of_text(&self, path: &str, length: usize) -> Result<Dataset> {
         let bytes = input_file::read(path)
@@ -225,7 +325,12 @@ impl ReadOptions<'_> {
         let written = self.config.and_then(|c| c.data.records.as_ref()).map(|r| r.written()).transpose()?;
         let (bytes, _) = to_utf8(path, bytes, written.and_then(|w| w.encoding))?;
         let tokenizer = text_tokenizer(self.model)?;
-        let text = String::from_utf8_lossy(&bytes);
+        let text = String::from_utf8(bytes).map_err(|e| {
+            Error::new(ErrorKind::Data, "the text file is not UTF-8")
+                .at(path)
+                .because(e.to_string())
+                .hint("save it as UTF-8, or name its encoding: --set data.records.encoding=latin1")
+        })?;
         let ids = tokenizer.encode(&text).map_err(|e| e.at(path))?;
         let Some(start) = ids.len().checked_sub(length) else {
             let unit = if tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
@@ -248,7 +353,7 @@ impl ReadOptions<'_> {
         let mut bytes = Vec::with_capacity(count * h * w * c);
         for i in 0..count {
             let one = rows(&all, i, 1)?.reshape(&all.shape()[1..])?;
-            let fitted = fit_picture_on(one.into(), [h, w, c], self.ground()).into_literal();
+            let fitted = self.image_fit([h, w, c]).apply(one.into()).into_literal();
             let fitted = fitted.map_err(|e| e.at(path))?;
             bytes.extend_from_slice(if self.invert { inverted(&fitted)? } else { fitted }.bytes());
         }
@@ -256,9 +361,45 @@ impl ReadOptions<'_> {
     }
 }
 
-/// Returns the model's tokenizer; bytes if its file has none.
+/// Reads the texts of a file. The field of training may have another name here.
+fn texts_of(path: &str, options: RecordOptions) -> Result<Vec<String>> {
+    let named = unlabeled_texts(path, &options);
+    if named.is_ok() || options.inputs.is_empty() {
+        return named;
+    }
+    let field = options.inputs.join(", ");
+    let texts = unlabeled_texts(path, &RecordOptions { inputs: Vec::new(), ..options })?;
+    note(&format!("{path} has no field `{field}` as in training: another field with texts is used"));
+    Ok(texts)
+}
+
+/// Reports texts that are longer than the model's input.
+fn tell_of_cut(cut: usize, most: usize) {
+    match cut {
+        0 => {}
+        1 => note(&format!("1 text is longer than the model's {most} tokens and is cut")),
+        n => note(&format!("{n} texts are longer than the model's {most} tokens and are cut")),
+    }
+}
+
+/// Whether a file may contain texts to classify.
+fn is_of_sentences(name: &str) -> bool {
+    let is_table =
+        [".csv", ".tsv"].iter().any(|end| name.to_lowercase().trim_end_matches(".gz").ends_with(end));
+    is_table || is_plain_text(name) || is_json_lines(name)
+}
+
+/// Returns the model's tokenizer; bytes for models that were trained on texts before tokenizers were stored.
 fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
-    Ok(tokenizer_of(model)?.unwrap_or_else(|| Arc::new(Tokenizer::bytes())))
+    if let Some(own) = tokenizer_of(model)? {
+        return Ok(own);
+    }
+    match config_of(model, "the model")?.is_some_and(|config| config.data.dataset == "text") {
+        true => Ok(Arc::new(Tokenizer::bytes())),
+        false => Err(Error::new(ErrorKind::Config, "the model contains no tokenizer")
+            .because("a text becomes token ids only by the tokenizer that the model was trained with")
+            .hint("import the model's whole folder, with its tokenizer file: import FOLDER --out MODEL.safetensors")),
+    }
 }
 
 /// Names of a text model's tokens, as escaped literals.
@@ -299,6 +440,13 @@ pub(super) fn nothing(path: &str) -> Error {
 fn inverted(picture: &Literal) -> Result<Literal> {
     let bytes: Vec<u8> = picture.bytes().iter().map(|b| 255 - b).collect();
     Literal::from_slice(picture.shape().clone(), &bytes)
+}
+
+/// Whether a file is a table without a column of image paths.
+fn is_other_table(file: &String) -> bool {
+    let name = file.to_lowercase();
+    let is_table = [".csv", ".tsv", ".csv.gz", ".tsv.gz"].iter().any(|end| name.ends_with(end));
+    is_table && !lists_images(file)
 }
 
 fn is_named_as_picture(file: &Path) -> bool {

@@ -3,12 +3,14 @@
 mod accuracy_limit;
 mod weight_only_quantization;
 
-use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{ACCURACY_LOST, CommandError, CommandResult, RunCommand, check_out};
 use crate::models::accuracy::{Int8Quality, LabeledSamples, agreeing, classes_in_floats, taken};
 use crate::models::command_target::set_all;
+use crate::models::imported;
 use crate::models::onnx;
 use crate::models::predictor::NOTE;
+use crate::models::preprocessing::{PREPROCESSING, preprocessing_of};
 use crate::models::run_directory;
 use crate::models::tflite;
 use crate::render::screen::{Screen, program, quoted, table};
@@ -73,6 +75,8 @@ enum ActivationsName {
 pub(crate) struct QuantArgs {
     #[command(flatten)]
     data: DataArgs,
+    #[command(flatten)]
+    label: LabelArgs,
     /// Dataset: fashion-mnist, mnist, cifar10, … [default: the training dataset]
     ///
     /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
@@ -165,6 +169,7 @@ impl QuantArgs {
     pub(crate) fn per_tensor(data: DataArgs, dataset: Option<String>, samples: Option<u64>) -> QuantArgs {
         QuantArgs {
             data,
+            label: LabelArgs::default(),
             dataset,
             samples,
             test_samples: Some(0),
@@ -182,6 +187,7 @@ impl QuantArgs {
     /// Whether no option was given.
     pub(crate) fn is_empty(&self) -> bool {
         self.data.data_dir.is_none()
+            && self.label.label.is_none()
             && self.dataset.is_none()
             && self.samples.is_none()
             && self.test_samples.is_none()
@@ -240,10 +246,12 @@ impl QuantArgs {
         screen: &Screen,
     ) -> Result<(RunConfig, TrainingData), CommandError> {
         let run_data = RunData::of(model, file)?;
-        let mut draft = run_data.draft_of(model, &NamedData::of(&self.dataset, &self.data))?;
+        let named = NamedData { label: self.label.setting(), ..NamedData::of(&self.dataset, &self.data) };
+        let mut draft = run_data.draft_of(model, &named)?;
         draft.set("--samples", "data.augment", "[]");
         set_all(&mut draft, &self.sets)?;
         let mut config = draft.finish()?;
+        self.label.check(&config)?;
         let data = run_data.load(model, &mut config, screen)?;
         Ok((config, data))
     }
@@ -327,7 +335,7 @@ pub(crate) fn make(
         return Err(CommandError::usage(e.hint("use the extension .tflite for --out, or remove --target")));
     }
     let file = run_directory::model_file(model)?;
-    let layers = Model::load_to_predict(&file)?;
+    let layers = imported::load_to_predict(&file)?;
     let float = lower(&layers).at(|| file.clone())?;
     let is_float = matches!(kind, FileArithmetic::Float);
     let mut made = match kind {
@@ -384,7 +392,7 @@ fn calibrated(
 #[cfg(feature = "tpu1")]
 pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> Result<TfliteModel, CommandError> {
     let file = run_directory::model_file(model)?;
-    let mut layers = Model::load_to_predict(&file)?;
+    let mut layers = imported::load_to_predict(&file)?;
     // A quantization-aware trained model may have per-channel steps.
     layers.strip_quantization()?;
     let float = lower(&layers).at(|| file.clone())?;
@@ -582,6 +590,9 @@ fn write(made: &mut TfliteModel, layers: &Model, is_float: bool, out: &Path) -> 
     }
     if !layers.class_names.is_empty() {
         made.notes.insert(format!("{NOTE}class_names"), json!(layers.class_names).to_string());
+    }
+    if let Some(images) = preprocessing_of(layers, &out.display().to_string())? {
+        made.notes.insert(format!("{NOTE}{PREPROCESSING}"), images.to_string());
     }
     let is_onnx = onnx::is_onnx(&out.display().to_string());
     let (bytes, operators) = match (is_onnx, is_float) {

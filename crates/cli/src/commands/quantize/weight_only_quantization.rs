@@ -3,6 +3,7 @@
 
 use crate::args::exit_status::{ACCURACY_LOST, CommandError, CommandResult};
 use crate::commands::quantize::QuantArgs;
+use crate::models::imported;
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted, grouped, program, quoted, table, values};
 use serde_json::{Map, Value, json};
@@ -22,7 +23,7 @@ pub(crate) fn make(
     screen: &Screen,
 ) -> CommandResult {
     let file = run_directory::model_file(model)?;
-    let mut before = Model::load(&file)?;
+    let mut before = imported::load(&file)?;
     let mut made = before.to_file().at(|| file.clone())?;
     let weights = made.pack_weights(bits).at(|| file.clone())?;
     made.save(out)?;

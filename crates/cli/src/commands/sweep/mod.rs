@@ -1,19 +1,20 @@
 //! `systole sweep`: hyperparameter search (grid, random, successive halving); trains each trial in its own folder.
 //!
 //! The trial folders are the only state. An interrupted sweep resumes when the same command is started again, and its
-//! trials resume like any run.
+//! trials resume like any run. With more trials, a sweep keeps those that it has.
 
 mod html_page;
 
-use crate::args::common::{CommonArgs, DataArgs};
+use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::set_each;
 use crate::models::run_directory::{LAST, ResumeMode, RunRecord, SaveArgs, place, record_file};
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use crate::run::signals::StopSignal;
-use crate::run::training::{RunDirectory, RunStart, load_data, train};
+use crate::run::training::{RunDirectory, RunStart, announce_data, load_data, train};
 use clap::Args;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_config::{DataSection, Sweep, SweepMethod, Trial};
@@ -35,7 +36,9 @@ pub(crate) struct SweepArgs {
     file: PathBuf,
     #[command(flatten)]
     data: DataArgs,
-    /// Folder for the trials; an existing sweep resumes [default: runs/FILE]
+    #[command(flatten)]
+    label: LabelArgs,
+    /// Folder for the trials; an existing sweep resumes, also with more trials [default: runs/FILE]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -67,11 +70,15 @@ fn run(args: &SweepArgs, screen: &Screen) -> CommandResult {
             &toml::Value::from(dir.display().to_string()).to_string(),
         );
     }
+    if let Some((flag, label)) = args.label.setting() {
+        sweep.set(flag, LabelArgs::KEY, &toml::Value::from(label).to_string());
+    }
     if args.no_report {
         sweep.set("--no-report", "fit.report", "false");
     }
     set_each(&args.sets, |flag, key, value| sweep.set(flag, key, value))?;
     let trials = sweep.trials()?;
+    trials.iter().try_for_each(|trial| args.label.check(&trial.config))?;
     if args.dry_run {
         return list(&trials, screen);
     }
@@ -79,6 +86,10 @@ fn run(args: &SweepArgs, screen: &Screen) -> CommandResult {
         .out
         .clone()
         .unwrap_or_else(|| Path::new("runs").join(args.file.file_stem().unwrap_or(args.file.as_os_str())));
+    let trials = match earlier_definition(&out)? {
+        Some(earlier) => sweep.grow(trials, &earlier).map_err(|why| another_sweep(&out, &why))?,
+        None => trials,
+    };
     let mut all = SweepState {
         sweep: &sweep,
         metric: String::new(),
@@ -115,31 +126,34 @@ fn list(trials: &[Trial], screen: &Screen) -> CommandResult {
     Ok(0)
 }
 
-/// Claims the folder for this sweep; rejects a folder of another sweep or run.
-fn claim(out: &Path, definition: &Value) -> Result<()> {
-    let path = out.join(DEFINITION);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            let earlier: Value = serde_json::from_str(&text).unwrap_or_default();
-            if earlier == *definition {
-                return Ok(());
-            }
-            let e = Error::new(ErrorKind::Config, format!("{} contains another sweep", out.display()));
-            Err(e
-                .because("that sweep has other trials, another method or another configuration")
-                .hint("name another output folder with --out"))
-        }
+/// Returns the definition of the sweep in the folder; `None` if there is none.
+///
+/// # Errors
+/// If the folder belongs to a run.
+fn earlier_definition(out: &Path) -> Result<Option<Value>> {
+    match std::fs::read_to_string(out.join(DEFINITION)) {
+        Ok(text) => Ok(Some(serde_json::from_str(&text).unwrap_or_default())),
         Err(_) if record_file(out).is_file() => {
             let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", out.display()));
             Err(e.hint("name another output folder with --out"))
         }
-        Err(_) => {
-            std::fs::create_dir_all(out).map_err(|e| {
-                Error::io("cannot create the folder", out, e).hint("name another output folder with --out")
-            })?;
-            write_atomically(&OsFileSystem, &path, &[definition.to_string().as_bytes(), b"\n"])
-        }
+        Err(_) => Ok(None),
     }
+}
+
+fn another_sweep(out: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Config, format!("{} contains another sweep", out.display()))
+        .because(why)
+        .hint("name another output folder with --out; a sweep can only be given more trials")
+}
+
+/// Claims the folder for this sweep.
+fn claim(out: &Path, definition: &Value) -> Result<()> {
+    std::fs::create_dir_all(out).map_err(|e| {
+        Error::io("cannot create the folder", out, e).hint("name another output folder with --out")
+    })?;
+    let text = definition.to_string();
+    write_atomically(&OsFileSystem, &out.join(DEFINITION), &[text.as_bytes(), b"\n"])
 }
 
 /// A trial and its progress.
@@ -169,8 +183,9 @@ pub(crate) struct SweepState<'a> {
 }
 
 impl SweepState<'_> {
-    /// Creates the trial states and checks that each model can be built, before training starts.
+    /// Creates the trial states, prints their data, and checks that each model can be built, before training starts.
     fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> Result<(), CommandError> {
+        let mut announced = BTreeSet::new();
         for trial in trials {
             let folder = out.join(&trial.name);
             let mut tried = TrialState {
@@ -181,8 +196,12 @@ impl SweepState<'_> {
                 failed: None,
                 is_out: false,
             };
-            let data = self.load(&trial.config, screen)?;
-            tried.trial.config.fit_data(&data)?;
+            let mut data = self.load(&trial.config, screen)?;
+            data.notes.extend(tried.trial.config.fit_data(&data)?);
+            // The trials usually share their data.
+            if announced.insert((data.name.clone(), data.origin.clone(), data.notes.clone())) {
+                announce_data(&data, "as requested", screen);
+            }
             let config = &tried.trial.config;
             let checked = config.layers_only()?.output_for(&[config.sample_of(&data)]);
             let output = checked.map_err(|e| e.at(tried.told()))?.shape.to_vec();
@@ -210,8 +229,10 @@ impl SweepState<'_> {
             SweepMethod::Halving => self.sweep.rounds(epochs, self.trials.len()),
             SweepMethod::Grid | SweepMethod::Random => vec![(epochs, self.trials.len())],
         };
+        let mut last = 0;
         for (k, (until, n)) in rounds.iter().enumerate() {
-            self.keep(*n);
+            self.keep(*n, last);
+            last = *until as u64;
             if rounds.len() > 1 {
                 screen.detail(format!(
                     "Round {} of {}: {} to epoch {until}",
@@ -233,9 +254,9 @@ impl SweepState<'_> {
         Ok(0)
     }
 
-    /// Drops all but the best `n` trials.
-    fn keep(&mut self, n: usize) {
-        let ranked = self.ranked();
+    /// Drops all but the best `n` trials after epoch `until`. Trials of an earlier sweep may have trained further.
+    fn keep(&mut self, n: usize, until: u64) {
+        let ranked = self.ranked_until(until);
         let out: Vec<usize> = ranked.into_iter().filter(|i| !self.trials[*i].is_out).skip(n).collect();
         out.into_iter().for_each(|i| self.trials[i].is_out = true);
     }
@@ -258,6 +279,7 @@ impl SweepState<'_> {
                 start: None,
                 data: data.identity.clone(),
                 devices: None,
+                name: None,
                 config,
             };
             let start = RunStart { record, data, earlier: None, pause_after: Some(until) };
@@ -288,14 +310,24 @@ impl SweepState<'_> {
 
     /// Returns the best epoch of a trial with its metric.
     pub(crate) fn best(&self, tried: &TrialState) -> Option<(u64, f64)> {
-        let finite = tried.curve.iter().copied().filter(|(_, value)| value.is_finite());
+        self.best_until(tried, u64::MAX)
+    }
+
+    fn best_until(&self, tried: &TrialState, until: u64) -> Option<(u64, f64)> {
+        let curve = tried.curve.iter().copied().filter(|(epoch, _)| *epoch <= until);
+        let finite = curve.filter(|(_, value)| value.is_finite());
         finite.reduce(|best, at| if at.1 != best.1 && (at.1 > best.1) == self.grows { at } else { best })
     }
 
     /// Ranks the trials: those trained further first, then by metric; ties keep their order.
     pub(crate) fn ranked(&self) -> Vec<usize> {
+        self.ranked_until(u64::MAX)
+    }
+
+    fn ranked_until(&self, until: u64) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.trials.len()).collect();
-        let value = |i: usize| self.best(&self.trials[i]).map(|(_, v)| if self.grows { -v } else { v });
+        let best = |i: usize| self.best_until(&self.trials[i], until);
+        let value = |i: usize| best(i).map(|(_, v)| if self.grows { -v } else { v });
         order.sort_by(|a, b| {
             let key = |i: usize| (self.trials[i].failed.is_some(), self.trials[i].is_out);
             let by_value = value(*a).unwrap_or(f64::INFINITY).total_cmp(&value(*b).unwrap_or(f64::INFINITY));

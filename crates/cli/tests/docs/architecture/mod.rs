@@ -90,6 +90,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "systole-bytecode",
             "systole-cpu",
+            "systole-data",
             "systole-dist",
             "systole-pjrt",
             "systole-mlir",
@@ -253,6 +254,32 @@ fn only_prices_and_files_of_a_cache_grow_old_by_the_date() {
     let others: Vec<_> =
         files.filter(asks).filter(|file| !may.iter().any(|end| file.ends_with(end))).collect();
     assert!(others.is_empty(), "{others:?}");
+}
+
+/// Whoever reaches a listener must prove the run's secret before anything else is read. The launcher only binds a port of this
+/// machine to learn its number, and accepts nothing.
+#[test]
+fn connections_are_accepted_behind_the_secret_only() {
+    let may = ["plugin/src/handshake.rs", "plugin/src/multi_host.rs", "launch/src/lib.rs"];
+    let listens = |file: &std::path::PathBuf| {
+        let text = std::fs::read_to_string(file).expect("readable");
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        ["TcpListener", "UnixListener", "UdpSocket", "UnixDatagram"].iter().any(|name| code.contains(name))
+    };
+    let files = rooms().into_iter().flat_map(|(_, dir)| rust_files(&dir));
+    let product = files.filter(|file| !file.ends_with("tests.rs"));
+    let mut found: Vec<_> = product.filter(listens).collect();
+    found.sort();
+    assert!(
+        found.len() == 3 && found.iter().all(|file| may.iter().any(|end| file.ends_with(end))),
+        "{found:?}"
+    );
+    let launcher = std::fs::read_to_string(found.iter().find(|file| file.ends_with(may[2])).expect("listed"));
+    let launcher = launcher.expect("readable");
+    assert_eq!(
+        (launcher.matches("TcpListener::bind").count(), launcher.matches(".accept()").count()),
+        (1, 0)
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Canonicalization passes: algebraic simplification, constant folding, CSE, dead-code elimination. All are bit-exact.
 
+pub mod constant_subgraph;
 pub mod cse;
 pub mod dead_code;
 pub mod narrow_integers;

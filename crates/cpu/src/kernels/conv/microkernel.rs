@@ -394,8 +394,12 @@ impl ConvMicrokernels {
 /// Columns of the result that one microkernel call covers.
 #[derive(Clone, Copy)]
 pub struct ColumnPanel {
-    /// First column.
+    /// First column of the result.
     pub from: usize,
+    /// First column of the packed filter, in which panels are whole vectors.
+    pub packed: usize,
+    /// First channel that the panel reads.
+    pub channel: usize,
     /// Number of the tile's columns that exist.
     pub columns: usize,
     /// Microkernels for the panel.
@@ -405,19 +409,27 @@ pub struct ColumnPanel {
 /// Cuts `features` columns into panels of nearly equal width. At [`Level::Avx512Bf16`] both operands are words of two
 /// bf16; for f32 operands pass [`Level::vectors`].
 pub fn panels(level: Level, features: usize) -> Vec<ColumnPanel> {
+    grouped_panels(level, features, 1, 0)
+}
+
+/// Like [`panels`], for `groups` of columns with as many columns each, which read `channels` channels each.
+pub fn grouped_panels(level: Level, features: usize, groups: usize, channels: usize) -> Vec<ColumnPanel> {
+    let own = features / groups;
     let (lanes, widest) = match level {
         Level::Avx512 | Level::Avx512Bf16 | Level::Amx => (16, 4),
         Level::Avx2 => (8, 2),
         Level::Portable => (8, 1),
     };
-    let vectors = features.div_ceil(lanes);
-    let mut from = 0;
-    let widths = pieces(vectors, widest).map(|(_, n)| n);
-    let panel = |n: usize| {
-        let shape = ConvMicrokernels::new(level, n);
-        let panel = ColumnPanel { from, columns: shape.columns.min(features - from), shape };
-        from += shape.columns;
-        panel
-    };
-    widths.map(panel).collect()
+    let mut packed = 0;
+    let mut all = Vec::new();
+    for group in 0..groups {
+        let mut at = 0;
+        for (_, n) in pieces(own.div_ceil(lanes), widest) {
+            let shape = ConvMicrokernels::new(level, n);
+            let (from, columns) = (group * own + at, shape.columns.min(own - at));
+            all.push(ColumnPanel { from, packed, channel: group * channels, columns, shape });
+            (at, packed) = (at + shape.columns, packed + shape.columns);
+        }
+    }
+    all
 }

@@ -69,6 +69,9 @@ pub static FAMILY: Family = Family {
             |p| gradient(p, direct::DirectKernelGradient::new)),
         KernelCandidate::new("depthwise", EVERY, "depthwise (one filter per channel): element-wise multiply-adds of rows",
             |p| forward(p, depthwise::DepthwiseForward::new)),
+        KernelCandidate::new("grouped", EVERY, "several feature groups, forward and input gradient: the register tiles of \
+             direct, group by group",
+            |p| forward(p, direct::DirectForward::grouped)),
         KernelCandidate::new("depthwise_gradient", EVERY, "kernel gradient of depthwise convolutions",
             |p| gradient(p, depthwise::DepthwiseKernelGradient::new)),
         crate::kernels::via_f32::CANDIDATE,

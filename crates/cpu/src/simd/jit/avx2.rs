@@ -99,12 +99,11 @@ impl Emitter<'_> {
         let reg = |v: StepValue| self.home(v, copy);
         let rm = |a: StepArg| self.operand(a, copy);
         let to = reg(StepValue(i));
-        let itself = Rm::Reg(VectorReg(to));
         match step {
             JitStep::Merge { mask, base, op, a, b } => {
                 let (mask, base, a, b) = (reg(mask), reg(base), reg(a), rm(b));
                 self.asm.ymm(op, to, a, b, None);
-                self.blend(to, base, itself, mask);
+                self.blend(to, base, Rm::Reg(VectorReg(to)), mask);
             }
             JitStep::Compare { op: opcodes::CMPPS, imm, a, b } => {
                 let (a, b) = (reg(a), rm(b));

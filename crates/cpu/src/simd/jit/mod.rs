@@ -61,7 +61,7 @@ impl JitLoop {
         Some(JitLoop { code, rest, nanoseconds: emit::cycles(&steps) / 2.5 })
     }
 
-    /// Runs the compiled program on `n` elements. `arrays`: pointers to its loads, then to its results.
+    /// Runs the compiled loop on `n` elements. `arrays` holds the input pointers, then the output pointers.
     ///
     /// # Safety
     /// The machine has the level that the loop was compiled for. Each load has `n` elements at its address, or one if

@@ -13,14 +13,15 @@ use systole_dist::Strategy;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 
 impl FitRun {
-    /// Resumes the run in the backup folder.
+    /// Resumes the run in the backup folder. `epochs`: the run's planned number. Returns a note if its schedules change.
     pub(super) fn restore(
         &mut self,
         model: &mut Model,
         data: &Dataset,
         found: Option<LoadedBackup>,
-    ) -> Result<()> {
-        let Some(mut found) = found else { return Ok(()) };
+        epochs: usize,
+    ) -> Result<Option<String>> {
+        let Some(mut found) = found else { return Ok(None) };
         let path = found.path.display().to_string();
         if !model.is_built() {
             let first = data.iter().next().ok_or_else(|| out_of_data(0, 0, None))??;
@@ -36,7 +37,9 @@ impl FitRun {
         self.validation.check.go_on(waited, last);
         let before = found.run.place.trained_seconds.unwrap_or(0.0);
         self.clock.trained_before = duration("trained_seconds", before)?;
-        model.restore(found.file).at(|| path)
+        // A killed run keeps its schedules: its callbacks may have set their lengths.
+        let is_longer = found.run.place.finished && self.stop_because.is_none() && self.steps.epoch < epochs;
+        model.restore(found.file, is_longer).at(|| path)
     }
 
     /// Restores the state of each callback; loggers may have been added or removed.

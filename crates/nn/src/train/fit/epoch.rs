@@ -1,14 +1,16 @@
 //! Runs the epoch and step loop of `fit`.
 
-use super::options::{Fit, steps_in};
+use super::hooks::CallbackSelection;
+use super::options::Fit;
 use super::run::{FitRun, out_of_data};
 use super::step_times::StartedStep;
 use crate::callback::EpochPace;
 use crate::callback::progress::{EpochProgress, report};
 use crate::model::Model;
 use crate::model::batch::Batch;
-use crate::model::history::Logs;
+use crate::model::history::{Logs, WEIGHTS_NOTE};
 use crate::train::input_pipeline::{BatchRecipe, InputPipeline, ReadyBatch};
+use crate::train::measured_weights::MeasuredWeights;
 use crate::train::weight_averaging::AveragedWeights;
 use std::time::{Duration, Instant};
 use systole_data::{Dataset, DatasetIter, PipelinePosition};
@@ -35,7 +37,7 @@ impl FitRun {
                 None if epoch == first => self.feed(model, options, data.iter_at(&self.steps.position))?,
                 None => self.feed(model, options, data.iter_epoch(options.pass_of(epoch)))?,
             };
-            let steps = options.steps_per_epoch.or(steps_in(data));
+            let steps = options.steps_of(data);
             self.run_epoch(model, options, epoch, &mut feed, steps)?;
             self.history.data = Some(feed.report());
             goes_on = options.steps_per_epoch.map(|_| feed);
@@ -51,7 +53,9 @@ impl FitRun {
             self.take_averages(model, data, options)?;
         }
         let logs = self.history.last();
-        self.each(model, &logs, (options.epochs, false), |c, cx| c.on_train_end(cx))
+        self.each(model, &logs, (options.epochs, false), |c, cx| c.on_train_end(cx))?;
+        self.history.is_final_validated = self.validation.measured.are_those_of(model);
+        Ok(())
     }
 
     /// Starts the input pipeline of a pass; `iter` is at its start or in the middle.
@@ -75,14 +79,21 @@ impl FitRun {
         if took == AveragedWeights::MeansOfEpochs {
             model.refresh_statistics(data, options.steps_per_epoch)?;
         }
+        if let Some(which) = took.description() {
+            model.notes.insert(WEIGHTS_NOTE.into(), which.into());
+        }
         if took == AveragedWeights::Nothing || !options.validate_last || !self.validation.is_validated {
             return Ok(());
         }
         let values = self.measured(model, options)?;
-        if let Some(last) = self.history.epochs.last_mut() {
-            last.extend_with_prefix("", &values);
+        let Some(last) = self.history.epochs.last_mut() else { return Ok(()) };
+        last.extend_with_prefix("", &values);
+        let (logs, at) = (last.clone(), (model.epoch.saturating_sub(1), false));
+        if self.has_no_best() {
+            return Ok(());
         }
-        Ok(())
+        // The averaged model competes with those of the epochs.
+        self.each_of(CallbackSelection::Keeper, model, &logs, at, |c, cx| c.on_validation_end(cx))
     }
 
     fn run_epoch(
@@ -178,6 +189,8 @@ impl FitRun {
                 self.steps.times.take_ends(0, &mut self.history)?;
                 model.detect_anomaly(&mut self.steps.probe, &batch, file)?;
             }
+            // A weak reference would keep the step from updating weights in place.
+            self.validation.measured = MeasuredWeights::default();
             model.take_step(on_device)?;
             let event = model.state.ready_event();
             let is_over = event.is_none();

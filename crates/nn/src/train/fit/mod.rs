@@ -14,7 +14,6 @@ use crate::model::Model;
 use crate::model::batch::{Batch, DeviceBatch};
 use crate::model::history::{History, Logs};
 use crate::model::infinite_data::check_end;
-use options::steps_in;
 use run::FitRun;
 use systole_data::{Dataset, DatasetOptions};
 use systole_dist::Strategy;
@@ -71,7 +70,7 @@ impl Model {
         if !optimizer.is_of_the_run() {
             return Ok(());
         }
-        let steps = options.steps_per_epoch.or(steps_in(data)).ok_or_else(|| {
+        let steps = options.steps_of(data).ok_or_else(|| {
             Error::new(
                 ErrorKind::Config,
                 "the optimizer's schedule spans the whole run, whose number of steps is unknown",
@@ -122,8 +121,7 @@ fn check_run(model: &Model, data: &Dataset, options: &Fit) -> Result<Option<Stri
         check_end(validation, options.validation_steps, "the validation", "set validation_steps")?;
     }
     let wanted = model.compile_config().and_then(|c| c.optimizer.gradient_accumulation_steps).unwrap_or(1);
-    let known = data.cardinality().finite().and_then(|n| usize::try_from(n).ok());
-    let Some(each) = options.steps_per_epoch.or(known) else { return Ok(None) };
+    let Some(each) = options.steps_of(data) else { return Ok(None) };
     let epochs = options.epochs.saturating_sub(options.initial_epoch);
     let steps = each.saturating_mul(epochs);
     // A resumed run has already accumulated some steps.

@@ -41,6 +41,9 @@ pub struct Fit {
     pub initial_epoch: usize,
     /// Steps per epoch; `None`: until the data ends.
     pub steps_per_epoch: Option<usize>,
+    /// Number of batches in one pass over the data, if known although the data does not report it (a filtered stream).
+    /// Used by whole-run schedules, fractions of an epoch and progress; does not limit the data.
+    pub num_training_batches: Option<usize>,
     /// Validation data.
     pub validation: Option<Dataset>,
     /// Validate every this many epochs; Lightning's `check_val_every_n_epoch`.
@@ -51,6 +54,8 @@ pub struct Fit {
     pub validate_last: bool,
     /// Maximum number of validation batches.
     pub validation_steps: Option<usize>,
+    /// Number of batches in the validation data, if known although the data does not report it.
+    pub num_val_batches: Option<usize>,
     /// Train only on the first batches of each epoch.
     pub limit_train_batches: Option<Limit>,
     /// Validate only on the first batches; 0: no validation.
@@ -93,11 +98,13 @@ impl Default for Fit {
             epochs: 1,
             initial_epoch: 0,
             steps_per_epoch: None,
+            num_training_batches: None,
             validation: None,
             validation_freq: 1,
             val_check_interval: None,
             validate_last: false,
             validation_steps: None,
+            num_val_batches: None,
             limit_train_batches: None,
             limit_val_batches: None,
             overfit_batches: None,
@@ -153,14 +160,15 @@ impl Fit {
             (self.limit_train_batches, self.limit_val_batches) = (Some(limit), Some(limit));
         }
         if let (Some(limit), Some(validation)) = (self.limit_val_batches, &self.validation) {
-            match limit.of("limit_val_batches", validation, self.validation_steps)? {
+            let all = self.validation_steps.or(steps_in(validation)).or(self.num_val_batches);
+            match limit.of("limit_val_batches", validation, all)? {
                 0 => self.validation = None,
                 n => self.validation_steps = Some(n),
             }
         }
         let Some(limit) = self.limit_train_batches else { return Ok(data.clone()) };
         let name = if self.overfit_batches.is_some() { "overfit_batches" } else { "limit_train_batches" };
-        let n = limit.of(name, data, self.steps_per_epoch)?;
+        let n = limit.of(name, data, self.steps_of(data))?;
         if n == 0 {
             let what = format!("{name} leaves no batch to train on");
             return Err(Error::new(ErrorKind::Config, what)
@@ -172,7 +180,13 @@ impl Fit {
             return Ok(data.clone());
         }
         self.steps_per_epoch = None;
+        self.num_training_batches = self.num_training_batches.map(|all| all.min(n));
         Ok(data.take(n as u64))
+    }
+
+    /// Returns the number of steps of an epoch over the data, if known.
+    pub(super) fn steps_of(&self, data: &Dataset) -> Option<usize> {
+        self.steps_per_epoch.or(steps_in(data)).or(self.num_training_batches)
     }
 
     /// Returns the pass over the data (its shuffle order) of an epoch.
@@ -200,7 +214,7 @@ impl Fit {
 }
 
 /// Returns the number of steps in one pass over the data, if known.
-pub(super) fn steps_in(data: &Dataset) -> Option<usize> {
+fn steps_in(data: &Dataset) -> Option<usize> {
     match data.cardinality() {
         Cardinality::Finite(n) => usize::try_from(n).ok(),
         _ => None,

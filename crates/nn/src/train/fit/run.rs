@@ -1,6 +1,6 @@
 //! [`FitRun`]: state of a `fit` run, new or resumed from a backup.
 
-use super::options::{Fit, steps_in};
+use super::options::Fit;
 use super::step_times::TrainStepTimes;
 use crate::callback::{Callback, EpochPace};
 use crate::checkpoint::backup::{BackupAndRestore, BackupWriter};
@@ -8,7 +8,8 @@ use crate::checkpoint::best_model::BestModelWriter;
 use crate::diagnose::anomaly_detection::AnomalyProbe;
 use crate::model::Model;
 use crate::model::batch::Batch;
-use crate::model::history::History;
+use crate::model::history::{History, WEIGHTS_NOTE};
+use crate::train::measured_weights::MeasuredWeights;
 use crate::train::multi_host::HostCoordinator;
 use crate::train::val_check::ValCheck;
 use std::time::{Duration, Instant};
@@ -60,6 +61,8 @@ impl RunClock {
 pub(super) struct ValidationState {
     pub(super) check: ValCheck,
     pub(super) is_validated: bool,
+    /// Storage of the weights that the last validation measured; empty after a step.
+    pub(super) measured: MeasuredWeights,
     /// Not part of backups; not called for steps.
     pub(super) best: Option<BestModelWriter>,
 }
@@ -76,6 +79,7 @@ impl FitRun {
     /// Opens a new run, or resumes the one in the backup folder.
     pub(super) fn open(model: &mut Model, data: &Dataset, options: &mut Fit) -> Result<FitRun> {
         let backup = options.backup.take();
+        model.notes.remove(WEIGHTS_NOTE);
         let mut run = FitRun {
             history: History { initial_epoch: options.initial_epoch, ..History::default() },
             callbacks: std::mem::take(&mut options.callbacks),
@@ -98,9 +102,10 @@ impl FitRun {
                 check: ValCheck::new(
                     options.val_check_interval,
                     (options.validation_freq, options.initial_epoch),
-                    options.steps_per_epoch.or(steps_in(data)),
+                    options.steps_of(data),
                 )?,
                 is_validated: options.validation.is_some(),
+                measured: MeasuredWeights::default(),
                 best: None,
             },
             backup: BackupState {
@@ -117,7 +122,8 @@ impl FitRun {
             None => backup.as_ref().map_or(Ok(None), BackupAndRestore::found)?,
         };
         let goes_on = found.is_some();
-        run.restore(model, data, found)?;
+        let note = run.restore(model, data, found, options.epochs)?;
+        run.tell(note);
         let over = goes_on.then_some(run.steps.epoch);
         run.validation.best =
             options.best.take().map(|best| BestModelWriter::open(best, model, over)).transpose()?;

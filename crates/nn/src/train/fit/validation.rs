@@ -7,6 +7,7 @@ use crate::callback::progress::{ProgressEvent, report};
 use crate::callback::{Callback, FitCx};
 use crate::model::Model;
 use crate::model::history::{Logs, Validation};
+use crate::train::measured_weights::MeasuredWeights;
 use systole_ir::Result;
 
 impl FitRun {
@@ -22,10 +23,11 @@ impl FitRun {
         Ok(logs)
     }
 
-    pub(super) fn measured(&self, model: &mut Model, options: &Fit) -> Result<Logs> {
+    pub(super) fn measured(&mut self, model: &mut Model, options: &Fit) -> Result<Logs> {
         let Some(data) = &options.validation else { return Ok(Logs::new()) };
         let mut logs = Logs::new();
         logs.extend_with_prefix("val_", &model.evaluate_steps(data, options.validation_steps)?);
+        self.validation.measured = MeasuredWeights::of(model);
         Ok(logs)
     }
 
@@ -126,7 +128,7 @@ impl FitRun {
 
     /// Whether no epoch was validated during training: only the final model is measured, so a second file is
     /// unnecessary.
-    fn has_no_best(&self) -> bool {
+    pub(super) fn has_no_best(&self) -> bool {
         self.validation.best.as_ref().is_none_or(|keeper| keeper.kept.is_none())
     }
 }

@@ -517,7 +517,7 @@ fn in_planes(
 
 /// Returns the columns and their result rows if words are in element order: columns run over all contiguous taps.
 fn in_runs(staging: &Staging, along: &[Vec<usize>], channels: usize) -> (Vec<TapColumns>, Vec<usize>) {
-    let (runs, length) = runs(staging, along);
+    let (runs, length) = runs(staging, along, staging.width);
     let taps = along.iter().map(Vec::len).product();
     let out = (0..taps).flat_map(|tap| (0..staging.width).map(move |c| tap * channels + c)).collect();
     let mut columns = Vec::new();

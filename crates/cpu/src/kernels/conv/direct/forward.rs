@@ -7,9 +7,11 @@
 //!
 //! At the level with VDPBF16PS, two bf16 channels are one element: an opaque 32-bit word.
 
-use crate::kernel::convolution::is_forward;
+use crate::kernel::convolution::{is_forward, is_forward_of_groups};
 use crate::kernel::{KernelContext, Ptr, with_scratch};
-use crate::kernels::conv::microkernel::{AcrossArgs, ColumnPanel, KC, TileDestination, UNROLL, panels};
+use crate::kernels::conv::microkernel::{
+    AcrossArgs, ColumnPanel, KC, TileDestination, UNROLL, grouped_panels,
+};
 use crate::kernels::conv::staging::filter_packing::FilterLayout;
 use crate::kernels::conv::staging::phases::{AxisPhase, axis, choices};
 use crate::kernels::conv::staging::{
@@ -37,7 +39,10 @@ pub struct DirectForward {
     panels: Vec<ColumnPanel>,
     /// Panels that one task computes.
     groups: Vec<Range<usize>>,
+    /// Input channels of a group.
     channels: usize,
+    /// Channels of a group that are staged at a time: K steps for each tap.
+    depth: usize,
     features: usize,
     bias: bool,
     /// Elements of an image of the result.
@@ -114,21 +119,51 @@ impl DirectForward {
     pub fn new(
         c: &Convolution,
         bias: bool,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<DirectForward> {
+        match is_forward(c) {
+            true => DirectForward::of_groups(c, bias, types, target),
+            false => Err(NO_LAYER.into()),
+        }
+    }
+
+    /// Creates the kernel for a convolution with several feature groups, or returns why it does not support it.
+    pub fn grouped(
+        c: &Convolution,
+        bias: bool,
+        types: [&TensorType; 3],
+        target: CompileTarget,
+    ) -> SelectResult<DirectForward> {
+        let is_grouped = c.feature_groups > 1 && !c.dims.input_spatial.is_empty() && is_forward_of_groups(c);
+        if !is_grouped {
+            return Err("it has one group, or its arrays are not channels-last".into());
+        }
+        let kernel = DirectForward::of_groups(c, bias, types, target)?;
+        // Slices of channels contain whole groups.
+        match kernel.staging.width.is_multiple_of(kernel.channels) {
+            true => Ok(kernel),
+            false => Err("its channels are staged in slices that cut groups".into()),
+        }
+    }
+
+    fn of_groups(
+        c: &Convolution,
+        bias: bool,
         [x, k, y]: [&TensorType; 3],
         target: CompileTarget,
     ) -> SelectResult<DirectForward> {
         let (d, n, level) = (&c.dims, c.dims.input_spatial.len(), target.level);
-        if !is_forward(c) {
-            return Err(NO_LAYER.into());
-        }
-        let paired = is_paired(level, x, k);
+        let own_channels = k.shape[d.kernel_input_feature];
+        let paired = is_paired(level, x, k) && own_channels.is_multiple_of(2);
         let (words, vectors) = (in_words(x), level.vectors());
         let (x, products) = if paired { (&words, level) } else { (x, vectors) };
-        let (channels, features) = (x.shape[n + 1], y.shape[n + 1]);
+        let (channels, features) = (x.shape[n + 1] / c.feature_groups, y.shape[n + 1]);
         let (axes, along): (Vec<StagedAxis>, Vec<Vec<AxisPhase>>) =
             (0..n).map(|i| axis(c, i, x.shape[i + 1], k.shape[d.kernel_spatial[i]], y.shape[i + 1])).unzip();
         let staging = Staging::new(x, axes, PIXELS, k.elements(), vectors);
-        let panels = panels(products, features);
+        let panels = grouped_panels(products, features, c.feature_groups, channels);
+        let depth = if c.feature_groups == 1 { staging.width } else { channels };
         let own = k.shape.strides();
         let mut kernel = FilterLayout::new(c, k, vectors);
         if paired {
@@ -139,7 +174,7 @@ impl DirectForward {
         let (mut phases, mut packed) = (Vec::new(), 0);
         let counts: Vec<usize> = along.iter().map(Vec::len).collect();
         for choice in choices(&counts) {
-            let phase = DirectPhase::new(&staging, &along, &choice, &spatial, y, packed);
+            let phase = DirectPhase::new(&staging, depth, &along, &choice, &spatial, y, packed);
             packed += phase.taps.len() * channels * padded;
             phases.push(phase);
         }
@@ -159,6 +194,7 @@ impl DirectForward {
             panels,
             groups,
             channels,
+            depth,
             features,
             bias,
             kernel,
@@ -175,14 +211,27 @@ impl DirectForward {
         self
     }
 
+    fn is_grouped(&self) -> bool {
+        self.panels.last().is_some_and(|panel| panel.channel > 0)
+    }
+
+    /// Whether a slice of staged channels has those of a panel.
+    fn is_staged(&self, panel: &ColumnPanel, slice: usize) -> bool {
+        !self.is_grouped() || panel.channel / self.staging.width == slice
+    }
+
     fn padded(&self) -> usize {
         self.panels.iter().map(|p| p.shape.columns).sum()
     }
 
     /// Offset of a block's packed filter: panels one after another, each of `block.products` rows.
     fn packed_at(&self, phase: &DirectPhase, slice: usize, block: &KBlock) -> usize {
-        (phase.packed / self.padded() + slice * phase.taps.len() * self.staging.width + block.first)
-            * self.padded()
+        (phase.packed / self.padded() + slice * phase.taps.len() * self.depth + block.first) * self.padded()
+    }
+
+    /// Slices of the packed filter: a group is in one of the staged slices.
+    fn filter_slices(&self) -> usize {
+        self.channels / self.depth
     }
 
     /// Packs the filter for one block of K.
@@ -194,10 +243,10 @@ impl DirectForward {
         block: &KBlock,
         to: *mut f32,
     ) {
-        let width = self.staging.width;
+        let width = self.depth;
         for panel in &self.panels {
             let columns = panel.shape.columns;
-            let to = to.wrapping_add(panel.from * block.products);
+            let to = to.wrapping_add(panel.packed * block.products);
             let mut k = 0;
             while k < block.products {
                 // Channels of one tap.
@@ -238,7 +287,7 @@ impl DirectForward {
                     for (i, phase) in self.phases.iter().enumerate() {
                         let pixels = phase.pixels(strip.images, strip.row, strip.rows);
                         let at = strip.image * self.image + phase.at(strip.row);
-                        for panel in group {
+                        for panel in group.iter().filter(|panel| self.is_staged(panel, slice)) {
                             let (c, rows) = match narrow {
                                 true => (sums_of(i).add(panel.from - from), &local),
                                 false => (to.y.elem::<f32>(at + panel.from), &phase.out),
@@ -324,9 +373,12 @@ impl DirectForward {
     ) {
         let last = phase.blocks.len() - 1;
         let shape = &panel.shape;
+        // The part of the channels that is staged has whole groups, or a slice of the only group.
+        let (slice, slices) = if self.is_grouped() { (0, 1) } else { (slice, self.staging.slices) };
+        let a = a.wrapping_add(panel.channel % self.staging.width);
         for (i, block) in phase.blocks.iter().enumerate() {
-            let ends = slice + 1 == self.staging.slices && i == last;
-            let at = self.packed_at(phase, slice, block) + panel.from * block.products;
+            let ends = slice + 1 == slices && i == last;
+            let at = self.packed_at(phase, slice, block) + panel.packed * block.products;
             let bias = from.bias.elem::<f32>(panel.from).cast_const();
             for (p, count) in pieces(pixels, shape.rows) {
                 let t = AcrossArgs {
@@ -359,6 +411,7 @@ impl DirectForward {
 impl DirectPhase {
     fn new(
         staging: &Staging,
+        depth: usize,
         along: &[Vec<AxisPhase>],
         choice: &[usize],
         spatial: &[usize],
@@ -375,7 +428,7 @@ impl DirectPhase {
             taps = taps.iter().flat_map(|&at| phase.taps.iter().map(move |t| at + t.0 * stride)).collect();
         }
         let places: Vec<Vec<usize>> = chosen.iter().map(|p| p.taps.iter().map(|t| t.1).collect()).collect();
-        let (runs, length) = runs(staging, &places);
+        let (runs, length) = runs(staging, &places, depth);
         DirectPhase {
             blocks: KBlock::all(runs.len(), length),
             taps,
@@ -425,7 +478,7 @@ impl StripConvolution for DirectForward {
     unsafe fn pack(&self, cx: &KernelContext<'_>, kernel: Ptr, packed: Ptr) {
         let mut blocks = Vec::new();
         for phase in &self.phases {
-            for slice in 0..self.staging.slices {
+            for slice in 0..self.filter_slices() {
                 blocks.extend(phase.blocks.iter().map(|block| (phase, slice, block)));
             }
         }

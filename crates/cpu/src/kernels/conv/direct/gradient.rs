@@ -111,7 +111,7 @@ impl DirectKernelGradient {
         if let Some(pairs) = pairs {
             staging = staging.paired(pairs);
         }
-        let (runs, length) = runs(&staging, &gradient_taps(c, y));
+        let (runs, length) = runs(&staging, &gradient_taps(c, y), staging.width);
         let counts = &dy.shape[1..=n];
         let mut pixel = if paired { staging.pairs(counts) } else { staging.pixels(counts) };
         pixel.extend([0; SLACK]);

@@ -505,17 +505,17 @@ pub unsafe fn put(widen: Option<TileFn>, from: *const u8, to: *mut f32, n: usize
 /// Returns the offsets of the taps of one pixel, as runs of consecutive elements, and the elements of a run.
 ///
 /// `taps`: staged coordinates along each axis. A run has the channels of one tap, or of all taps along the last axis if
-/// these are contiguous.
-pub fn runs(staging: &Staging, taps: &[Vec<usize>]) -> (Vec<usize>, usize) {
+/// these are contiguous. `channels`: how many of each pixel are read.
+pub fn runs(staging: &Staging, taps: &[Vec<usize>], channels: usize) -> (Vec<usize>, usize) {
     let last = &taps[taps.len() - 1];
     let unit = staging.strides[taps.len() - 1];
-    let joined = unit == staging.width && last.windows(2).all(|w| w[0] + 1 == w[1]) && !last.is_empty();
+    let joined = unit == channels && last.windows(2).all(|w| w[0] + 1 == w[1]) && !last.is_empty();
     let mut all = vec![0];
     for (d, taps) in taps.iter().enumerate() {
         let taps = if joined && d + 1 == staging.strides.len() { &taps[..1] } else { &taps[..] };
         all = all.iter().flat_map(|&at| taps.iter().map(move |t| at + t * staging.strides[d])).collect();
     }
-    (all, if joined { last.len() * staging.width } else { staging.width })
+    (all, if joined { last.len() * channels } else { channels })
 }
 
 /// Cuts `n` items into at most `groups` ranges of nearly equal size.

@@ -56,6 +56,11 @@ NUMBER=$(gcloud projects describe "$PROJECT" --format='value(projectNumber)')
 MEMBER="principal://iam.googleapis.com/projects/$NUMBER/locations/global/workloadIdentityPools/$PROJECT.svc.id.goog/subject/ns/default/sa/systole"
 gcloud storage buckets add-iam-policy-binding "gs://$BUCKET" --role=roles/storage.objectUser --member="$MEMBER" >/dev/null
 
+# Secret that the processes prove to each other if Systole's plugin connects them (libtpu does not need it).
+head -c 32 /dev/urandom | base64 |
+    kubectl create secret generic "$NAME" --namespace=default --from-file=secret=/dev/stdin --dry-run=client -o yaml |
+    kubectl apply -f -
+
 kubectl apply -f jobset.yaml
 say "the job runs in the cluster independently of this shell, for at most $MAX_HOURS hours; run folder: gs://$BUCKET/$NAME"
 jobset() { kubectl get jobset "$NAME" --namespace=default -o "jsonpath=$1" 2>/dev/null; }

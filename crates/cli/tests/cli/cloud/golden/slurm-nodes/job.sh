@@ -25,6 +25,9 @@ COMMAND=(launch --slurm --max-restarts=3 --show=0 -- train mlp --out my-run --st
 cd "${SLURM_SUBMIT_DIR:-$(dirname "$0")}"
 start=$(date +%s)
 code=0
+# The processes prove this secret to each other; srun passes it on.
+SYSTOLE_SECRET=$(head -c 32 /dev/urandom | base64)
+export SYSTOLE_SECRET
 # One task per machine. If a process is killed, its launcher restarts it while the others wait: srun must not end them.
 srun --kill-on-bad-exit=0 --wait=0 --cpus-per-task="$CORES" systole "${COMMAND[@]}" || code=$?
 # SLURM sends SIGTERM on preemption, and two minutes before the time limit: the run is saved and the program exits with 143.

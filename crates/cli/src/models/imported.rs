@@ -1,0 +1,177 @@
+//! Builds models from the weights of other programs: layers, loss and tokenizer that a file or folder describes.
+
+use crate::models::model_data::{keep_tokenizer, tokenizer_of};
+use crate::render::screen::note;
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+use systole_config::RunConfig;
+use systole_datasets::Tokenizer;
+use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_nn::loss::Loss;
+use systole_nn::metric::{Metric, root_mean_squared_error};
+use systole_nn::{Architecture, Compile, Model};
+use systole_weights::WeightSource;
+
+/// Tokenizer of a folder with weights, and a note about it.
+#[derive(Default)]
+pub(crate) struct FolderTokenizer {
+    pub(crate) tokenizer: Option<Arc<Tokenizer>>,
+    pub(crate) note: Option<String>,
+}
+
+impl FolderTokenizer {
+    /// Reads the tokenizer of a Hugging Face folder. An unsupported tokenizer is only reported.
+    pub(crate) fn of(folder: &Path) -> FolderTokenizer {
+        if !Tokenizer::is_in(folder) {
+            return FolderTokenizer::default();
+        }
+        match Tokenizer::read(folder) {
+            Ok(tokenizer) => FolderTokenizer {
+                note: Some(format!(
+                    "with the folder's tokenizer, stored in the model file ({} tokens)",
+                    tokenizer.vocabulary_size()
+                )),
+                tokenizer: Some(Arc::new(tokenizer)),
+            },
+            Err(e) => FolderTokenizer {
+                tokenizer: None,
+                note: Some(format!("without the folder's tokenizer: {e}")),
+            },
+        }
+    }
+
+    /// Lets attention mask the padding token 0, if the tokenizer pads with it.
+    pub(crate) fn mask_padding(&self, source: &mut WeightSource) {
+        if self.tokenizer.as_ref().is_some_and(|t| t.padding() == Some(0)) {
+            source.mask_padding();
+        }
+    }
+
+    /// Stores the tokenizer in the model, unless it has more tokens than the model.
+    pub(crate) fn keep_in(&mut self, model: &mut Model) {
+        let Some(tokenizer) = &self.tokenizer else { return };
+        let table = model.weights().into_iter().find(|(path, _)| *path == "token_embedding/embeddings");
+        let rows = table.map(|(_, value)| value.ty().shape[0]);
+        let size = tokenizer.vocabulary_size();
+        match rows.filter(|rows| size > *rows) {
+            Some(rows) => {
+                self.note = Some(format!(
+                    "without the folder's tokenizer: it has {size} tokens, but token_embedding has {rows} rows"
+                ));
+            }
+            None => keep_tokenizer(model, tokenizer),
+        }
+    }
+}
+
+/// Whether a name is that of a Hugging Face folder rather than of a run.
+pub(crate) fn is_model_folder(name: &str) -> bool {
+    let folder = Path::new(name);
+    folder.join("config.json").is_file() && !folder.join("run.json").is_file()
+}
+
+/// Loads a model file, or a Hugging Face folder.
+///
+/// # Errors
+/// If the file is damaged or not a model, or see [`open_folder`].
+pub(crate) fn load(path: impl AsRef<str>) -> Result<Model> {
+    let path = path.as_ref();
+    if is_model_folder(path) { open_folder(path) } else { Model::load(path) }
+}
+
+/// Like [`load`], without compiling the training step.
+pub(crate) fn load_to_predict(path: &str) -> Result<Model> {
+    if is_model_folder(path) { open_folder(path) } else { Model::load_to_predict(path) }
+}
+
+/// Builds the model of a Hugging Face folder, with its weights, class names and tokenizer.
+///
+/// # Errors
+/// If config.json has an unsupported setting, or the weights do not match it.
+fn open_folder(name: &str) -> Result<Model> {
+    let folder = Path::new(name);
+    let place = || name.to_string();
+    let mut source = WeightSource::open(folder)?;
+    let mut tokenizer = FolderTokenizer::of(folder);
+    tokenizer.mask_padding(&mut source);
+    let (layers, inputs) = source.architecture().at(place)?.ok_or_else(|| unknown_model(name, &source))?;
+    let mut model = built(layers, &inputs, None)?;
+    source.fill(&mut model, false).at(place)?;
+    tokenizer.keep_in(&mut model);
+    name_classes(&mut model, &source);
+    for guess in source.guesses().at(place)? {
+        note(&format!("{name}: guessed, because no file states it: {guess}"));
+    }
+    if let Some(why) = tokenizer.note.filter(|_| tokenizer_of(&model).is_ok_and(|t| t.is_none())) {
+        note(&format!("{name} is read {why}"));
+    }
+    Ok(model)
+}
+
+/// Error for weights whose model is unknown.
+pub(crate) fn unknown_model(name: &str, source: &WeightSource) -> Error {
+    Error::new(ErrorKind::Config, format!("cannot determine the model of {name}"))
+        .because(format!(
+            "the file is {} and its tensor names match no ResNet, GPT-2, BERT or ViT",
+            source.kind()
+        ))
+        .hint("name the model with --model: a preset, a TOML file with the layers, or a model file")
+}
+
+/// Names the classes of a classifier as its file does.
+pub(crate) fn name_classes(model: &mut Model, source: &WeightSource) {
+    let names = source.class_names();
+    let classes = model.output_type().filter(|t| t.rank() == 1).map(|t| t.shape[0]);
+    if classes == Some(names.len()) {
+        model.class_names = names;
+    }
+}
+
+/// Builds and compiles a model with fresh weights.
+pub(crate) fn built(
+    layers: Architecture,
+    inputs: &[TensorType],
+    config: Option<&RunConfig>,
+) -> Result<Model> {
+    let mut model = Model::new(layers);
+    let usual = config.map(RunConfig::usual_sample);
+    // Use the configuration's sample size if the layers accept it.
+    let usual = usual.map(|sample| vec![sample]).filter(|sample| model.output_for(sample).is_ok());
+    let inputs = usual.as_deref().unwrap_or(inputs);
+    let output = model.output_for(inputs)?;
+    let compile = match config {
+        Some(config) => config.compile_config(output.shape.dims())?,
+        None => usual_compile(&model),
+    };
+    model.compile(compile)?;
+    model.build(inputs)?;
+    if let Some(config) = config {
+        model.notes.insert("config".into(), config.to_toml()?);
+    }
+    Ok(model)
+}
+
+/// Default loss and metrics for evaluating a classifier or a regression, because a weight file contains no loss.
+fn usual_compile(model: &Model) -> Compile {
+    let last = model.architecture().nodes.last();
+    let activation = last.and_then(|n| n.layer.layer().config().get("activation").cloned());
+    let activation = activation.as_ref().and_then(Value::as_str);
+    let is_head = last.is_some_and(|n| n.name == "predictions");
+    if let (true, Some("linear" | "sigmoid")) = (is_head, activation) {
+        let (loss, metric) = match activation {
+            Some("sigmoid") => (
+                Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 },
+                Metric::BinaryAccuracy { threshold: 0.5 },
+            ),
+            _ => (Loss::MeanSquaredError, root_mean_squared_error()),
+        };
+        return Compile { loss, metrics: vec![metric], ..Compile::default() };
+    }
+    let from_logits = activation != Some("softmax");
+    Compile {
+        loss: Loss::SparseCategoricalCrossentropy { from_logits, ignore_class: None },
+        metrics: vec![Metric::SparseCategoricalAccuracy],
+        ..Compile::default()
+    }
+}
