@@ -1,14 +1,16 @@
-"""The crates that a program is linked from, by cargo's own metadata and lock file; nothing is asked over the network."""
+"""Names of what is published, and the crates that it is linked from, by cargo's metadata and lock file, without the network."""
 
 import json
 import pathlib
 import subprocess
+import sys
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TARGET = "x86_64-unknown-linux-gnu"
+NAMES = tomllib.loads((ROOT / "packaging/names.toml").read_text(encoding="utf-8"))
 # What is delivered.
-PROGRAMS = ("systole-cli", "systole-plugin")
+PROGRAMS = (NAMES["crates"]["program"], NAMES["crates"]["plugin"])
 TEXTS = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE")
 
 
@@ -36,7 +38,10 @@ class Crate:
 def read():
     """All crates that the programs need, ours first: those that are linked, and those that only build them."""
     command = ["cargo", "metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", TARGET]
-    told = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"error: `{' '.join(command)}` failed with code {done.returncode}")
+    told = json.loads(done.stdout)
     with open(ROOT / "Cargo.lock", "rb") as lock:
         sums = {(p["name"], p["version"]): p.get("checksum") for p in tomllib.load(lock)["package"]}
     packages = {p["id"]: Crate(p, sums.get((p["name"], p["version"]))) for p in told["packages"]}

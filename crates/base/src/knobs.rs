@@ -57,7 +57,7 @@ knobs! {
     /// support run as usual. `systole show MODEL --stage kernels` lists a model's kernels
     KERNEL: "[-]FAMILY/CANDIDATE", "";
     /// backend that compiles and runs graphs (--device); ref: the slow reference interpreter; xla: XLA on this CPU;
-    /// pjrt: the plugin in SYSTOLE_PJRT_PLUGIN
+    /// pjrt: the plugin in SYSTOLE_PJRT_PLUGIN, or Systole's own
     BACKEND: "auto|cpu|ref|tpu|cuda|xla|pjrt", "auto";
     /// PJRT plugin for TPU or GPU, such as libtpu.so; empty: the first one found (`systole devices` shows where)
     PJRT_PLUGIN: "PATH", "";

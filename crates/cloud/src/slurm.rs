@@ -68,7 +68,7 @@ fn needs(job: &CloudJob, gpus: Option<&str>) -> String {
     });
     let plugin = match job.chips.machines() {
         1 => "",
-        _ => ", with libsystole_plugin.so next to it, and all machines must see this folder",
+        _ => ", and all machines must see this folder",
     };
     format!(
         "{gres}# `systole` must be in the PATH of the cluster's machines{plugin}.\n\

@@ -64,7 +64,7 @@ pub struct LaunchConfig {
     pub max_restarts: Option<u32>,
     /// Minimum number of processes to continue with after losing some.
     pub elastic: Option<u32>,
-    /// Path of Systole's PJRT plugin.
+    /// Path of a PJRT plugin; `None`: Systole's own, which is part of the program.
     pub plugin: Option<PathBuf>,
     /// Path of the Systole program on other machines.
     pub program: Option<PathBuf>,
@@ -162,7 +162,7 @@ impl LaunchConfig {
         let pods = "number of processes (pods) if the scheduler does not set it";
         let elastic = "continue after losing processes while at least this many remain";
         let restarts = "maximum number of restarts from the last backup";
-        let plugin = "path of Systole's plugin; default: next to the program";
+        let plugin = "path of a PJRT plugin; default: Systole's, in the program";
         [
             ("place", Some(quoted(self.place.name())), "", "this-machine, hosts, slurm, k8s or tpu"),
             ("nproc", number(self.nproc), "2", pods),

@@ -35,7 +35,7 @@ pub use compiler_process::{AheadCompiler, COMMAND, serve};
 pub use debug_locations::with_layers;
 pub use device_nodes::device_nodes;
 pub use discover::{AcceleratorPlatform, Search, SearchPath, discover};
-pub use open::{open, open_file};
+pub use open::{open, open_file, open_plugin};
 pub use plugin::{Plugin, PluginValue};
 pub use program_text::{program_text, spread_text};
 pub use topology::{AheadExecutable, Topology, TopologyDevice};

@@ -39,8 +39,15 @@ pub fn open_file(path: &Path, cache: Option<CompileCache>) -> Result<Arc<dyn Bac
             require_node(platform)?;
         }
     }
-    let plugin = Plugin::load(path)?;
-    Ok(Arc::new(PjrtBackend::new("pjrt", open_client(&plugin, cache)?)))
+    open_plugin(&Plugin::load(path)?, cache)
+}
+
+/// Opens the devices of an initialized plugin as the backend `pjrt`.
+///
+/// # Errors
+/// If the plugin rejects the options in `SYSTOLE_PJRT_OPTIONS` or cannot create its client.
+pub fn open_plugin(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(PjrtBackend::new("pjrt", open_client(plugin, cache)?)))
 }
 
 /// Opens the plugin's client with the options in `SYSTOLE_PJRT_OPTIONS`.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use systole_ir::{Error, ErrorKind, Result};
 
-/// A PJRT plugin. Clones share the library, which stays loaded until the process ends, since plugins start threads that
-/// outlive every handle.
+/// A PJRT plugin, loaded from a file or linked into this program. Clones share the library, which stays loaded until the
+/// process ends, since plugins start threads that outlive every handle.
 #[derive(Clone)]
 pub struct Plugin {
     api: *const sys::Api,
@@ -74,10 +74,27 @@ impl Plugin {
     pub fn load(path: &Path) -> Result<Plugin> {
         let plugin = Plugin::peek(path)?;
         LOADED.store(true, Ordering::Relaxed);
-        plugin.check_version()?;
-        plugin.call(&mut sys::Plugin_Initialize::new())?;
-        plugin.check_dialect()?;
-        Ok(plugin)
+        plugin.initialized()
+    }
+
+    /// Initializes a PJRT plugin that is linked into this program, given the result of its `GetPjrtApi`. Its path is the
+    /// program's.
+    ///
+    /// # Safety
+    /// `api` points to a PJRT function table that is constant until the process ends.
+    ///
+    /// # Errors
+    /// See [`load`](Plugin::load).
+    pub unsafe fn linked(api: *const sys::Api) -> Result<Plugin> {
+        let path = std::env::current_exe().unwrap_or_else(|_| "systole".into());
+        Plugin { api, path }.initialized()
+    }
+
+    fn initialized(self) -> Result<Plugin> {
+        self.check_version()?;
+        self.call(&mut sys::Plugin_Initialize::new())?;
+        self.check_dialect()?;
+        Ok(self)
     }
 
     /// Whether any PJRT plugin was loaded in this process.
@@ -150,7 +167,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Returns the file that the plugin was loaded from.
+    /// Returns the file that the plugin was loaded from, or the program that it is linked into.
     pub fn path(&self) -> &Path {
         &self.path
     }

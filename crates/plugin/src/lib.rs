@@ -1,4 +1,5 @@
-//! Systole's CPU engine as a PJRT plugin: a shared library that exports `GetPjrtApi`.
+//! Systole's CPU engine as a PJRT plugin: a shared library that exports `GetPjrtApi`, for JAX and other programs. The
+//! program `systole` links the same code and opens it with [`open_linked`].
 //!
 //! It compiles StableHLO from Systole and other systems, and has as many logical devices as the option `num_devices`
 //! states. All use this machine's cores: they test numerics, not speed. Programs sharded over devices (`sdy`) are
@@ -29,6 +30,7 @@ mod execute;
 mod extensions;
 mod handshake;
 mod layout;
+mod linked;
 mod multi_host;
 mod options;
 mod profiler;
@@ -37,4 +39,5 @@ mod serialized;
 mod table;
 mod transfer;
 
+pub use linked::open_linked;
 pub use table::GetPjrtApi;

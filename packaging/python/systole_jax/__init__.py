@@ -14,30 +14,17 @@ JAX itself needs nothing of this module: `JAX_PLATFORMS=systole python train.py`
 import importlib.metadata
 import json
 import os
-import shutil
 import subprocess
-import sys
-import sysconfig
 import tempfile
+
+from ._program import program
 
 __all__ = ["program", "run", "version"]
 
 
 def version():
     """The version of Systole that is installed."""
-    return importlib.metadata.version("systole-jax")
-
-
-def program():
-    """The path of the `systole` program that came with this module."""
-    for folder in (sysconfig.get_path("scripts"), os.path.dirname(sys.executable)):
-        path = os.path.join(folder, "systole")
-        if os.path.exists(path):
-            return path
-    found = shutil.which("systole")
-    if found is None:
-        raise FileNotFoundError("the program `systole` is not beside this Python: install the wheel again")
-    return found
+    return importlib.metadata.version(__name__)
 
 
 def run(mlir, *arrays, device="cpu"):

@@ -17,9 +17,9 @@ pub(crate) struct CommonArgs {
     /// The results do not depend on it.
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) threads: Option<u32>,
-    /// Device: cpu, ref, tpu, cuda, xla or pjrt:FILE [default: the best available]
+    /// Device: cpu, ref, tpu, cuda, xla, pjrt or pjrt:FILE [default: the best available]
     ///
-    /// `xla` is XLA on this computer's CPU; `pjrt:FILE` loads a PJRT plugin from a file.
+    /// `xla` is XLA on this computer's CPU; `pjrt` is Systole's own plugin, `pjrt:FILE` another one.
     #[arg(long, alias = "backend", global = true, value_name = "NAME")]
     pub(crate) device: Option<String>,
     /// Option passed to the PJRT plugin, such as cpu_device_count=8; repeatable

@@ -1,19 +1,21 @@
-//! `systole env`: prints version, system, CPU, devices and variables for a bug report.
+//! `systole env`: prints version, system, CPU, devices, caches and variables for a bug report.
 //!
 //! Prints no secrets: of variables that may contain secrets it prints only that they are set, and the home directory is
 //! `~`.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
-use crate::commands::devices::version;
-use crate::render::screen::{Screen, shown_value};
+use crate::commands::devices::version as plugin_version;
+use crate::render::screen::{Screen, number_of, shown_value};
+use crate::render::version;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::fs;
+use std::path::{Path, PathBuf};
 use systole_devices::find_plugin;
 use systole_ir::knobs;
 use systole_pjrt::{AcceleratorPlatform, device_nodes};
-use systole_runtime::backend;
+use systole_runtime::{backend, cache_folder};
 
 #[derive(Args)]
 pub(crate) struct EnvArgs {}
@@ -25,6 +27,7 @@ impl RunCommand for EnvArgs {
             "system": system(),
             "processor": processor()?,
             "devices": devices(),
+            "caches": caches(),
             "variables": variables(),
         });
         if screen.json {
@@ -53,21 +56,11 @@ fn in_words(value: &Value) -> String {
 }
 
 fn program() -> Value {
-    let features = [
-        ("tui", cfg!(feature = "tui")),
-        ("object-stores", cfg!(feature = "object-stores")),
-        ("parquet", cfg!(feature = "parquet")),
-        ("parquet-zstd", cfg!(feature = "parquet-zstd")),
-        ("gif", cfg!(feature = "gif")),
-        ("webp", cfg!(feature = "webp")),
-    ];
-    let on: Vec<&str> = features.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        // Set by the build environment; unknown otherwise.
-        "commit": option_env!("SYSTOLE_COMMIT"),
+        "commit": version::COMMIT,
         "build": if cfg!(debug_assertions) { "debug" } else { "release" },
-        "features": on,
+        "features": version::features(),
     })
 }
 
@@ -117,13 +110,43 @@ fn devices() -> Value {
         let nodes = device_nodes(platform).into_iter().map(|n| n.display().to_string());
         let plugin = find_plugin(platform, None);
         let plugin = plugin.plugin().map(|place| {
-            let version = version(&place.path).map_or_else(|why| why, |version| format!("PJRT {version}"));
+            let version =
+                plugin_version(&place.path).map_or_else(|why| why, |version| format!("PJRT {version}"));
             format!("plugin {} ({version})", homely(&place.path.display().to_string()))
         });
         let told: Vec<String> = nodes.chain(plugin).collect();
         all.insert(platform.name().into(), told.into());
     }
     all.into()
+}
+
+/// Lists what Systole keeps outside run folders: the cache folder and the size of each entry in it. Deleting it loses only
+/// downloads and compiled programs.
+fn caches() -> Value {
+    let Some(folder) = cache_folder() else { return json!({}) };
+    let mut all = Map::new();
+    all.insert("folder".into(), homely(&folder.display().to_string()).into());
+    let mut entries: Vec<PathBuf> =
+        fs::read_dir(&folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    entries.sort();
+    for path in entries {
+        let (files, bytes) = usage(&path);
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        all.insert(name, format!("{}, {} MiB", number_of(files, "file"), bytes >> 20).into());
+    }
+    all.into()
+}
+
+/// Number and bytes of the files below a path; links are not followed.
+fn usage(path: &Path) -> (usize, u64) {
+    match fs::symlink_metadata(path) {
+        Ok(data) if data.is_dir() => {
+            let below = fs::read_dir(path).into_iter().flatten().flatten().map(|e| usage(&e.path()));
+            below.fold((0, 0), |(files, bytes), (f, b)| (files + f, bytes + b))
+        }
+        Ok(data) => (1, data.len()),
+        Err(_) => (0, 0),
+    }
 }
 
 /// Lists the variables that are set, in the order of `systole knobs`.

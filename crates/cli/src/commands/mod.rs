@@ -47,7 +47,9 @@ mod translate;
 use crate::args::common::{self, CommonArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::args::{clap_root, grouped_help, plugins, suggest};
+use crate::render::first_steps::first_steps;
 use crate::render::screen::{self, Screen};
+use crate::render::version::long_version;
 #[cfg(feature = "launch")]
 use crate::run::signals;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -174,7 +176,7 @@ commands! {
     "Hardware and cost" {
         /// List available devices: CPU cores, accelerators, plugins and search paths
         Devices(devices::DevicesArgs),
-        /// Diagnose unusable TPUs and GPUs
+        /// Diagnose missing CPU features, an old glibc, and unusable TPUs and GPUs
         Doctor(doctor::DoctorArgs),
         /// Download the plugin for TPU, GPU or XLA:CPU with pip, without installing it
         Setup(setup::SetupArgs),
@@ -207,7 +209,7 @@ commands! {
     "Set up and report" {
         /// Write a commented TOML file that configures a training run
         Init(init::InitArgs),
-        /// Print version, system, CPU, devices and variables for a bug report
+        /// Print version, system, CPU, devices, caches and variables for a bug report
         ///
         /// Secrets are not printed.
         Env(env::EnvArgs),
@@ -231,6 +233,7 @@ const EXIT_CODES: &str = "Exit codes: 0 success; 1 failure; 2 wrong usage; 3 qua
 #[command(
     name = "systole",
     version,
+    long_version = long_version(),
     about = "Train deep-learning models on the CPU; compile and plan them for TPUs and GPUs",
     after_help = EXIT_CODES
 )]
@@ -253,6 +256,10 @@ fn parse() -> Result<Cli, clap::Error> {
 
 /// Parses the process's arguments, runs the command and returns the exit code.
 pub fn main() -> ExitCode {
+    if std::env::args_os().len() == 1 {
+        Screen::new(false, false, false).line(first_steps());
+        return ExitCode::SUCCESS;
+    }
     let cli = parse().unwrap_or_else(|e| {
         let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
         let e = suggest::with_suggestion(e, command(), &args);
@@ -329,6 +336,8 @@ fn start(common: &CommonArgs, own_devices: Option<&str>) -> Result<(), CommandEr
     }
     let level = if common.flame.is_some() { shown.max(2) } else { shown };
     systole_runtime::events::install(level, screen::log_event);
+    #[cfg(feature = "launch")]
+    systole_runtime::register(crate::run::linked_plugin::provider());
     systole::register();
     plugins::check_device(common).map_err(CommandError::usage)
 }

@@ -1,6 +1,7 @@
 //! Terminal output: results for people go to standard output, or to standard error if `--json` reserves standard
 //! output.
 
+use super::version::added_features;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -187,20 +188,9 @@ pub(crate) fn number_of(n: impl Display, thing: &str) -> String {
 /// Returns the command that started this program, to paste into a shell: `cargo run …` or a path.
 pub(crate) fn program() -> String {
     let called = PathBuf::from(std::env::args_os().next().unwrap_or_else(|| "systole".into()));
-    let by_cargo = std::env::var_os("CARGO_MANIFEST_DIR").and_then(|_| run_by_cargo(&called, &features()));
+    let by_cargo =
+        std::env::var_os("CARGO_MANIFEST_DIR").and_then(|_| run_by_cargo(&called, &added_features()));
     by_cargo.unwrap_or_else(|| quoted(called))
-}
-
-/// Cargo features that the program was built with and that `cargo run` needs again.
-fn features() -> Vec<&'static str> {
-    let all = [
-        ("object-stores", cfg!(feature = "object-stores")),
-        ("parquet", cfg!(feature = "parquet")),
-        ("parquet-zstd", cfg!(feature = "parquet-zstd")),
-        ("gif", cfg!(feature = "gif")),
-        ("webp", cfg!(feature = "webp")),
-    ];
-    all.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
 }
 
 /// Returns the `cargo run` command for a program path below `target/`, or `None` for other paths.

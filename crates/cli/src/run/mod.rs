@@ -7,6 +7,8 @@ pub(crate) mod generator_scores;
 pub(crate) mod html_report;
 pub(crate) mod initial_model;
 pub(crate) mod input_bottleneck;
+#[cfg(feature = "launch")]
+pub(crate) mod linked_plugin;
 pub(crate) mod pruning;
 pub(crate) mod run_data;
 pub(crate) mod run_summary;

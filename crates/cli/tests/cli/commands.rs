@@ -333,21 +333,28 @@ fn tables_of_ops_and_knobs() {
 #[test]
 fn what_a_report_needs_and_what_shells_and_man_need() {
     let f = Folder::new("env");
+    f.write("cache/plugins/tpu/libtpu.so", vec![0; 3 << 20]);
     let told = |json: &[&str]| {
         let mut command = f.command(&[&["env"][..], json].concat());
-        command.env("HOME", f.path("")).env("SYSTOLE_CACHE_DIR", f.path("cache")).env("SYSTOLE_GRACE", "7");
+        command.env("HOME", &f.0).env("SYSTOLE_CACHE", f.path("cache")).env("SYSTOLE_GRACE", "7");
         command.env("TPU_PROJECT", "my-secret").env("CLOUDSDK_AUTH_ACCESS_TOKEN", "ya29.token");
         crate::program::Done::of(command.output().unwrap(), &["env"]).ok()
     };
     let (text, json) = (told(&[]).out, told(&["--json"]).json());
     assert_eq!(json["systole"]["version"], env!("CARGO_PKG_VERSION"));
+    let caches = json["caches"].as_object().unwrap();
+    assert_eq!(
+        (&caches["folder"], &caches["plugins"]),
+        (&"~/cache".into(), &"1 file, 3 MiB".into()),
+        "{text}"
+    );
     assert_eq!(json["variables"]["SYSTOLE_GRACE"], "7");
     assert_eq!(
         (&json["variables"]["TPU_PROJECT"], &json["variables"]["CLOUDSDK_AUTH_ACCESS_TOKEN"]),
         (&"set".into(), &"set".into())
     );
     assert!(json["processor"]["cores"].as_u64().unwrap() > 0 && json["devices"]["tpu"].is_array(), "{json}");
-    for secret in ["my-secret", "ya29", &f.path("").display().to_string()] {
+    for secret in ["my-secret", "ya29", &f.0.display().to_string()] {
         assert!(!text.contains(secret) && !json.to_string().contains(secret), "{secret}: {text}");
     }
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
@@ -396,14 +403,55 @@ fn wrong_usage_is_a_json_object_too() {
 }
 
 #[test]
+fn without_arguments_it_shows_five_commands_that_exist() {
+    let f = Folder::new("first-steps");
+    let text = f.run(&[]).ok().out;
+    let program = concat!("  ", env!("CARGO_BIN_EXE_systole"), " ");
+    let commands: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(program)).collect();
+    assert_eq!(commands.len(), 5, "{text}");
+    for line in commands {
+        let name = line.split_whitespace().next().unwrap();
+        f.run(&[name, "--help"]).ok();
+    }
+    assert!(text.trim_end().lines().count() <= 10 && text.contains("-h` lists all commands"), "{text}");
+}
+
+#[test]
+fn doctor_checks_the_cpu_and_the_c_library() {
+    let f = Folder::new("doctor");
+    let report = |isa: &str| {
+        let mut command = f.command(&["doctor", "--json"]);
+        // Without the TPU compiler, which doctor would try.
+        command.env("SYSTOLE_ISA", isa).env_remove("SYSTOLE_PYTHON").env("HOME", &f.0);
+        Done::of(command.output().unwrap(), &["doctor"]).json()
+    };
+    let check = |report: &Value, subject: &str| {
+        report.as_array().unwrap().iter().find(|check| check["subject"] == subject).unwrap().clone()
+    };
+    let whole = report("auto");
+    assert!(check(&whole, "CPU")["said"].as_str().unwrap().starts_with("kernels of level "), "{whole}");
+    let glibc = check(&whole, "glibc");
+    assert!(glibc["said"].as_str().unwrap().contains("; systole requires 2."), "{glibc}");
+    assert_eq!(glibc["mend"], Value::Null);
+    if check(&whole, "CPU")["said"] != "kernels of level portable" {
+        assert_eq!(check(&report("portable"), "CPU")["mend"], "unset SYSTOLE_ISA   # it is portable");
+    }
+}
+
+#[test]
 fn help_documents_the_exit_codes_and_wrong_usage_is_2() {
     let f = Folder::new("usage");
-    assert!(f.run(&["--version"]).ok().out.starts_with("systole 0."));
+    let (short, long) = (f.run(&["-V"]).ok().out, f.run(&["--version"]).ok().out);
+    assert_eq!(short, concat!("systole ", env!("CARGO_PKG_VERSION"), "\n"));
+    assert!(
+        long.starts_with(short.trim_end()) && long.contains("features: cloud, launch, tpu1, tui"),
+        "{long}"
+    );
     let help = f.run(&["--help"]).ok().out;
     for code in ["0 success", "1 failure", "2 wrong usage", "130", "143"] {
         assert!(help.contains(code), "{help}");
     }
-    assert_eq!(f.run(&[]).code, Some(2));
+    f.run(&["--json"]).fails(2, &["subcommand"]);
     let cases: [&[&str]; 10] = [
         &["trian"],
         &["train", "--epoch=3"],

@@ -285,11 +285,14 @@ fn the_first_model_builds_and_runs_in_a_crate_of_its_own() {
     let dir = scratch("user-crate");
     std::fs::create_dir_all(dir.join("src/bin")).expect("folders");
     std::fs::copy(Path::new(ROOT).join("Cargo.lock"), dir.join("Cargo.lock")).expect("a lock file");
-    // Only the engine is optimised: the rest builds sooner so, and runs once.
+    // The lines of the README, but that only the engine is optimised: the rest builds sooner so, and runs once.
+    let lines =
+        blocks(READMES[0]).into_iter().find(|b| b.language == "toml").expect("lines for Cargo.toml").text;
+    let (dependencies, _) = lines.split_once("[profile.dev]").expect("a profile");
+    let dependencies = dependencies.replace("…/systole", ROOT);
     let manifest = format!(
         "[package]\nname = \"first-model\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n\n\
-         [dependencies]\nsystole = {{ path = {ROOT:?} }}\n\n[profile.dev]\ndebug = false\n\n\
-         [profile.dev.package.systole-cpu]\nopt-level = 2\n"
+         {dependencies}\n[profile.dev]\ndebug = false\n\n[profile.dev.package.systole-cpu]\nopt-level = 2\n"
     );
     std::fs::write(dir.join("Cargo.toml"), manifest).expect("a manifest");
     for (i, block) in rust.iter().enumerate() {

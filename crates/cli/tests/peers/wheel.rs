@@ -1,25 +1,17 @@
-//! End-to-end tests of the Python wheel: it is built, installed into a fresh virtual environment beside JAX, and used
-//! with only `JAX_PLATFORMS=systole` set. Also tests the notebooks, which install the wheel themselves, and the archive
-//! for machines without Python.
+//! End-to-end tests of the wheel for JAX: it is installed into a fresh virtual environment beside JAX, and used with only
+//! `JAX_PLATFORMS=systole` set. Also tests the notebooks, which install the wheel themselves.
 
 #![allow(clippy::print_stdout, reason = "says what was skipped")]
 
+use crate::packaging::{ROOT, package, succeed};
 use crate::program::Folder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 /// A fresh environment beside the packages of the Python that SYSTOLE_PYTHON names.
 struct Environment {
     folder: Folder,
     python: PathBuf,
-}
-
-fn succeed(command: &mut Command) -> String {
-    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let (said, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    assert!(out.status.success(), "{command:?}:\n{said}\n{wrong}");
-    said.into_owned()
 }
 
 impl Environment {
@@ -64,34 +56,9 @@ impl Environment {
     }
 }
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-
-/// A script of `packaging` with the version, and the program and the plugin that cargo has built for the tests.
-fn packing(script: &str) -> Command {
-    let exe = std::env::current_exe().expect("a test has a path");
-    let plugin =
-        exe.ancestors().skip(1).take(2).map(|d| d.join("libsystole_plugin.so")).find(|p| p.is_file());
-    let plugin = plugin.expect("`cargo test --workspace` builds the plugin's library");
-    let mut command = Command::new("python3");
-    command.arg(Path::new(ROOT).join("packaging").join(script)).arg(env!("CARGO_PKG_VERSION"));
-    command.arg(env!("CARGO_BIN_EXE_systole")).arg(plugin);
-    command.arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("dist"));
-    command
-}
-
-/// The wheel, packed once.
-fn wheel() -> &'static Path {
-    static WHEEL: OnceLock<PathBuf> = OnceLock::new();
-    WHEEL.get_or_init(|| PathBuf::from(succeed(&mut packing("python/wheel.py")).trim()))
-}
-
-/// The archive, packed once and in haste.
-fn archive() -> &'static Path {
-    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
-    ARCHIVE.get_or_init(|| {
-        let said = succeed(packing("archive.py").args(["--level", "1"]));
-        PathBuf::from(said.split(": ").next().unwrap())
-    })
+/// The wheel with the plugin.
+fn wheel() -> PathBuf {
+    package("systole_jax-", ".whl")
 }
 
 #[test]
@@ -233,7 +200,7 @@ fn the_notebook_of_resnet50_runs_as_it_stands() {
     f.run(&["export", "small/colour-glyphs.safetensors", "--format=keras", "--out=small.keras"]).ok();
     let checkpoint = f.path("small.keras").display().to_string();
     // From the wheel beside it, and from the archive.
-    let archive = archive().display().to_string();
+    let archive = package("systole-", ".tar.gz").display().to_string();
     for (device, source) in [("cpu", ""), ("xla", &archive)] {
         let settings =
             [("DEVICE", device), ("CHECKPOINT", &checkpoint), ("SCALE", "1/255"), ("SOURCE", source)];
@@ -252,54 +219,4 @@ fn the_notebook_of_resnet50_runs_as_it_stands() {
         assert_eq!(ranked(answer, "label"), ranked(&own, "label"));
         near(&ranked(answer, "probability"), &ranked(&own, "probability"));
     }
-}
-
-#[test]
-fn an_archive_has_what_a_user_needs() {
-    let f = Folder::new("archive");
-    let archive = archive();
-    let sums = format!("{}.sha256", archive.file_name().unwrap().display());
-    succeed(Command::new("sha256sum").args(["--check", &sums]).current_dir(archive.parent().unwrap()));
-    succeed(Command::new("tar").arg("xzf").arg(archive).current_dir(&f.0));
-    let name = format!("systole-{}-x86_64-unknown-linux-gnu", env!("CARGO_PKG_VERSION"));
-    let place = f.path(&name);
-    let read =
-        |file: &str| std::fs::read_to_string(place.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
-    succeed(Command::new("sha256sum").args(["--check", "--strict", "SHA256SUMS"]).current_dir(&place));
-    let version = succeed(Command::new(place.join("systole")).env_clear().arg("--version"));
-    assert_eq!(version, format!("systole {}\n", env!("CARGO_PKG_VERSION")));
-    assert!(place.join("libsystole_plugin.so").is_file());
-    for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
-        assert_eq!(read(file), std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap());
-    }
-    succeed(Command::new("bash").arg("-n").arg(place.join("completions/systole.bash")));
-    assert!(read("completions/_systole").starts_with("#compdef systole"));
-    assert!(read("man/man1/systole-train.1").contains(".TH systole-train 1"));
-
-    // What it is made of: the crates of cargo's metadata and no test's, with a licence's text for each that is linked.
-    let bom: serde_json::Value = serde_json::from_str(&read("systole.cdx.json")).unwrap();
-    let components = bom["components"].as_array().unwrap();
-    let of = |c: &serde_json::Value, key: &str| c[key].as_str().unwrap_or_default().to_string();
-    let names: Vec<String> = components.iter().map(|c| of(c, "name")).collect();
-    assert!(["systole-plugin", "clap", "ratatui"].iter().all(|name| names.iter().any(|n| n == name)));
-    assert!(!names.iter().any(|n| n == "safetensors"), "a crate that only tests need");
-    let texts = read("LICENSES-OF-DEPENDENCIES.txt");
-    let mut linked = 0;
-    for c in components.iter().filter(|c| of(c, "scope") == "required" && c["hashes"].is_array()) {
-        let line = format!("{} {}", of(c, "name"), of(c, "version"));
-        assert!(texts.contains(&format!("\n{line}: ")) && texts.contains(&format!("\n{line} (")), "{line}");
-        linked += 1;
-    }
-    assert!(linked > 50, "{linked}");
-    let program = &bom["metadata"]["component"];
-    let sum = format!("{}  systole\n", of(&program["hashes"][0], "content"));
-    assert!(read("SHA256SUMS").starts_with(&sum));
-
-    // What is wrong is told before anything is built.
-    let release = Path::new(ROOT).join("packaging/release");
-    let wrong = Command::new(release).args(["--binary", "systole"]).output().unwrap();
-    assert_eq!(wrong.status.code(), Some(2));
-    let old = packing("archive.py").args(["--most", "2.3"]).output().unwrap();
-    let said = String::from_utf8_lossy(&old.stderr).into_owned();
-    assert!(!old.status.success() && said.contains("more than 2.3\n  try: "), "{said}");
 }

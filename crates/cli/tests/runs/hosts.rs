@@ -737,6 +737,32 @@ fn a_launch_is_written_to_a_file_and_started_by_it() {
     f.run(&xla).fails(2, &["processes on xla cannot communicate"]);
 }
 
+/// The program that `cargo install` installs: alone in a folder, without the plugin's library.
+#[test]
+fn a_launch_needs_the_program_only() {
+    let f = Folder::with_data("launch-alone");
+    std::fs::create_dir_all(f.path("bin")).unwrap();
+    std::fs::hard_link(env!("CARGO_BIN_EXE_systole"), f.path("bin/systole")).unwrap();
+    let train = ["train", "fashion-mnist", "--data-dir=data", "--strategy=data_parallel"];
+    let run = |first: &[&str], last: &[&str], options: &str, out: &str| {
+        let mut command = Command::new(f.path("bin/systole"));
+        command.current_dir(&f.0).args([first, &train, &["--out", out], &TINY, last].concat());
+        for name in ["SYSTOLE_PJRT_PLUGIN", "SYSTOLE_LOG", "SYSTOLE_THREADS", "SYSTOLE_BACKEND"] {
+            command.env_remove(name);
+        }
+        command.env("SYSTOLE_PJRT_OPTIONS", options).env("SYSTOLE_CACHE", f.path("cache"));
+        Done::of(command.output().unwrap(), &[out]).ok().json()
+    };
+    let launched = run(&["launch", "--nproc=2", "--json", "--"], &[], "", "two");
+    assert_eq!((&launched["processes"], &launched["devices"]), (&2.into(), &2.into()), "{launched}");
+    // One process with both devices computes the same, by the plugin's own name.
+    let alone = run(&[], &["--device=pjrt", "--json"], "num_devices=2", "one");
+    assert_eq!(launched["result"]["history"], alone["history"]);
+    let model = |out: &str| std::fs::read(f.path(out).join("fashion-mnist.safetensors")).unwrap();
+    assert!(model("two") == model("one"));
+    assert_eq!(alone["backend"], "pjrt");
+}
+
 /// The plugin's compiler says what a step needs, and each of its devices what it has.
 #[test]
 fn a_batch_is_chosen_by_what_the_devices_compiler_says() {

@@ -1,37 +1,50 @@
 //! Detects which instruction-set levels (AVX2, AVX-512, AMX …) this machine supports.
 
+#[cfg(target_arch = "x86_64")]
 use crate::simd::amx;
 use crate::simd::level::Level;
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
+/// A CPU feature: the lowest level that needs it, its name, and whether this machine has it.
+type CpuFeature = (Level, &'static str, fn() -> bool);
+
+/// CPU features by level, lowest first.
+#[cfg(target_arch = "x86_64")]
+const FEATURES: &[CpuFeature] = {
+    macro_rules! features {
+        ($($level:ident $name:tt)*) => {
+            &[
+                $((Level::$level, $name, || is_x86_feature_detected!($name)),)*
+                // The check multiplies with AVX-512 around.
+                (Level::Amx, "amx", || Level::Avx512Bf16.is_available() && amx::is_available()),
+            ]
+        };
+    }
+    features! {
+        Avx2 "avx2" Avx2 "fma" Avx2 "bmi1" Avx2 "bmi2" Avx2 "f16c"
+        Avx512 "avx512f" Avx512 "avx512bw" Avx512 "avx512cd" Avx512 "avx512dq" Avx512 "avx512vl"
+        Avx512Bf16 "avx512bf16"
+    }
+};
+
+#[cfg(not(target_arch = "x86_64"))]
+const FEATURES: &[CpuFeature] = &[(Level::Avx2, "x86-64", || false)];
+
 impl Level {
+    /// Features of this level and of those below it.
+    fn features(self) -> impl Iterator<Item = &'static CpuFeature> {
+        FEATURES.iter().take_while(move |(level, ..)| *level <= self)
+    }
+
     /// Whether this machine supports the instruction-set level.
     pub fn is_available(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("bmi1")
-                && is_x86_feature_detected!("bmi2")
-                && is_x86_feature_detected!("f16c");
-            match self {
-                Level::Portable => true,
-                Level::Avx2 => avx2,
-                Level::Avx512 => {
-                    avx2 && is_x86_feature_detected!("avx512f")
-                        && is_x86_feature_detected!("avx512bw")
-                        && is_x86_feature_detected!("avx512cd")
-                        && is_x86_feature_detected!("avx512dq")
-                        && is_x86_feature_detected!("avx512vl")
-                }
-                Level::Avx512Bf16 => Level::Avx512.is_available() && is_x86_feature_detected!("avx512bf16"),
-                Level::Amx => Level::Avx512Bf16.is_available() && amx::is_available(),
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            self == Level::Portable
-        }
+        self.features().all(|(_, _, is_here)| is_here())
+    }
+
+    /// Names of the CPU features that the level needs and this machine lacks. `amx` includes the permission of the operating
+    /// system.
+    pub fn missing_features(self) -> Vec<&'static str> {
+        self.features().filter(|(_, _, is_here)| !is_here()).map(|(_, name, _)| *name).collect()
     }
 
     /// Returns the fastest level of this machine: the highest one, except AVX512_BF16 on CPUs where it is slow.

@@ -83,7 +83,7 @@ pub(super) struct ProcessArgs {
     /// Training continues from the last backup with the same global batch size.
     #[arg(long, value_name = "MIN", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     elastic: Option<u32>,
-    /// Systole's PJRT plugin [default: libsystole_plugin.so next to this program]
+    /// PJRT plugin that connects the processes [default: Systole's, in this program]
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
     /// Path of this program on the machines of --hosts [default: the path here]

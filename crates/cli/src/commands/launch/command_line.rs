@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use systole_config::{LaunchConfig, LaunchTarget};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, ErrorKind, Result};
 use systole_launch::ProcessCommand;
 
 /// Command line of the launched processes.
@@ -53,7 +53,7 @@ impl LaunchedCommand {
         let device = match given {
             Some(device) => device,
             None => {
-                let device = usual_device(config)?;
+                let device = usual_device(config);
                 own.push(format!("--device={device}").into());
                 device
             }
@@ -170,26 +170,13 @@ fn recorded(folder: &Path) -> Result<Value> {
     Ok(record.get("config").cloned().unwrap_or_default())
 }
 
-/// Default device: TPUs on the hosts of a slice, otherwise Systole's own plugin.
-fn usual_device(config: &LaunchConfig) -> Result<String> {
-    if config.place == LaunchTarget::Tpu && config.plugin.is_none() {
-        return Ok("tpu".into());
+/// Default device: TPUs on the hosts of a slice, otherwise a named plugin or Systole's own.
+fn usual_device(config: &LaunchConfig) -> String {
+    match &config.plugin {
+        Some(plugin) => format!("pjrt:{}", plugin.display()),
+        None if config.place == LaunchTarget::Tpu => "tpu".into(),
+        None => "pjrt".into(),
     }
-    if config.plugin.is_none() && !knobs::PJRT_PLUGIN.get().is_empty() {
-        return Ok("pjrt".into());
-    }
-    if let Some(plugin) = &config.plugin {
-        return Ok(format!("pjrt:{}", plugin.display()));
-    }
-    let name = format!("{}systole_plugin{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-    let beside = std::env::current_exe().ok().map(|exe| exe.with_file_name(&name));
-    let beside = beside.filter(|path| path.is_file()).ok_or_else(|| {
-        let e =
-            Error::new(ErrorKind::Config, format!("the plugin library {name} is not next to this program"))
-                .at("launch");
-        e.hint("build the plugin with `cargo build --release -p systole-plugin`, or pass --plugin FILE")
-    })?;
-    Ok(format!("pjrt:{}", beside.display()))
 }
 
 /// Returns the last value of an option.

@@ -80,7 +80,7 @@ impl<R: BufRead, W: Write> Wizard<R, W> {
             config.max_restarts = Some(self.number(question, RESTARTS, 0)?);
         }
         if config.plugin.is_none() {
-            let question = "Path of Systole's plugin (empty: next to the program)?";
+            let question = "Path of a PJRT plugin (empty: Systole's, in this program)?";
             let answer: String = self.until(question, "", |answer| Ok(answer.into()))?;
             config.plugin = Some(answer).filter(|answer| !answer.is_empty()).map(Into::into);
         }

@@ -172,6 +172,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-config",
             "systole-cloud",
             "systole-launch",
+            "systole-plugin",
             "systole-progress",
             "systole-report",
             "systole-base",

@@ -14,7 +14,7 @@
 # 16*cpu (4 machines of 16 cores): the cost depends on the cluster.
 # Written by `systole cloud`. See docs/guide/cloud.md for what was tested.
 #
-# `systole` must be in the PATH of the cluster's machines, with libsystole_plugin.so next to it, and all machines must see this folder.
+# `systole` must be in the PATH of the cluster's machines, and all machines must see this folder.
 # The run is in my-run, next to this file; launch-N.log there contains the output of process N.
 set -euo pipefail
 

@@ -1,4 +1,7 @@
-//! `systole doctor`: diagnoses unusable TPUs and GPUs and suggests fixes.
+//! `systole doctor`: diagnoses missing CPU features, an old glibc, and unusable TPUs and GPUs, and suggests fixes.
+
+mod glibc;
+mod local_system;
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
@@ -34,7 +37,8 @@ struct DoctorCheck {
 
 /// Prints each check with a fix. Exits with 1 if a present accelerator is unusable.
 fn doctor(screen: &Screen) -> CommandResult {
-    let mut findings = variables();
+    let mut findings = vec![local_system::cpu(), local_system::glibc()];
+    findings.extend(variables());
     for platform in AcceleratorPlatform::ACCELERATORS {
         findings.extend(nodes(platform));
         findings.push(plugin(platform));
