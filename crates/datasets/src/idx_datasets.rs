@@ -299,7 +299,8 @@ fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> E
 /// Summarizes a failed download in one line, by its first address.
 fn in_short(refused: &Error) -> String {
     let Some((url, why)) = refused.reasons().first().and_then(|r| r.split_once(": ")) else {
-        return refused.to_string().replace("\n  ", "; ");
+        let parts = std::iter::once(refused.what()).chain(refused.reasons().iter().map(String::as_str));
+        return parts.collect::<Vec<_>>().join(": ");
     };
     let host = url.split('/').nth(2).unwrap_or(url);
     let why = why.split("; ").next().unwrap_or(why);

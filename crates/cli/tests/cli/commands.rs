@@ -378,9 +378,9 @@ fn what_a_report_needs_and_what_shells_and_man_need() {
 fn a_configuration_is_not_a_model() {
     let f = Folder::new("commands-configuration");
     f.write("mine.toml", "[fit]\nepochs = 1\n");
-    for command in ["export", "evaluate", "quantize"] {
-        f.run(&[command, "mine.toml"])
-            .fails(1, &["mine.toml is a configuration, not a model", "train mine.toml"]);
+    let export = ["export", "mine.toml", "--format=onnx", "--out=x.onnx"];
+    for args in [&export[..], &["evaluate", "mine.toml"], &["quantize", "mine.toml", "--out=x.tflite"]] {
+        f.run(args).fails(1, &["mine.toml is a configuration, not a model", "train mine.toml"]);
     }
 }
 

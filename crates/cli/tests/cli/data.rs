@@ -116,7 +116,8 @@ fn stats_count_values_and_classes() {
     assert_eq!((&field("image")["min"], &field("image")["max"]), (&json!(50.0), &json!(202.0)));
     let text =
         f.run(&["data", "stats", "fashion-mnist", "--data-dir=data", "--part=test", "--limit=20"]).ok().out;
-    assert!(text.starts_with("20 elements, 0 errors") && text.contains("0: 2, 1: 2"), "{text}");
+    assert!(text.starts_with("Data: fashion-mnist") && text.contains("\n20 elements, 0 errors"), "{text}");
+    assert!(text.contains("0: 2, 1: 2"), "{text}");
 }
 
 #[test]
@@ -180,9 +181,9 @@ fn trace_follows_one_element_through_every_stage() {
     let stages: Vec<&str> = text.lines().map(|l| l.split_whitespace().next().unwrap()).collect();
     assert_eq!(
         stages,
-        ["fashion-mnist", "shuffle(64)", "repeat", "batch(1000)", "map", "prefetch(AUTOTUNE)"]
+        ["Data:", "fashion-mnist", "shuffle(64)", "repeat", "batch(1000)", "map", "prefetch(AUTOTUNE)"]
     );
-    assert!(text.lines().next().unwrap().ends_with("(and 999 more)"), "{text}");
+    assert!(text.lines().nth(1).unwrap().ends_with("(and 999 more)"), "{text}");
     assert!(text.contains("f32[1000, 28, 28, 1]"), "{text}");
     let done = f.run(&["data", "trace", "album", "--element=4", "--pictures=seen", "--json"]).ok();
     assert_eq!(done.json()[0]["stage"], "image_folder(6)");

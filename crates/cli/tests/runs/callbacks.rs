@@ -94,7 +94,7 @@ fn mistakes_name_the_key_and_what_there_is() {
     for (set, what, hint) in [
         ("callbacks.0.patience=-1", "expected an integer", ""),
         ("callbacks.0.type=early", "unknown callback `early`", "did you mean `EarlyStopping`"),
-        ("callbacks.0.monitor=val_f1", "unknown metric `val_f1`", "loss, accuracy"),
+        ("callbacks.0.monitor=val_f1", "unknown metric `val_f1`", "val_loss, val_accuracy"),
         ("callbacks.2.factor=2", "factor is 2", "the usual one is 0.1"),
         ("callbacks.1.file=x", "unknown key `file`", "did you mean `filename`"),
         ("callbacks=[{patience=2}]", "the callback table has no key `type`", "one of: EarlyStopping"),

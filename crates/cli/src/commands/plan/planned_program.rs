@@ -274,6 +274,10 @@ fn draft(name: &str) -> Result<ConfigDraft> {
     if PRESETS.contains(&preset) {
         return ConfigDraft::preset(preset);
     }
+    if let Some(format) = program::model_format(name) {
+        let what = format!("plan cannot read `{name}`: it is {}", format.name());
+        return Err(Error::new(ErrorKind::Unsupported, what).hint(format.hint()));
+    }
     let e = Error::new(ErrorKind::Config, format!("`{name}` is not a preset, a .toml file or a program"));
     Err(match (is_path(name), Path::new(name).exists()) {
         (true, false) => missing(Path::new(name)),
