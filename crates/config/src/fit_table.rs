@@ -18,7 +18,7 @@ struct TrainingLength {
 }
 
 const TABLES: TrainingLength = TrainingLength { samples: "rows", steps: 1_500, epochs: 300 };
-const IMAGES: TrainingLength = TrainingLength { samples: "images", steps: 300, epochs: 60 };
+const IMAGES: TrainingLength = TrainingLength { samples: "images", steps: 600, epochs: 120 };
 const LABELED_TEXTS: TrainingLength = TrainingLength { samples: "texts", steps: 600, epochs: 200 };
 const LANGUAGE: TrainingLength = TrainingLength { samples: "sequences", steps: 300, epochs: 40 };
 

@@ -282,7 +282,8 @@ impl Sweep {
         let now = self.definition(&trials);
         for key in ["method", "maximizes", "min_epochs", "factor"] {
             if now[key] != earlier[key] {
-                return Err(format!("{key} is {}, was {}", now[key], earlier[key]));
+                let [now, was] = [&now[key], &earlier[key]].map(|v| v.to_string().to_lowercase());
+                return Err(format!("{key} is {now}, was {was}"));
             }
         }
         let before = earlier["trials"].as_array().map_or(&[][..], Vec::as_slice);

@@ -248,7 +248,15 @@ impl Plugin {
         let mut lines = said.trim().lines();
         let first = lines.next().unwrap_or("the plugin failed without a message");
         let mut e = Error::new(kind, first).at(name);
-        let rest: Vec<&str> = lines.take(20).collect();
+        let mut rest = Vec::new();
+        for line in lines.take(20) {
+            // Systole's own plugin states reasons and a hint.
+            match (line.trim().strip_prefix("why: "), line.trim().strip_prefix("try: ")) {
+                (Some(why), _) => e = e.because(why),
+                (_, Some(hint)) => e = e.hint(hint),
+                _ => rest.push(line),
+            }
+        }
         if !rest.is_empty() {
             e = e.because(rest.join("\n").trim());
         }

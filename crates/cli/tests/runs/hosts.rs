@@ -312,10 +312,21 @@ fn secrets(processes: &[String]) -> Vec<String> {
     let read = |process: &String, file: &str| {
         String::from_utf8_lossy(&std::fs::read(format!("/proc/{process}/{file}")).unwrap()).into_owned()
     };
-    let one = |process: &String| {
+    let secret_of = |process: &String| {
         let environment = read(process, "environ");
-        let secret =
-            environment.split('\0').find_map(|v| v.strip_prefix("SYSTOLE_SECRET=")).unwrap().to_string();
+        environment.split('\0').find_map(|v| v.strip_prefix("SYSTOLE_SECRET=")).map(String::from)
+    };
+    let one = |process: &String| {
+        // A process that was just forked still has the launcher's environment.
+        let mut secret = secret_of(process);
+        for _ in 0..500 {
+            if secret.is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            secret = secret_of(process);
+        }
+        let secret = secret.unwrap();
         assert!(secret.len() == 64 && !read(process, "cmdline").contains(&secret), "{secret}");
         secret
     };

@@ -71,10 +71,10 @@ fn few_images_are_learnt_and_not_only_by_heart() {
         let done = f.run(&["train", &dir, "--out", &out, "--json", "--no-report"]).ok();
         let result = done.json();
         assert_eq!(result["config"]["fit"]["batch_size"], 8, "{}", done.err);
-        assert_eq!(result["config"]["fit"]["epochs"], 60, "{}", done.err);
+        assert_eq!(result["config"]["fit"]["epochs"], 120, "{}", done.err);
         accuracies.push(result["val_sparse_categorical_accuracy"].as_f64().unwrap());
     }
-    // With 15 epochs in batches of 32, the preset's, the mean is below 0.8.
+    // With 15 epochs in batches of 32, the preset's, they are 1, 0.33 and 0.67.
     let mean = accuracies.iter().sum::<f64>() / accuracies.len() as f64;
     assert!(mean >= 0.9, "{accuracies:?}");
 }
@@ -91,5 +91,5 @@ fn what_the_user_sets_is_kept() {
     let set = fit(&["--epochs=2"]);
     assert_eq!((&set["epochs"], &set["batch_size"]), (&2.into(), &32.into()));
     let set = fit(&["--batch-size=20", "--set=fit.limit_train_batches=1"]);
-    assert_eq!((&set["epochs"], &set["batch_size"]), (&60.into(), &20.into()));
+    assert_eq!((&set["epochs"], &set["batch_size"]), (&120.into(), &20.into()));
 }

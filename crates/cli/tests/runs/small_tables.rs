@@ -121,7 +121,8 @@ fn dates_become_numbers_and_parts_of_the_calendar() {
     );
     let column = &result["config"]["data"]["records"]["columns"][0];
     assert_eq!((&column["date"], &column["since"]), (&"year_first".into(), &19_723.into()), "{column}");
-    assert!(result["val_sparse_categorical_accuracy"].as_f64().unwrap() > 0.9, "the weekday tells: {result}");
+    // Five of seven days are of one class; ten of the twelve rows are told right, since the weekday tells.
+    assert!(result["val_sparse_categorical_accuracy"].as_f64().unwrap() > 0.8, "{result}");
 
     // The same in predictions, evaluations and exports; the report shows the dates.
     f.write("new.csv", "when,a\n2024-02-03,1\n2024-02-07,1\n");

@@ -219,7 +219,12 @@ pub fn is_table_of_texts(file: impl AsRef<Path>, options: &RecordOptions) -> Res
     }
     let table = CsvTable::read_written(std::slice::from_ref(&file), options.written()?)?;
     let Ok(label) = label_name(table.columns.iter().map(|c| c.name.as_str()), options) else {
-        return Ok(false);
+        // Of two columns, the one that is not the text is the label.
+        if options.label.is_some() || table.columns.len() != 2 {
+            return Ok(false);
+        }
+        let texts = TextTable::of_csv(&file, options)?;
+        return Ok((0..2).filter(|at| texts.mean_words(*at) >= 3.0).count() == 1);
     };
     if crate::records::has_table_inputs(&table, &label, options) {
         return Ok(false);

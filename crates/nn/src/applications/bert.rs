@@ -119,7 +119,7 @@ impl Bert {
     }
 
     /// Embeds the inputs: `tokens: I[B, S], segments: I[B, S] → T[B, S, hidden_dim]`.
-    fn embedded(&self, tokens: &Symbol, segments: &Symbol) -> Symbol {
+    fn embedded(&self, tokens: &Symbol, segment_ids: &Symbol) -> Symbol {
         let table = |rows: usize, name: &str| {
             embedding(rows, self.hidden_dim).embeddings_initializer(BERT_INITIALIZER).name(name)
         };
@@ -129,7 +129,11 @@ impl Bert {
         let sum = add().name("embeddings_add");
         let sum = match self.num_segments {
             0 => sum.on(&[&x, &positions]),
-            n => sum.on(&[&x, &positions, &segments.apply(table(n, "segment_embedding"))]),
+            // A sum has a mask only if all of its terms have one; a token is valid if any of them is not zero.
+            n => {
+                let segments = table(n, "segment_embedding").mask_zero(self.mask_zero);
+                sum.on(&[&x, &positions, &segment_ids.apply(segments)])
+            }
         };
         let norm = layer_normalization().epsilon(self.layer_norm_epsilon).name("embeddings_layer_norm");
         sum.apply(norm).apply(dropout(self.dropout).name("embeddings_dropout"))
