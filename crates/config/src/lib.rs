@@ -216,7 +216,7 @@ pub struct DataSection {
     /// Which record files to read, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<RecordOptions>,
-    /// Sequence length of text samples in tokens. Default: 128; for sentences that of the longest training text, at most
+    /// Sequence length of text samples in tokens. Default: 128; for sentences that of the longest text, at most
     /// 128.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,

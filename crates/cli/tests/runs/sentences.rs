@@ -37,7 +37,7 @@ fn bert(f: &Folder) {
 
 /// Texts of two classes that a model learns within seconds.
 fn review(i: usize) -> (String, &'static str) {
-    let (word, class) = if i % 2 == 0 { ("good", "pos") } else { ("bad", "neg") };
+    let (word, class) = if i.is_multiple_of(2) { ("good", "pos") } else { ("bad", "neg") };
     let more = ["a film was", "very film a", "film was very", "a"][i / 2 % 4];
     (format!("{more} {word} {}.", i % 7), class)
 }

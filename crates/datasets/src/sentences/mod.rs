@@ -29,7 +29,7 @@ const STEP: usize = 8;
 /// Options for loading labeled texts.
 #[derive(Clone, Debug)]
 pub struct SentenceOptions {
-    /// Sequence length in tokens, with start and end; `None`: that of the longest training text, at most `most`.
+    /// Sequence length in tokens, with start and end; `None`: that of the longest text, at most `most`.
     pub sequence_length: Option<usize>,
     /// Maximum of an inferred sequence length.
     pub most: usize,
@@ -101,7 +101,7 @@ pub fn sentences(dir: impl Into<DataDir>, options: &SentenceOptions) -> Result<T
         }
     };
     let mut encoder = TextEncoder { options, tokenizer, length: 0, class_names: &class_names, cut: 0 };
-    encoder.length = encoder.sequence_length(if is_all { &test } else { &train })?;
+    encoder.length = encoder.sequence_length(train.iter().chain(&test))?;
     let name = name_of(root, &options.records);
     let (train_len, test_len) = (train.len(), test.len());
     let train = if is_all { Dataset::range(0) } else { encoder.dataset(&train, format!("{name} train"))? };
@@ -276,7 +276,8 @@ struct TextEncoder<'a> {
 }
 
 impl TextEncoder<'_> {
-    fn sequence_length(&self, texts: &[LabeledText]) -> Result<usize> {
+    /// Length of the longest text. A text for testing may be cut into more tokens, since its words can be new.
+    fn sequence_length<'t>(&self, texts: impl Iterator<Item = &'t LabeledText>) -> Result<usize> {
         if let Some(length) = self.options.sequence_length {
             return Ok(length);
         }
