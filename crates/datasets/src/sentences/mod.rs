@@ -60,9 +60,9 @@ struct FoundTexts {
 pub fn holds_sentences(dir: impl AsRef<Path>) -> bool {
     let root = dir.as_ref();
     let root = splits::parts(root).ok().flatten().map_or(root.to_path_buf(), |parts| parts.train);
-    let has_texts = class_folders(&root).is_ok_and(|classes| {
-        classes.iter().any(|(_, dir)| text_files(dir).is_ok_and(|files| !files.is_empty()))
-    });
+    let is_class =
+        |dir: &PathBuf| entries(dir).is_ok_and(|all| all.iter().any(|e| !e.is_dir && is_plain_text(&e.path)));
+    let has_texts = class_folders(&root).is_ok_and(|classes| classes.iter().any(|(_, dir)| is_class(dir)));
     // Images may have text files next to them.
     has_texts && ImageFolder::open(&root).is_err()
 }
