@@ -12,7 +12,7 @@ operators! {
 }
 
 /// Letters of the dimensions of operands and result.
-struct EinsumEquation {
+struct EinsumSubscripts {
     operands: Vec<Vec<char>>,
     result: Vec<char>,
 }
@@ -26,9 +26,9 @@ fn without_ellipsis(part: &str, dims: usize) -> Vec<char> {
     part.replacen("...", &letters, 1).chars().collect()
 }
 
-impl EinsumEquation {
+impl EinsumSubscripts {
     /// Parses an equation for operands of these ranks; `None` if it is malformed.
-    fn parse(equation: &str, ranks: &[usize]) -> Option<EinsumEquation> {
+    fn parse(equation: &str, ranks: &[usize]) -> Option<EinsumSubscripts> {
         let (left, right) = match equation.split_once("->") {
             Some((left, right)) => (left, Some(right)),
             None => (equation, None),
@@ -60,7 +60,7 @@ impl EinsumEquation {
         };
         let is_right = result.iter().all(|l| all().any(|k| k == *l))
             && result.iter().all(|l| result.iter().filter(|k| *k == l).count() == 1);
-        (parts.len() == ranks.len() && is_right).then_some(EinsumEquation { operands, result })
+        (parts.len() == ranks.len() && is_right).then_some(EinsumSubscripts { operands, result })
     }
 }
 
@@ -68,7 +68,7 @@ fn einsum(c: &mut NodeCall) -> RuleResult {
     let equation: String = c.word("equation", "")?.chars().filter(|l| !l.is_whitespace()).collect();
     let x = (0..c.node.inputs.len()).map(|i| c.plain(i)).collect::<Result<Vec<_>>>()?;
     let ranks: Vec<usize> = x.iter().map(Tensor::rank).collect();
-    let parsed = EinsumEquation::parse(&equation, &ranks).ok_or_else(|| {
+    let parsed = EinsumSubscripts::parse(&equation, &ranks).ok_or_else(|| {
         broken(format!("the equation `{equation}` does not match operands of ranks {ranks:?}"))
     })?;
     let mut sizes = BTreeMap::new();

@@ -14,7 +14,7 @@ operators! {
 
 /// How samples are interpolated.
 #[derive(Clone, Copy)]
-enum Interpolation {
+enum SampleMode {
     Nearest,
     Linear,
     Cubic,
@@ -29,7 +29,7 @@ enum OutsideRule {
 }
 
 struct SampleModes {
-    interpolation: Interpolation,
+    interpolation: SampleMode,
     outside: OutsideRule,
     aligns_corners: bool,
 }
@@ -40,9 +40,9 @@ type Tap = (Tensor, Tensor);
 impl SampleModes {
     fn of(c: &NodeCall) -> Result<SampleModes> {
         let interpolation = match c.word("mode", "linear")?.as_str() {
-            "linear" | "bilinear" => Interpolation::Linear,
-            "nearest" => Interpolation::Nearest,
-            "cubic" | "bicubic" => Interpolation::Cubic,
+            "linear" | "bilinear" => SampleMode::Linear,
+            "nearest" => SampleMode::Nearest,
+            "cubic" | "bicubic" => SampleMode::Cubic,
             other => return Err(unsupported(format!("unsupported mode {other}"))),
         };
         let outside = match c.word("padding_mode", "zeros")?.as_str() {
@@ -64,9 +64,9 @@ impl SampleModes {
         let first = at.floor();
         let t = &at - &first;
         let taps = match self.interpolation {
-            Interpolation::Nearest => vec![(at.round_nearest_even(), at.ones_like())],
-            Interpolation::Linear => vec![(first.clone(), 1.0 - &t), (&first + 1.0, t)],
-            Interpolation::Cubic => {
+            SampleMode::Nearest => vec![(at.round_nearest_even(), at.ones_like())],
+            SampleMode::Linear => vec![(first.clone(), 1.0 - &t), (&first + 1.0, t)],
+            SampleMode::Cubic => {
                 let weights = cubic_weights(&t);
                 weights.into_iter().enumerate().map(|(k, w)| (&first + (k as f64 - 1.0), w)).collect()
             }
