@@ -10,3 +10,4 @@ mod render;
 mod run;
 
 pub use commands::{command, main};
+pub use run::out_of_memory::report as report_out_of_memory;

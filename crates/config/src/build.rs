@@ -13,6 +13,8 @@ use systole_nn::{Compile, Model, TrainStep};
 
 /// Height and width of the images of a folder if `image_size` is not set.
 const FOLDER_SIZE: [usize; 2] = [64, 64];
+/// Fraction of the user's own data that is held out for testing if `validation_split` is not set.
+pub(crate) const VALIDATION_SPLIT: f64 = 0.2;
 
 impl RunConfig {
     /// Loads, downloads or generates the dataset. `customise` may configure the data directory, such as its progress
@@ -26,6 +28,11 @@ impl RunConfig {
         if let Some(n) = self.data.train_samples.filter(|n| is_large && *n < data.train_len as u64) {
             data.notes.push(format!("data.train_samples: the first {n} records in file order"));
         }
+        if self.data.dataset == "folder" && self.data.image_size.is_none() {
+            let [height, width] = FOLDER_SIZE;
+            data.notes
+                .push(format!("the images become {height} × {width} pixels: data.image_size is not set"));
+        }
         Ok(data)
     }
 
@@ -34,12 +41,14 @@ impl RunConfig {
         let of = &self.data;
         let (pictures, own) = (data.is_pictures(), of.is_own());
         let texts = ["text", "sentences"].contains(&of.dataset.as_str());
+        let split = of.validation_split.filter(|part| *part != VALIDATION_SPLIT && *part < 1.0);
         let keys = [
             ("augment", !of.augment.is_empty() && !pictures, "images"),
             ("image_size", of.image_size.is_some() && !pictures, "images"),
             ("scale", of.scale != 1.0 && !pictures, "images"),
             ("color_mode", of.color_mode.is_some() && !(pictures && own), "your own images"),
             ("validation_split", of.validation_split.is_some() && !own, "your own labeled data"),
+            ("validation_split", split.is_some() && own && data.has_test_split, "data without a test split"),
             ("tokenizer", of.tokenizer.is_some() && !texts, "texts"),
             ("sequence_length", of.sequence_length.is_some() && !texts, "texts"),
             ("random_offsets", of.random_offsets && data.language.is_none(), "texts for language models"),
@@ -74,7 +83,7 @@ impl RunConfig {
         let [height, width] = self.data.image_size.unwrap_or(FOLDER_SIZE);
         FolderOptions {
             picture: [height, width, self.data.channels()],
-            validation_split: self.data.validation_split.unwrap_or(0.2),
+            validation_split: self.data.validation_split.unwrap_or(VALIDATION_SPLIT),
             unreadable_quota: self.data.unreadable_quota.unwrap_or(0.1),
             seed: self.seed,
             background: self.data.background.unwrap_or(0.0),
@@ -96,7 +105,7 @@ impl RunConfig {
         RecordShape {
             size: self.data.image_size,
             channels: self.data.color_mode.as_ref().map(|_| self.data.channels()),
-            validation_split: self.data.validation_split.unwrap_or(0.2),
+            validation_split: self.data.validation_split.unwrap_or(VALIDATION_SPLIT),
             seed: self.seed,
             numbers: self.labels_are_numbers(),
             background: self.data.background.unwrap_or(0.0),

@@ -186,7 +186,7 @@ pub struct DataSection {
     /// Whether to shuffle the samples anew in every epoch.
     #[serde(default = "yes")]
     pub shuffle: bool,
-    /// Height and width to resize images to; default: no resizing.
+    /// Height and width to resize images to. Default: `[64, 64]` for a folder of images, no resizing of other data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_size: Option<[usize; 2]>,
     /// How images are resized: `fit` (area along shrinking axes, bilinear along growing ones), `bilinear`, `bicubic`,

@@ -53,7 +53,7 @@ impl RunConfig {
             tokenizer,
             vocabulary: self.data.vocabulary.unwrap_or(VOCABULARY),
             has_segments,
-            validation_split: self.data.validation_split.unwrap_or(0.2),
+            validation_split: self.data.validation_split.unwrap_or(crate::build::VALIDATION_SPLIT),
             seed: self.seed,
             records: self.data.records.clone().unwrap_or_default(),
         })

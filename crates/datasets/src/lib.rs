@@ -118,6 +118,8 @@ pub struct TrainingData {
     pub train_len: usize,
     /// Number of test elements.
     pub test_len: usize,
+    /// Whether the test elements come from folders or files of their own, not from a fraction of all elements.
+    pub has_test_split: bool,
     /// Type of an element's input, before scaling.
     pub element: TensorType,
     /// Class names by label; empty for tokens.
@@ -197,6 +199,7 @@ impl From<ImageDataset> for TrainingData {
             test: d.test,
             train_len: d.train_len,
             test_len: d.test_len,
+            has_test_split: true,
             element: TensorType::new(DType::U8, d.image_shape),
             class_names: d.class_names,
             fields: Vec::new(),

@@ -217,6 +217,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
         test,
         train_len,
         test_len,
+        has_test_split: false,
         element: TensorType::new(DType::I32, [length]),
         class_names: Vec::new(),
         fields: Vec::new(),

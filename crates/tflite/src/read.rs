@@ -1,9 +1,9 @@
 //! Parses a `.tflite` file to a [`TfliteModel`].
 
 use crate::flatbuffer_read::{FlatbufferBytes, FlatbufferTable};
-use crate::kernels::row;
+use crate::kernels::{TfliteOpRow, row};
 use crate::model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, broken};
-use crate::op::FieldStorage;
+use crate::op::{FieldStorage, TfliteOp};
 use crate::write::dtype_of;
 use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType};
 
@@ -119,7 +119,8 @@ fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<Tfl
         o.inputs.push(index.transpose()?);
     }
     let union = table.byte(3)?.unwrap_or(0);
-    let Some(options) = table.table(4)?.filter(|_| union == row.union && union != 0) else { return Ok(o) };
+    let Some(options) = table.table(4)?.filter(|_| union != 0) else { return Ok(o) };
+    refuse_other_options(row, &options, union)?;
     for &(slot, field) in row.fields {
         let value = match field.stored() {
             FieldStorage::Byte => options.byte(slot)?.map(|b| f64::from(b as i8)),
@@ -138,4 +139,63 @@ fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<Tfl
         }
     }
     Ok(o)
+}
+
+/// Fields that describe tensors, which say it themselves: the type of a bias, the size of a resized image.
+const WITHOUT_EFFECT: [(TfliteOp, u16); 4] = [
+    (TfliteOp::Conv2D, 6),
+    (TfliteOp::FullyConnected, 4),
+    (TfliteOp::ResizeBilinear, 0),
+    (TfliteOp::ResizeBilinear, 1),
+];
+/// More fields than any table of options has.
+const MOST_FIELDS: u16 = 16;
+
+/// Returns an error for options that the operator's row does not list and that are not 0, the default of almost all.
+fn refuse_other_options(row: &TfliteOpRow, options: &FlatbufferTable, union: u8) -> Result<()> {
+    let unsupported = |what: String| {
+        Error::new(ErrorKind::Unsupported, what)
+            .because("the options change what the operator computes")
+            .hint("run this file with the LiteRT runtime")
+    };
+    if union != row.union && !row.fields.is_empty() {
+        let name = row.op;
+        return Err(unsupported(format!(
+            "operator {name} has options of type {union}, expected {}",
+            row.union
+        )));
+    }
+    for id in 0..MOST_FIELDS {
+        let is_known =
+            row.fields.iter().any(|(slot, _)| *slot == id) || WITHOUT_EFFECT.contains(&(row.op, id));
+        if !is_known && options.byte(id)?.is_some_and(|value| value != 0) {
+            return Err(unsupported(format!("operator {} has the unknown option number {id}", row.op)));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flatbuffer_write::{FlatbufferField, FlatbufferNode, file};
+
+    #[test]
+    fn options_that_nobody_reads_are_refused_unless_they_are_0() {
+        let refused = |op: TfliteOp, union: u8, fields: &[(u16, u8)]| {
+            let fields = fields.iter().map(|(id, value)| (*id, FlatbufferField::Byte(*value)));
+            let bytes = file(b"TEST", &FlatbufferNode::Table(fields.collect()));
+            let parsed = FlatbufferBytes::new(&bytes);
+            let options = parsed.root().unwrap();
+            refuse_other_options(row(op.code()).unwrap(), &options, union).map_err(|e| e.what().to_string())
+        };
+        // STRIDED_SLICE: five masks, then `offset`, which changes the meaning of `end`.
+        assert_eq!(refused(TfliteOp::StridedSlice, 32, &[(4, 1), (5, 0)]), Ok(()));
+        let what = refused(TfliteOp::StridedSlice, 32, &[(5, 1)]).unwrap_err();
+        assert_eq!(what, "operator STRIDED_SLICE has the unknown option number 5");
+        let what = refused(TfliteOp::Softmax, 8, &[]).unwrap_err();
+        assert_eq!(what, "operator SOFTMAX has options of type 8, expected 9");
+        assert_eq!(refused(TfliteOp::FullyConnected, 8, &[(4, 2)]), Ok(()));
+        assert_eq!(refused(TfliteOp::Exp, 33, &[]), Ok(()));
+    }
 }

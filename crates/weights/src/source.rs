@@ -148,7 +148,19 @@ impl WeightSource {
     pub fn guesses(&self) -> Result<Vec<String>> {
         match &self.keras {
             Some(_) => Ok(Vec::new()),
-            None => Ok(self.derived()?.map_or_else(Vec::new, |derived| derived.guesses)),
+            None => Ok(self.derived()?.map_or_else(Vec::new, |derived| derived.config.guesses)),
+        }
+    }
+
+    /// Returns settings of the file that change further training only and that [`WeightSource::architecture`] does not
+    /// use: regularizers, constraints, other dropout rates.
+    ///
+    /// # Errors
+    /// See [`WeightSource::architecture`].
+    pub fn unused_settings(&self) -> Result<Vec<String>> {
+        match &self.keras {
+            Some(keras) => Ok(keras.unused_settings()),
+            None => Ok(self.derived()?.map_or_else(Vec::new, |derived| derived.config.unused)),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of, set_all, untrained};
 use crate::models::program::{self, DimArgs};
-use crate::render::screen::{Screen, number_of};
+use crate::render::screen::{Screen, note, number_of};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -266,6 +266,9 @@ fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
 }
 
 /// Loads a saved model, whose precision and settings are fixed.
+/// Batch size of a model without a training configuration.
+const USUAL_BATCH_SIZE: usize = 32;
+
 fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usize), CommandError> {
     if args.precision.is_some() {
         let e = Error::new(ErrorKind::Config, "the precision of a saved model cannot be changed")
@@ -279,8 +282,13 @@ fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usi
         return Err(CommandError::usage(e.at(format!("--set {set}")).hint("name a preset or a TOML file")));
     }
     let model = target.model()?;
-    let batch_size = config_of(&model, &args.program)?.map_or(32, |c| c.fit.batch_size);
-    Ok((model, batch_size))
+    let stored = config_of(&model, &args.program)?.map(|config| config.fit.batch_size);
+    if stored.is_none() && args.batch_size.is_none() {
+        note(&format!(
+            "the batch size is {USUAL_BATCH_SIZE}: the model states none; set another with --batch-size"
+        ));
+    }
+    Ok((model, stored.unwrap_or(USUAL_BATCH_SIZE)))
 }
 
 /// Product name of the slice or GPU, if it differs from the target name.

@@ -167,7 +167,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
         .at("--tta");
         return Err(CommandError::usage(e.hint("remove --tta")));
     }
-    let Predictor { model, operators } = answerer(file)?;
+    let Predictor { model, operators, binary_output } = answerer(file)?;
     let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "the model file has no operators"))?;
     let run_data = RunData::of(&model, file)?;
     let mut config = config(args, &run_data, &model)?;
@@ -190,7 +190,8 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     }
     let overlap = TrainingOverlap::of(&run_data, &model, (&config, &data), screen)?;
     let began = Instant::now();
-    let found = CorrectCount::of(&operators, &config.test_pipeline(&data), "image").at(|| file.clone())?;
+    let test = config.test_pipeline(&data);
+    let found = CorrectCount::of((&operators, binary_output), &test, "image").at(|| file.clone())?;
     let seconds = began.elapsed().as_secs_f64();
     let accuracy = found.right as f64 / found.answers.max(1) as f64;
     let places = match found.answers == found.samples {

@@ -3,7 +3,7 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of};
-use crate::models::imported::{FolderTokenizer, built, name_classes, unknown_model};
+use crate::models::imported::{FolderTokenizer, built, name_classes, shortened, unknown_model};
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use clap::Args;
 use serde_json::{Value, json};
@@ -51,9 +51,10 @@ fn run(args: &ImportArgs, screen: &Screen) -> CommandResult {
     tokenizer.keep_in(&mut model);
     name_classes(&mut model, &source);
     report.notes.extend(tokenizer.note);
-    let guesses = if is_derived { source.guesses()? } else { Vec::new() };
+    let (guesses, unused) =
+        if is_derived { (source.guesses()?, source.unused_settings()?) } else { (Vec::new(), Vec::new()) };
     model.save(&args.out)?;
-    show(args, &source, &model, &report, &guesses, screen);
+    show(args, &source, &model, &report, [&guesses, &unused], screen);
     Ok(0)
 }
 
@@ -114,7 +115,7 @@ fn show(
     source: &WeightSource,
     model: &Model,
     report: &ImportReport,
-    guesses: &[String],
+    [guesses, unused]: [&[String]; 2],
     screen: &Screen,
 ) {
     let params: usize = model.weights().iter().map(|(_, b)| b.ty().elements()).sum();
@@ -123,6 +124,7 @@ fn show(
         screen.object(&json!({
             "file": args.file, "kind": source.kind(), "model_file": args.out, "params": params,
             "rows": rows_json(&report.rows), "left_over": report.left_over, "notes": report.notes, "guesses": guesses,
+            "unused_settings": unused,
             "output_shape": model.output_type().map(|t| t.shape.to_vec()), "has_config": has_config,
         }));
         return;
@@ -134,6 +136,9 @@ fn show(
     report.notes.iter().for_each(|note| screen.line(format!("Matched {note}.")));
     for guess in guesses {
         screen.line(format!("Guessed, because no file states it: {guess}."));
+    }
+    if !unused.is_empty() {
+        screen.line(format!("Not used, which changes further training only: {}.", shortened(unused)));
     }
     screen.line(format!(
         "{}: {} from {}, {}",

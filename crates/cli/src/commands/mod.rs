@@ -51,7 +51,7 @@ use crate::render::first_steps::first_steps;
 use crate::render::screen::{self, Screen};
 use crate::render::version::long_version;
 #[cfg(feature = "launch")]
-use crate::run::signals;
+use crate::run::{out_of_memory, signals};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
 use std::any::Any;
@@ -272,6 +272,9 @@ pub fn main() -> ExitCode {
     plugins::quieten(&cli.common, cli.command.own_devices());
     let shows_warnings = plugins::shows_warnings(&cli.common);
     let screen = Screen::new(cli.common.json, cli.common.quiet, cli.common.verbose > 0);
+    if cli.common.json {
+        out_of_memory::report_as_json();
+    }
     // A panic has already printed its message; map it to a documented exit code.
     let outcome = catch_unwind(AssertUnwindSafe(|| run(cli, &screen)));
     match outcome.unwrap_or_else(|panic| Err(defect(panic.as_ref()).into())) {
@@ -355,6 +358,12 @@ fn draw_flames(path: &Path) -> Result<(), Error> {
 fn defect(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
+    // Scoped threads of the standard library panic where the system refuses them.
+    if text.contains("failed to spawn thread") {
+        return Error::new(ErrorKind::Io, "cannot start a thread")
+            .because(text)
+            .hint("raise the limits of the process (ulimit -u, ulimit -v), or use fewer threads: --threads");
+    }
     Error::new(ErrorKind::Bug, text).hint("please report this bug, with the command and its input")
 }
 

@@ -27,6 +27,9 @@ use systole_datasets::{
 use systole_ir::{Error, ErrorKind};
 use systole_nn::{LrFindResult, Model};
 
+/// Learning rate for fine-tuning an imported encoder of texts; half of it is the rate of its last layer.
+const ENCODER_BASE_LR: f64 = 5e-4;
+
 #[derive(Args)]
 pub(crate) struct TrainArgs {
     /// Image folder, TFRecord/CSV/NumPy data, texts, TOML file or preset
@@ -440,8 +443,8 @@ impl TrainArgs {
             ));
         }
         if !is_language && self.fine_tune {
-            // Half of it is the rate of the whole encoder's last layer.
-            draft.set_value(path, "fine_tune.base_lr", 5e-4.into());
+            draft.set_value(path, "fine_tune.base_lr", ENCODER_BASE_LR.into());
+            note(&format!("fine_tune.base_lr is {ENCODER_BASE_LR:e} for an encoder of texts, not 2e-3"));
         }
         Ok(Some(draft))
     }

@@ -1,6 +1,7 @@
 //! Classification accuracy of .tflite and ONNX files, and accuracy or RMSE of an int8 graph compared with its float
 //! graph.
 
+use crate::models::binary_output::BinaryOutput;
 use crate::models::predictor::OperatorGraph;
 use crate::models::tflite;
 use serde_json::{Value, json};
@@ -21,12 +22,16 @@ pub(crate) struct CorrectCount {
 
 impl CorrectCount {
     /// Evaluates batch by batch, because the test data can be larger than memory.
-    pub(crate) fn of(graph: &OperatorGraph, batches: &Dataset, input: &str) -> Result<CorrectCount> {
+    pub(crate) fn of(
+        (graph, binary_output): (&OperatorGraph, BinaryOutput),
+        batches: &Dataset,
+        input: &str,
+    ) -> Result<CorrectCount> {
         let mut all = CorrectCount::default();
         for batch in batches.iter() {
             let batch = batch?;
             let answers = tflite::rows(&graph.predict(&field(&batch, input)?)?)?;
-            let found: Vec<Vec<usize>> = answers.iter().map(likeliest).collect();
+            let found: Vec<Vec<usize>> = answers.iter().map(|y| likeliest(y, binary_output)).collect();
             let (samples, labels) = rows(&batch, input)?.into_iter().unzip();
             let tests = LabeledSamples { samples, labels, are_values: false };
             all.samples += tests.samples.len();
@@ -179,7 +184,9 @@ impl Int8Quality {
 
 /// Returns the argmax class of each sample, or of each of its positions.
 fn classes(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Vec<usize>>> {
-    Ok(answers(model, samples, tflite::engine(), tflite::threads())?.iter().map(likeliest).collect())
+    let binary_output = BinaryOutput::of_tflite(model);
+    let all = answers(model, samples, tflite::engine(), tflite::threads())?;
+    Ok(all.iter().map(|y| likeliest(y, binary_output)).collect())
 }
 
 /// Like [`classes`], for a mostly float graph: runs many samples at once if the CPU engine supports it.
@@ -188,18 +195,20 @@ pub(crate) fn classes_in_floats(model: &TfliteModel, samples: &[Literal]) -> Res
         GraphEngine::Reference => classes(model, samples),
         // On failure, run the samples one by one, which reports the sample at fault.
         GraphEngine::Fast => match in_floats(model, samples) {
-            Ok(answers) => Ok(answers.iter().map(likeliest).collect()),
+            Ok(answers) => {
+                let binary_output = BinaryOutput::of_tflite(model);
+                Ok(answers.iter().map(|y| likeliest(y, binary_output)).collect())
+            }
             Err(_) => classes(model, samples),
         },
     }
 }
 
 /// `y: f32[…, K]` → argmax over the K classes, per position.
-fn likeliest(y: &Literal) -> Vec<usize> {
+fn likeliest(y: &Literal, binary_output: BinaryOutput) -> Vec<usize> {
     let classes = y.shape().dims().last().copied().unwrap_or(1).max(1);
     let one = |y: &[f32]| match y {
-        // A sigmoid's probability of the second class.
-        [p] => usize::from(*p > 0.5),
+        [output] => binary_output.class(*output),
         y => (1..y.len()).fold(0, |best, k| if y[k] > y[best] { k } else { best }),
     };
     y.to_f32s().chunks(classes).map(one).collect()
@@ -229,6 +238,10 @@ impl LabeledSamples {
     ) -> Result<LabeledSamples> {
         let (samples, labels) = taken(batches, input, most)?;
         Ok(LabeledSamples { samples, labels, are_values })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.samples.is_empty()
     }
 
     /// Whether the labels are regression targets.

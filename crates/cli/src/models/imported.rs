@@ -103,10 +103,24 @@ fn open_folder(name: &str) -> Result<Model> {
     for guess in source.guesses().at(place)? {
         note(&format!("{name}: guessed, because no file states it: {guess}"));
     }
+    let unused = source.unused_settings().at(place)?;
+    if !unused.is_empty() {
+        note(&format!("{name}: not used, which changes further training only: {}", shortened(&unused)));
+    }
     if let Some(why) = tokenizer.note.filter(|_| tokenizer_of(&model).is_ok_and(|t| t.is_none())) {
         note(&format!("{name} is read {why}"));
     }
     Ok(model)
+}
+
+/// Lists the first settings, and counts the others.
+pub(crate) fn shortened(settings: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let first = settings.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+    match settings.len().saturating_sub(SHOWN) {
+        0 => first,
+        more => format!("{first}; and {more} more"),
+    }
 }
 
 /// Error for weights whose model is unknown.

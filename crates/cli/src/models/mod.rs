@@ -2,6 +2,7 @@
 //! programs.
 
 pub(crate) mod accuracy;
+pub(crate) mod binary_output;
 pub(crate) mod command_target;
 pub(crate) mod imported;
 pub(crate) mod model_data;

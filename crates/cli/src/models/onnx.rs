@@ -122,14 +122,16 @@ pub(crate) struct OnnxPredictor {
 }
 
 impl OnnxPredictor {
-    /// Reads an ONNX model and the notes in its metadata.
+    /// Reads an ONNX model.
     ///
     /// # Errors
     /// If the model has several inputs or outputs, or a sample has an open size.
-    pub fn open(name: &str) -> Result<(OnnxPredictor, BTreeMap<String, String>)> {
-        let model = open(name)?;
-        let notes = model.notes.clone();
-        Ok((OnnxPredictor::new(model, name).at(|| name.to_string())?, notes))
+    pub fn open(name: &str) -> Result<OnnxPredictor> {
+        OnnxPredictor::new(open(name)?, name).at(|| name.to_string())
+    }
+
+    pub fn model(&self) -> &OnnxModel {
+        &self.model
     }
 
     fn new(model: OnnxModel, name: &str) -> Result<OnnxPredictor> {

@@ -1,5 +1,6 @@
 //! Predictor over a Systole model, a .tflite file or an ONNX file.
 
+use crate::models::binary_output::BinaryOutput;
 use crate::models::imported;
 use crate::models::onnx::{self, OnnxPredictor};
 use crate::models::tflite;
@@ -16,6 +17,8 @@ pub(crate) struct Predictor {
     pub model: Layers,
     /// Operators of a .tflite or ONNX file.
     pub operators: Option<OperatorGraph>,
+    /// What a single output for two classes means.
+    pub binary_output: BinaryOutput,
 }
 
 /// Executable operators of a .tflite or ONNX file.
@@ -42,12 +45,15 @@ pub(crate) fn is_of_operators(name: &str) -> bool {
 /// Loads a predictor from a model file, a .tflite file or an ONNX file.
 pub(crate) fn answerer(name: &str) -> Result<Predictor> {
     if onnx::is_onnx_file(name) {
-        let (asked, notes) = OnnxPredictor::open(name)?;
-        let model = in_place_of_layers(asked.takes(), &notes)?;
-        return Ok(Predictor { model, operators: Some(OperatorGraph::Onnx(Box::new(asked))) });
+        let asked = OnnxPredictor::open(name)?;
+        let model = in_place_of_layers(asked.takes(), &asked.model().notes)?;
+        let binary_output = BinaryOutput::of_onnx(asked.model());
+        return Ok(Predictor { model, operators: Some(OperatorGraph::Onnx(Box::new(asked))), binary_output });
     }
     if !tflite::is_lite_file(name) {
-        return Ok(Predictor { model: imported::load_to_predict(name)?, operators: None });
+        let model = imported::load_to_predict(name)?;
+        let binary_output = BinaryOutput::of_layers(&model);
+        return Ok(Predictor { model, operators: None, binary_output });
     }
     let graph = tflite::open(name)?;
     let &[input] = &graph.inputs[..] else {
@@ -66,7 +72,8 @@ pub(crate) fn answerer(name: &str) -> Result<Predictor> {
     };
     let model = in_place_of_layers(TensorType::new(DType::F32, of_sample), &graph.notes)?;
     let answers = FloatPredictor::new(&graph, tflite::engine(), tflite::threads()).at(|| name.to_string())?;
-    Ok(Predictor { model, operators: Some(OperatorGraph::Lite(Box::new(answers))) })
+    let operators = Some(OperatorGraph::Lite(Box::new(answers)));
+    Ok(Predictor { model, operators, binary_output: BinaryOutput::of_tflite(&graph) })
 }
 
 /// Creates a model without layers that has the input type and the notes of a file.

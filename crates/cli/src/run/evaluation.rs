@@ -1,5 +1,6 @@
 //! Evaluates a model on test data sample by sample: confusion matrix, worst mistakes, sample images.
 
+use crate::models::binary_output::BinaryOutput;
 use crate::run::confusion::Confusion;
 use std::time::{Duration, Instant};
 use systole_config::RunConfig;
@@ -42,8 +43,8 @@ pub(crate) struct TestPredictions {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PredictionTask {
     Classes,
-    /// One probability for two classes.
-    Binary,
+    /// One output for two classes.
+    Binary(BinaryOutput),
     Tokens,
     Numbers,
 }
@@ -61,8 +62,8 @@ impl TestPredictions {
         if limit.is_some() && values > VALUES {
             return Ok(None);
         }
-        let is_counted =
-            matches!(kind, PredictionTask::Classes | PredictionTask::Binary) && !data.class_names.is_empty();
+        let is_counted = matches!(kind, PredictionTask::Classes | PredictionTask::Binary(_))
+            && !data.class_names.is_empty();
         let mut answers = TestPredictions {
             confusion: is_counted.then(|| Confusion::new(model.class_names.clone())),
             samples: Vec::new(),
@@ -172,7 +173,7 @@ impl TestPredictions {
             return self.keep(if error.is_nan() { f64::INFINITY } else { error }, of, shown);
         }
         let p = match (self.kind, row) {
-            (PredictionTask::Binary, [p]) => binary_probabilities(*p).to_vec(),
+            (PredictionTask::Binary(output), [p]) => output.probabilities(*p).to_vec(),
             _ => probabilities(row),
         };
         let best = p.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(k, _)| k);
@@ -218,7 +219,9 @@ fn kind_of(model: &Model, data: &TrainingData) -> Option<PredictionTask> {
         (2, Loss::SparseCategoricalCrossentropy { .. }) if data.element.dtype == DType::I32 => {
             Some(PredictionTask::Tokens)
         }
-        (1, Loss::BinaryCrossentropy { .. }) if output.elements() == 1 => Some(PredictionTask::Binary),
+        (1, Loss::BinaryCrossentropy { .. }) if output.elements() == 1 => {
+            Some(PredictionTask::Binary(BinaryOutput::of_layers(model)))
+        }
         (1, _) if output.elements() == 1 && data.class_names.is_empty() => Some(PredictionTask::Numbers),
         (1, _) if output.elements() == data.class_names.len() => Some(PredictionTask::Classes),
         _ => None,
@@ -310,12 +313,6 @@ fn picture(
     }
     let side = |n: usize| (n * SIDE / longer).max(1);
     HostArray::from(picture).resize(side(h), side(w)).into_literal().map(Some)
-}
-
-/// Probabilities of two classes from the output of one unit: the probability of the second class, or its logit.
-pub(crate) fn binary_probabilities(output: f32) -> [f32; 2] {
-    let p = if (0.0..=1.0).contains(&output) { output } else { 1.0 / (1.0 + (-output).exp()) };
-    [1.0 - p, p]
 }
 
 /// Returns the row if it holds probabilities, otherwise its softmax (logits).

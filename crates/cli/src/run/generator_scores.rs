@@ -3,7 +3,7 @@
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::config_of;
 use crate::models::run_directory;
-use crate::render::screen::{Screen, counted, program};
+use crate::render::screen::{Screen, counted, note, program};
 use crate::run::run_data::RunData;
 use serde_json::json;
 use std::time::Instant;
@@ -121,7 +121,11 @@ fn network(path: &str, data: &TrainingData) -> Result<(FeatureNetwork, String)> 
             .because(format!("the classes of the feature network are {}", model.class_names.join(", ")))
             .hint("train a classifier on the same data and pass it with --features"));
     }
-    let scale = config_of(&model, path)?.map_or(1.0, |config| config.data.scale);
+    let stored = config_of(&model, path)?.map(|config| config.data.scale);
+    if stored.is_none() {
+        note(&format!("{path} has no configuration: it gets pixels from 0 to 255"));
+    }
+    let scale = stored.unwrap_or(1.0);
     let mark = model.digest_of_weights();
     Ok((FeatureNetwork::new(model, scale)?, mark))
 }

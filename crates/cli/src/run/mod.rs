@@ -9,6 +9,7 @@ pub(crate) mod initial_model;
 pub(crate) mod input_bottleneck;
 #[cfg(feature = "launch")]
 pub(crate) mod linked_plugin;
+pub(crate) mod out_of_memory;
 pub(crate) mod pruning;
 pub(crate) mod run_data;
 pub(crate) mod run_summary;

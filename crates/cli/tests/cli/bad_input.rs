@@ -331,3 +331,28 @@ fn what_a_gan_cannot_be_trained_with() {
     beside(&["--set=model.application=resnet50"], &["[biggan] cannot be combined with layers"]);
     assert!(f.files("out").is_empty());
 }
+
+#[test]
+fn limited_address_space_is_an_error_and_no_abort() {
+    let f = Folder::new("bad-ulimit");
+    let line = r#"ulimit -v "$1"; exec "$0" train mlp --json --epochs=1 --steps-per-epoch=2 --out="o$1""#;
+    let mut refused = 0;
+    for kib in [75_000, 95_000, 115_000, 135_000, 155_000, 250_000] {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", line, env!("CARGO_BIN_EXE_systole"), &kib.to_string()]).current_dir(f.path("."));
+        let done = Done::of(command.output().unwrap(), &["train", "under ulimit -v", &kib.to_string()]);
+        let all = format!("{}: {:?}\n{}\n{}", done.what, done.code, done.out, done.err);
+        match done.code {
+            Some(0) => {}
+            // 127: the loader finds no room for the C library.
+            Some(127) if done.err.contains("error while loading shared libraries") => {}
+            Some(1) => {
+                assert_eq!(done.json()["exit_code"], 1, "{all}");
+                assert!(done.err.contains("error: ") && !done.err.contains("report this bug"), "{all}");
+                refused += 1;
+            }
+            _ => panic!("{all}"),
+        }
+    }
+    assert!(refused > 0, "no limit was low enough");
+}

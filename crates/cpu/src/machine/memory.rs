@@ -1,6 +1,6 @@
 //! Aligned memory allocation with reuse of freed memory, and queries for available memory.
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::{Mutex, PoisonError};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 
@@ -52,11 +52,11 @@ impl AlignedMemory {
             return Ok(AlignedMemory { ptr, bytes, layout });
         }
         // SAFETY: the size is not zero.
-        let mut ptr = unsafe { alloc(layout) };
+        let mut ptr = unsafe { System.alloc(layout) };
         if ptr.is_null() {
             kept().shrink(0);
             // SAFETY: as above.
-            ptr = unsafe { alloc(layout) };
+            ptr = unsafe { System.alloc(layout) };
         }
         if ptr.is_null() {
             return Err(out_of_memory(bytes));
@@ -91,7 +91,7 @@ impl Drop for AlignedMemory {
         match self.layout.align() {
             HUGE => kept().keep(self.ptr, self.layout),
             // SAFETY: allocated with this layout and freed once.
-            _ => unsafe { dealloc(self.ptr, self.layout) },
+            _ => unsafe { System.dealloc(self.ptr, self.layout) },
         }
     }
 }
@@ -155,7 +155,7 @@ impl FreeBlock {
         let goes = goes.count();
         for (ptr, layout) in self.all.drain(..goes) {
             // SAFETY: an `AlignedMemory` of this layout was dropped, and nothing else refers to it.
-            unsafe { dealloc(ptr as *mut u8, layout) };
+            unsafe { System.dealloc(ptr as *mut u8, layout) };
         }
         self.bytes = left;
     }
@@ -179,7 +179,8 @@ fn out_of_memory(bytes: usize) -> Error {
         ErrorKind::Unsupported,
         format!("cannot allocate {:.1} MiB of memory", bytes as f64 / (1 << 20) as f64),
     )
-    .hint("use a smaller batch size")
+    .because("the memory or the address space of the process is limited (ulimit -v, a container)")
+    .hint("raise the limit, or use a smaller batch: --batch-size")
 }
 
 /// Returns the bytes that this process can still use: the machine's available memory, or the rest of its cgroup limit

@@ -1,5 +1,6 @@
 //! Host machine: instruction-set levels, thread pool, memory, and measured peak rates.
 
+pub mod checked_allocator;
 mod level;
 pub mod memory;
 pub mod peak;

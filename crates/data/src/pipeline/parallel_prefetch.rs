@@ -718,7 +718,7 @@ fn gone() -> Error {
 fn no_thread(e: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, "cannot start a thread of the input pipeline")
         .because(e.to_string())
-        .hint("raise the thread limit, or run the pipeline with .debug()")
+        .hint("raise the limits of the process (ulimit -u, ulimit -v), or run the pipeline with .debug()")
 }
 
 #[cfg(test)]

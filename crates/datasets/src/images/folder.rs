@@ -58,6 +58,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
     // Use all images for testing, whatever their classes.
     let is_all = options.validation_split >= 1.0;
     let found = FolderImages::look_at(root, is_all)?;
+    let has_test_split = found.test.is_some();
     let (train, test) = match found.test {
         Some(test) => (found.train, test),
         None if is_all => (found.train.keep(&[]), found.train),
@@ -81,10 +82,8 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         progress: &|done, all| dir.report("reading images", done, all),
     };
     let identity = identity(root, [&train, &test]);
-    let (train_set, train_len) = match is_all {
-        true => (Dataset::range(0), 0),
-        false => reading.part(&train, "train")?,
-    };
+    let (train_set, train_len) =
+        if is_all { (Dataset::range(0), 0) } else { reading.part(&train, "train")? };
     let (test_set, test_len) = reading.part(&test, "test")?;
     let unreadable = reading.unreadable_ones(root)?;
     let mut notes: Vec<String> = found.notes.into_iter().chain(unreadable).collect();
@@ -99,6 +98,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         test: test_set,
         train_len,
         test_len,
+        has_test_split,
         element: TensorType::new(DType::U8, options.picture),
         class_names: train.classes.clone(),
         fields: Vec::new(),

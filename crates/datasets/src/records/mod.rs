@@ -193,11 +193,10 @@ pub fn records(
         RecordSplits::find(dir, options, shape)?;
     notes.extend(unused_classes(dir, options, source.files()));
     let (train_part, test_part) = match &test {
-        // Use all records for testing.
-        None if shape.validation_split >= 1.0 => (RecordSubset::All, RecordSubset::All),
-        None => RecordSubset::split(shape)?,
-        Some(_) => (RecordSubset::All, RecordSubset::All),
+        None if shape.validation_split < 1.0 => RecordSubset::split(shape)?,
+        _ => (RecordSubset::All, RecordSubset::All),
     };
+    let has_test_split = test.is_some();
     let test_source = test.unwrap_or_else(|| source.clone());
     let mut reading = RecordParser::of(&source, (&label, of_table), options, shape)?;
     let report = |done, all| dir.report("reading records", done, all);
@@ -225,6 +224,7 @@ pub fn records(
         test: in_order(&test_source, test_part),
         train_len: train,
         test_len: test,
+        has_test_split,
         elements: if element.rank() == 3 { "images" } else { "records" },
         element,
         class_names,

@@ -82,6 +82,7 @@ pub fn sentences(dir: impl Into<DataDir>, options: &SentenceOptions) -> Result<T
     let class_names = classes_of(&all, root)?;
     let identity = identity(&all);
     let is_all = options.validation_split >= 1.0;
+    let has_test_split = found.test.is_some();
     let (train, test) = match found.test {
         Some(test) if !is_all => (found.train, test),
         test if is_all => (Vec::new(), found.train.into_iter().chain(test.into_iter().flatten()).collect()),
@@ -115,6 +116,7 @@ pub fn sentences(dir: impl Into<DataDir>, options: &SentenceOptions) -> Result<T
         test,
         train_len,
         test_len,
+        has_test_split,
         element: TensorType::new(DType::I32, [encoder.length]),
         tokenizer: Some(encoder.tokenizer),
         class_names,
@@ -166,15 +168,34 @@ fn find(root: &Path, options: &SentenceOptions) -> Result<FoundTexts> {
             "use one folder of .txt files per class, or a .csv or .jsonl file with a text and a label in each row",
         ));
     };
-    let (_, column) = read_texts(first, &options.records, true)?;
-    let read = |files: &[PathBuf]| -> Result<Vec<LabeledText>> {
-        let each = files.iter().map(|f| read_texts(f, &options.records, true).map(|(texts, _)| texts));
-        Ok(each.collect::<Result<Vec<_>>>()?.concat())
+    let (_, fields) = read_texts(first, &options.records, true)?;
+    let mut notes = fields.notes("the texts");
+    let mut read = |files: &[PathBuf]| -> Result<Vec<LabeledText>> {
+        let mut all = Vec::new();
+        for file in files {
+            let (texts, of_file) = read_texts(file, &options.records, true)?;
+            if of_file != fields {
+                notes.extend(of_file.notes(&format!("the texts of {}", file.display())));
+            }
+            all.extend(texts);
+        }
+        Ok(all)
     };
     let is_same = test == train;
     let test = if test.is_empty() || is_same { None } else { Some(read(&test)?) };
-    let notes = vec![format!("the texts are in the field `{column}`")];
-    Ok(FoundTexts { train: read(&train)?, test, column, notes })
+    let train = read(&train)?;
+    notes.extend(empty_texts(train.iter().chain(test.iter().flatten())));
+    Ok(FoundTexts { train, test, column: fields.text, notes })
+}
+
+/// Returns a note about texts without a word, of which there are `NA` cells and missing JSON fields.
+fn empty_texts<'a>(texts: impl Iterator<Item = &'a LabeledText>) -> Option<String> {
+    let mut empty = texts.filter(|t| t.text.trim().is_empty());
+    let first = empty.next()?;
+    Some(match empty.count() {
+        0 => format!("1 text is empty: {}", first.place),
+        more => format!("{} texts are empty, the first is {}", more + 1, first.place),
+    })
 }
 
 /// Subfolders, by name.
@@ -434,6 +455,32 @@ mod tests {
             cut.train.element_spec().unwrap().to_string(),
             "tokens: i32[4], segments: i32[4], label: i32[]"
         );
+    }
+
+    #[test]
+    fn fields_that_are_used_and_not_used_are_told() {
+        let dir = Temporary::new("fields");
+        let line = |i: usize, rest: &str| {
+            format!("{{\"text\": \"film {i} was good\", \"label\": \"{}\"{rest}}}\n", i % 2)
+        };
+        // The third line alone has a source; the last has no text.
+        let mut lines: String =
+            (0..8).map(|i| line(i, if i == 2 { ", \"source\": \"a\"" } else { "" })).collect();
+        lines += "{\"text\": null, \"label\": \"1\"}\n";
+        dir.write("a.jsonl", &lines);
+        dir.write("b.csv", "id,review,label\n1,a film as bad as the other,0\n2,a film that is long,1\n");
+        let data = sentences(dir.0.clone(), &options(&["a.jsonl", "b.csv"])).unwrap();
+        let expected = [
+            "the texts are in the field `text`, the labels in `label`",
+            "the field `source` is not used",
+            "b.csv are in the field `review`, the labels in `label`",
+            "the field `id` is not used",
+            "1 text is empty: ",
+        ];
+        for (note, part) in data.notes.iter().zip(expected) {
+            assert!(note.contains(part), "{:?}", data.notes);
+        }
+        assert!(data.notes.len() >= expected.len() && !data.has_test_split, "{:?}", data.notes);
     }
 
     #[test]

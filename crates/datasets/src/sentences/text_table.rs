@@ -28,6 +28,29 @@ pub(super) struct LabeledText {
     pub place: String,
 }
 
+/// The fields of a file that are used, and those that are not.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct TextFields {
+    /// Field with the text; empty for a plain text file.
+    pub text: String,
+    pub label: Option<String>,
+    unused: Vec<String>,
+}
+
+impl TextFields {
+    /// Returns notes on the fields of `texts`, such as "the texts".
+    pub(super) fn notes(&self, texts: &str) -> Vec<String> {
+        let label = self.label.as_ref().map_or(String::new(), |label| format!(", the labels in `{label}`"));
+        let mut notes = vec![format!("{texts} are in the field `{}`{label}", self.text)];
+        if !self.unused.is_empty() {
+            let names: Vec<String> = self.unused.iter().map(|name| format!("`{name}`")).collect();
+            let [are, s] = if names.len() == 1 { ["is", ""] } else { ["are", "s"] };
+            notes.push(format!("the field{s} {} {are} not used", names.join(", ")));
+        }
+        notes
+    }
+}
+
 /// Rows of a file as texts.
 struct TextTable {
     names: Vec<String>,
@@ -68,24 +91,24 @@ pub(super) fn plain_text(file: &Path, options: &RecordOptions) -> Result<String>
     })
 }
 
-/// Reads the texts of a file, and their labels if `labeled`; returns the name of the text's column too, which is empty
-/// for a plain text file (one text).
+/// Reads the texts of a file, and their labels if `labeled`; returns the fields that they are in too. A plain text file
+/// is one text.
 pub(super) fn read_texts(
     file: &Path,
     options: &RecordOptions,
     labeled: bool,
-) -> Result<(Vec<LabeledText>, String)> {
+) -> Result<(Vec<LabeledText>, TextFields)> {
     if !has_text_rows(file) {
         let one = LabeledText {
             text: plain_text(file, options)?,
             label: String::new(),
             place: file.display().to_string(),
         };
-        return Ok((vec![one], String::new()));
+        return Ok((vec![one], TextFields::default()));
     }
     let table = TextTable::read(file, options)?;
     let (text, label) = table.columns(file, options, labeled)?;
-    let column = table.names.get(text).cloned().unwrap_or_default();
+    let fields = table.fields(text, label);
     let cell = |cells: &[String], at: usize| cells.get(at).cloned().unwrap_or_default();
     let mut all = Vec::with_capacity(table.rows.len());
     for (place, cells) in &table.rows {
@@ -97,7 +120,7 @@ pub(super) fn read_texts(
         }
         all.push(LabeledText { text: cell(cells, text), label, place: place.clone() });
     }
-    Ok((all, column))
+    Ok((all, fields))
 }
 
 impl TextTable {
@@ -140,7 +163,12 @@ impl TextTable {
             })?;
             objects.push((place, object));
         }
-        let names: Vec<String> = objects.first().map_or(Vec::new(), |(_, o)| o.keys().cloned().collect());
+        let mut names: Vec<String> = Vec::new();
+        for name in objects.iter().flat_map(|(_, object)| object.keys()) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
         let cell = |object: &Map<String, Value>, name: &String| match object.get(name) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.clone(),
@@ -149,6 +177,16 @@ impl TextTable {
         let rows =
             objects.iter().map(|(place, o)| (place.clone(), names.iter().map(|n| cell(o, n)).collect()));
         Ok(TextTable { rows: rows.collect(), names })
+    }
+
+    fn fields(&self, text: usize, label: Option<usize>) -> TextFields {
+        let name = |at: usize| self.names.get(at).cloned();
+        let is_unused = |at: &usize| *at != text && Some(*at) != label;
+        TextFields {
+            text: name(text).unwrap_or_default(),
+            label: label.and_then(name),
+            unused: (0..self.names.len()).filter(is_unused).filter_map(name).collect(),
+        }
     }
 
     /// Mean number of words in a column's first cells.

@@ -80,6 +80,9 @@ fn word_pieces(root: &Value, model: &Value) -> Result<Vocabulary> {
             return Err(unsupported(&format!("the {key} {kind} for WordPiece")));
         }
     }
+    if let Some(other) = root.get("post_processor").filter(|p| !p.is_null() && !adds_class_and_separator(p)) {
+        return Err(unsupported(&format!("the post_processor {} for WordPiece", kind_of(other))));
+    }
     for (key, expected) in [("continuing_subword_prefix", CONTINUES), ("unk_token", SPECIAL[1])] {
         let text = model.get(key).and_then(Value::as_str).unwrap_or(expected);
         if text != expected {
@@ -115,6 +118,28 @@ fn word_pieces(root: &Value, model: &Value) -> Result<Vocabulary> {
     let longest = model.get("max_input_chars_per_word").and_then(Value::as_u64);
     let longest = longest.map_or(wordpiece::LONGEST_WORD, |n| n as usize);
     WordPiece::new(tokens, normalizer, longest).map(|pieces| Vocabulary::WordPiece(Box::new(pieces)))
+}
+
+/// Whether a post-processor is BERT's: `[CLS]`, the tokens, `[SEP]`.
+fn adds_class_and_separator(post_processor: &Value) -> bool {
+    match kind_of(post_processor).as_str() {
+        "BertProcessing" => {
+            let marks = [("cls", SPECIAL[2]), ("sep", SPECIAL[3])];
+            marks
+                .iter()
+                .all(|(key, mark)| post_processor.pointer(&format!("/{key}/0")).is_some_and(|m| m == mark))
+        }
+        "TemplateProcessing" => {
+            let pieces = post_processor.get("single").and_then(Value::as_array);
+            let name = |piece: &Value| {
+                let special = piece.pointer("/SpecialToken/id").and_then(Value::as_str);
+                special.map(str::to_string).or(piece.get("Sequence").map(|_| String::new()))
+            };
+            let names: Option<Vec<String>> = pieces.and_then(|all| all.iter().map(name).collect());
+            names.is_some_and(|names| names == [SPECIAL[2], "", SPECIAL[3]])
+        }
+        _ => false,
+    }
 }
 
 fn word_pieces_json(pieces: &WordPiece) -> Value {
@@ -377,4 +402,24 @@ fn unsupported(what: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not supported"))
         .because("byte-level BPE, as in GPT-2, GPT-4, Llama 3 and Qwen 2, and BERT's WordPiece are supported")
         .hint("use a byte-level BPE tokenizer, or train one: data.tokenizer = \"bpe\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_berts_marks_are_accepted_around_word_pieces() {
+        let special = |name: &str| json!({"SpecialToken": {"id": name, "type_id": 0}});
+        let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+        let template = |single: Vec<Value>| json!({"type": "TemplateProcessing", "single": single});
+        assert!(adds_class_and_separator(&template(vec![special("[CLS]"), text.clone(), special("[SEP]")])));
+        assert!(!adds_class_and_separator(&template(vec![text.clone(), special("[SEP]")])));
+        assert!(!adds_class_and_separator(&template(vec![special("<s>"), text, special("</s>")])));
+        let bert = json!({"type": "BertProcessing", "sep": ["[SEP]", 102], "cls": ["[CLS]", 101]});
+        assert!(adds_class_and_separator(&bert));
+        assert!(!adds_class_and_separator(
+            &json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]})
+        ));
+    }
 }

@@ -11,20 +11,19 @@ use systole_nn::{Architecture, Symbol};
 /// Maximum number of layers; prevents memory exhaustion by a typo.
 const MOST: usize = 3000;
 /// Arguments that do not affect what a layer computes with given weights.
-const IDLE: [&str; 13] = [
+const IDLE: [&str; 12] = [
     "dtype",
     "seed",
     "batch_shape",
     "batch_input_shape",
     "sparse",
     "ragged",
-    "optional",
     "renorm_momentum",
     "renorm_clipping",
+    "optional",
     "autocast",
     "input_length",
     "implementation",
-    "noise_shape",
 ];
 
 fn wrong(why: impl Into<String>) -> Error {
@@ -51,6 +50,35 @@ pub(crate) fn architecture(model: &Value) -> Result<(Architecture, Vec<TensorTyp
         "Functional" | "Model" => functional(config, layers),
         other => Err(wrong(format!("it is a custom class `{other}`, expected Sequential or Functional"))),
     }
+}
+
+/// Whether an argument changes further training only: what a layer computes is the same.
+fn is_of_training(key: &str) -> bool {
+    key.ends_with("_regularizer") || key.ends_with("_constraint") || key == "noise_shape"
+}
+
+/// Returns the arguments that change further training only, are set, and do not exist here, with their layers.
+pub(crate) fn unused_settings(model: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    match model {
+        Value::Array(items) => found.extend(items.iter().flat_map(unused_settings)),
+        Value::Object(object) => {
+            if let Ok((class, config)) = arguments(model)
+                && let Some(known) = BuiltIn::with_defaults(class)
+            {
+                let known = known.layer().config();
+                let is_unused = |key: &str, value: &Value| {
+                    is_of_training(key) && !value.is_null() && known.get(key).is_none()
+                };
+                let name = text(model.get("config").unwrap_or(model), "name").unwrap_or(class);
+                let keys = config.iter().filter(|(key, value)| is_unused(key, value)).map(|(key, _)| key);
+                found.extend(keys.map(|key| format!("{key} of the layer {name}")));
+            }
+            found.extend(object.values().flat_map(unused_settings));
+        }
+        _ => {}
+    }
+    found
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
@@ -130,7 +158,7 @@ fn spec(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
             }
             _ if is_known => drop(kept.insert(key.clone(), value.clone())),
             "data_format" if value.as_str() == Some("channels_last") => {}
-            k if IDLE.contains(&k) || k.ends_with("_regularizer") || k.ends_with("_constraint") => {}
+            k if IDLE.contains(&k) || is_of_training(k) => {}
             _ if value.is_null() || *value == Value::Bool(false) => {}
             _ => {
                 return Err(
@@ -278,4 +306,23 @@ fn apply(layer: &Value, call: usize, made: &mut HashMap<NodeKey, Symbol>) -> Res
     }
     made.insert((name, call as u64), spec.on(&inputs.iter().collect::<Vec<_>>()));
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn arguments_of_training_that_do_not_exist_here_are_named() {
+        let dense = json!({"class_name": "Dense", "config": {
+            "name": "head", "units": 2, "tuning_regularizer": {"class_name": "L2"}, "bias_constraint": null,
+        }});
+        let inner = json!({"class_name": "Sequential", "config": {"name": "inner", "layers": [
+            {"class_name": "BatchNormalization", "config": {"name": "norm", "renorm_constraint": "max_norm"}},
+        ]}});
+        let model = json!({"class_name": "Sequential", "config": {"layers": [dense, inner]}});
+        let expected = ["tuning_regularizer of the layer head", "renorm_constraint of the layer norm"];
+        assert_eq!(unused_settings(&model), expected);
+    }
 }

@@ -72,6 +72,11 @@ impl KerasFile {
     pub(crate) fn architecture(&self) -> Result<Option<(Architecture, Vec<TensorType>)>> {
         self.config.as_ref().map(config::architecture).transpose()
     }
+
+    /// Returns the arguments of layers that change further training only and are not used.
+    pub(crate) fn unused_settings(&self) -> Vec<String> {
+        self.config.as_ref().map_or_else(Vec::new, config::unused_settings)
+    }
 }
 
 fn json(bytes: &[u8]) -> Result<Value> {

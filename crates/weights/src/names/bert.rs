@@ -117,6 +117,9 @@ pub(crate) fn today(name: &str) -> String {
     }
 }
 
+/// Dropout rates besides `hidden_dropout_prob`.
+const OTHER_RATES: [&str; 2] = ["attention_probs_dropout_prob", "classifier_dropout"];
+
 /// Derives the layers from the tensors, and from config.json for heads and activations. With `mask_zero`, token 0 is
 /// padding.
 ///
@@ -169,7 +172,7 @@ pub(crate) fn architecture(
         num_segments,
         activation: activation(&config)?,
         layer_norm_epsilon: config.number_or("layer_norm_eps", 1e-12, usual_epsilon)?,
-        dropout: config.number("hidden_dropout_prob")?.unwrap_or(0.1),
+        dropout: config.dropout("hidden_dropout_prob", 0.1, &OTHER_RATES)?,
         output: if is_pooled { "pooled" } else { "sequence" }.into(),
         classes,
         classifier_activation: config.head(classes)?,
@@ -178,7 +181,7 @@ pub(crate) fn architecture(
     };
     let ids = TensorType::new(DType::I32, [max_sequence_length]);
     let architecture = bert.architecture()?;
-    Ok(DerivedModel { architecture, inputs: vec![ids.clone(), ids], guesses: config.finish()? })
+    Ok(DerivedModel { architecture, inputs: vec![ids.clone(), ids], config: config.finish()? })
 }
 
 fn activation(config: &FamilyConfig<'_>) -> Result<Activation> {

@@ -68,10 +68,11 @@ pub(crate) fn architecture(
         intermediate_dim,
         max_sequence_length,
         tie_weights,
+        dropout: config.dropout("resid_pdrop", 0.1, &["attn_pdrop", "embd_pdrop"])?,
         ..Gpt2::default()
     };
     let inputs = vec![TensorType::new(DType::I32, [max_sequence_length])];
-    Ok(DerivedModel { architecture: gpt2.architecture()?, inputs, guesses: config.finish()? })
+    Ok(DerivedModel { architecture: gpt2.architecture()?, inputs, config: config.finish()? })
 }
 
 fn check(config: &FamilyConfig<'_>) -> Result<()> {

@@ -16,7 +16,16 @@ pub(crate) struct DerivedModel {
     /// Type of one sample of each input.
     pub inputs: Vec<TensorType>,
     /// Properties that the file does not state.
+    pub config: ConfigNotes,
+}
+
+/// What an importer reports on a config.json.
+#[derive(Default)]
+pub(crate) struct ConfigNotes {
+    /// Properties that no file states.
     pub guesses: Vec<String>,
+    /// Settings that change further training only and are not used.
+    pub unused: Vec<String>,
 }
 
 /// config.json of one family.
@@ -25,27 +34,24 @@ pub(crate) struct FamilyConfig<'a> {
     keys: Option<&'a Map<String, Value>>,
     read: RefCell<BTreeSet<String>>,
     guesses: RefCell<Vec<String>>,
+    unused: RefCell<Vec<String>>,
 }
 
 /// Keys that describe the file, training, tokens or text generation, but not what the model computes.
-const WITHOUT_EFFECT: [&str; 63] = [
+const WITHOUT_EFFECT: [&str; 58] = [
     "architectures",
-    "attention_probs_dropout_prob",
     "attn_implementation",
-    "attn_pdrop",
     "auto_map",
     "bad_words_ids",
     "begin_suppress_tokens",
     "bos_token_id",
     "chunk_size_feed_forward",
-    "classifier_dropout",
     "decoder_start_token_id",
     "directionality",
     "diversity_penalty",
     "do_sample",
     "dtype",
     "early_stopping",
-    "embd_pdrop",
     "encoder_no_repeat_ngram_size",
     "encoder_stride",
     "eos_token_id",
@@ -81,7 +87,6 @@ const WITHOUT_EFFECT: [&str; 63] = [
     "prefix",
     "remove_invalid_values",
     "repetition_penalty",
-    "resid_pdrop",
     "return_dict",
     "return_dict_in_generate",
     "sbert_ce_default_activation_function",
@@ -127,7 +132,13 @@ impl<'a> FamilyConfig<'a> {
         let keys = config
             .map(|c| c.as_object().ok_or_else(|| odd(family, "config.json is not an object")))
             .transpose()?;
-        let this = FamilyConfig { family, keys, read: RefCell::default(), guesses: RefCell::default() };
+        let this = FamilyConfig {
+            family,
+            keys,
+            read: RefCell::default(),
+            guesses: RefCell::default(),
+            unused: RefCell::default(),
+        };
         match this.text("model_type")? {
             Some(kind) if !model_types.contains(&kind) => {
                 let why = format!(
@@ -224,6 +235,18 @@ impl<'a> FamilyConfig<'a> {
         self.guesses.borrow_mut().push(what.into());
     }
 
+    /// Returns the dropout rate of all layers, from the key that transformers applies most, and notes other rates, which
+    /// are not used.
+    pub fn dropout(&self, key: &str, default: f64, others: &[&str]) -> Result<f64> {
+        let rate = self.number(key)?.unwrap_or(default);
+        for other in others {
+            if let Some(theirs) = self.number(other)?.filter(|theirs| *theirs != rate) {
+                self.unused.borrow_mut().push(format!("{other} = {theirs}: all dropout rates are {rate}"));
+            }
+        }
+        Ok(rate)
+    }
+
     /// Returns the number of heads: without config.json by their width of 64 in most published models.
     pub fn heads(&self, key: &str, width: usize) -> Result<usize> {
         let heads = match self.count(key)? {
@@ -298,8 +321,8 @@ impl<'a> FamilyConfig<'a> {
         }
     }
 
-    /// Rejects keys that were not read and may change the results; returns the guesses.
-    pub fn finish(self) -> Result<Vec<String>> {
+    /// Rejects keys that were not read and may change the results; returns what the importer reports.
+    pub fn finish(self) -> Result<ConfigNotes> {
         let read = self.read.borrow();
         let is_known = |key: &str| {
             read.contains(key)
@@ -317,6 +340,19 @@ impl<'a> FamilyConfig<'a> {
                 )));
         }
         drop(read);
-        Ok(self.guesses.into_inner())
+        Ok(ConfigNotes { guesses: self.guesses.into_inner(), unused: self.unused.into_inner() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropout_rates_that_differ_are_named() {
+        let config = serde_json::json!({"resid_pdrop": 0.2, "attn_pdrop": 0.2, "embd_pdrop": 0.0});
+        let config = FamilyConfig::new("GPT-2", &["gpt2"], Some(&config)).unwrap();
+        assert_eq!(config.dropout("resid_pdrop", 0.1, &["attn_pdrop", "embd_pdrop"]).unwrap(), 0.2);
+        assert_eq!(config.finish().unwrap().unused, ["embd_pdrop = 0: all dropout rates are 0.2"]);
     }
 }

@@ -87,6 +87,9 @@ pub(crate) fn architecture(
     let config = config.filter(|_| style != ResNetNaming::Torchvision);
     let config = FamilyConfig::new("ResNet", &["resnet"], config)?;
     let [in_first_stage, in_bottleneck] = strides(&config)?;
+    if !config.exists() && style != ResNetNaming::Torchvision {
+        config.guess("relu, and strides in the 3×3 convolutions of each stage but the first");
+    }
     let shape = |name: String| {
         let found = theirs.iter().find(|(n, _)| *n == name).map(|(_, v)| v.shape().to_vec());
         found.ok_or_else(|| lacks(&name))
@@ -132,7 +135,7 @@ pub(crate) fn architecture(
     Ok(DerivedModel {
         architecture: Architecture::functional(&[image], &y)?,
         inputs,
-        guesses: config.finish()?,
+        config: config.finish()?,
     })
 }
 

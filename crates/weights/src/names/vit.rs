@@ -81,12 +81,12 @@ pub(crate) fn architecture(
         num_heads: config.heads("num_attention_heads", hidden_dim)?,
         hidden_dim,
         mlp_dim,
-        dropout_rate: config.number("hidden_dropout_prob")?.unwrap_or(0.0),
+        dropout_rate: config.dropout("hidden_dropout_prob", 0.0, &["attention_probs_dropout_prob"])?,
         layer_norm_epsilon: config.number_or("layer_norm_eps", 1e-12, 1e-12)?,
         ..ViT::default()
     };
     let inputs = vec![TensorType::new(DType::F32, [image_size, image_size, channels])];
-    Ok(DerivedModel { architecture: vit.architecture()?, inputs, guesses: config.finish()? })
+    Ok(DerivedModel { architecture: vit.architecture()?, inputs, config: config.finish()? })
 }
 
 fn check(config: &FamilyConfig<'_>) -> Result<()> {

@@ -398,12 +398,13 @@ fn energy(r: &PlanRow<'_>) -> String {
     format!("{step} per step, {rate} samples per joule{run} (at {:.0} W, chips only)", e.watts)
 }
 
-pub(super) const EXPLANATIONS: [&str; 5] = [
+pub(super) const EXPLANATIONS: [&str; 6] = [
     "Device time is the sum over kernels of start + max(products with padding, moving results out, bytes, element-wise \
      work), plus the collectives. TPU constants are fitted to libtpu's own estimates (docs/guide/plan.md); GPU constants are assumed.",
     "Minimum: peak rates, no padding, no start time, hidden collectives. Maximum: everything in sequence.",
     "HBM need: tiled arguments, peak of live values, code; results reuse arguments of their type.",
     "float32 products are planned as XLA computes them by default: as bf16 on TPUs, as TF32 on GPUs that have it.",
+    "Loops of a compiled program run as often as the largest constant of their condition says, or once if it has none.",
     "MFU: required multiply-adds without padding, relative to those possible in the likely time.",
 ];
 

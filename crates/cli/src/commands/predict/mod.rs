@@ -5,6 +5,7 @@ mod sample_sources;
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::models::binary_output::BinaryOutput;
 use crate::models::command_target::{config_of, with_settings};
 use crate::models::predictor::{self, OperatorGraph, Predictor};
 use crate::models::run_directory;
@@ -96,7 +97,7 @@ fn tell_of_outputs(model: &Model, screen: &Screen) {
 fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
     let form = args.out.as_deref().map(PredictionFormat::of).transpose().map_err(CommandError::usage)?;
     let file = run_directory::model_file(&args.model)?;
-    let Predictor { mut model, operators } = predictor::answerer(&file)?;
+    let Predictor { mut model, operators, binary_output } = predictor::answerer(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = InputKind::of(&model, &file)?;
     tell_of_outputs(&model, screen);
@@ -129,6 +130,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         answers: Vec::new(),
         tta,
         operators,
+        binary_output,
     };
     let show = |answer: SamplePrediction, model: &Model, all: &mut Vec<SamplePrediction>| match form {
         Some(_) => all.push(answer),
@@ -212,6 +214,8 @@ struct BatchPredictor<'a> {
     answers: Vec<SamplePrediction>,
     /// Operators of a .tflite or ONNX file, which replace the model's layers.
     operators: Option<OperatorGraph>,
+    /// What a single output for two classes means.
+    binary_output: BinaryOutput,
     /// Test-time augmentation: number of versions and augmentation.
     tta: Option<(u64, TestTimeAugmentation)>,
 }
@@ -294,7 +298,7 @@ impl BatchPredictor<'_> {
             let values = match (self.is_of_values || self.is_multi_label, row.as_slice()) {
                 (true, _) => row,
                 (false, [output]) if model.class_names.len() == 2 => {
-                    evaluation::binary_probabilities(*output).to_vec()
+                    self.binary_output.probabilities(*output).to_vec()
                 }
                 (false, _) => evaluation::probabilities(&row),
             };

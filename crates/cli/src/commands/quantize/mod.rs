@@ -13,7 +13,7 @@ use crate::models::predictor::NOTE;
 use crate::models::preprocessing::{PREPROCESSING, preprocessing_of};
 use crate::models::run_directory;
 use crate::models::tflite;
-use crate::render::screen::{Screen, program, quoted, table};
+use crate::render::screen::{Screen, note, program, quoted, table};
 use crate::run::run_data::{NamedData, RunData};
 use accuracy_limit::{AccuracyLimits, FloatLayers};
 use clap::{Args, ValueEnum};
@@ -420,12 +420,14 @@ fn int8(
     let written = write(&mut made, layers, false, out)?;
     let tests = args.tests(&config, &data, &input_of(layers, float)?)?;
     let quality = Int8Quality::of(float, &made, &tests)?;
+    if quality.is_none() && !tests.is_empty() {
+        note("the error is not measured and not limited: the outputs are not as many as the targets");
+    }
     let few = &samples[..samples.len().min(SHOWN)];
     let layers = report(float, &made, &ranges, few)?;
-    let alone = if tests.are_values() {
-        vec![None; layers.len()]
-    } else {
-        each_alone(&tests, float, &ranges, &options, &layers)?
+    let alone = match tests.are_values() {
+        true => vec![None; layers.len()],
+        false => each_alone(&tests, float, &ranges, &options, &layers)?,
     };
     if !screen.json {
         screen.line(layer_table(&layers, &alone).trim_end());

@@ -5,6 +5,7 @@ use crate::models::command_target::{CommandTarget, config_of};
 use crate::render::chart::{Chart, ChartAxis};
 use crate::render::screen::{Screen, counted, grouped, quoted};
 use crate::run::run_data::RunData;
+use crate::run::training::announce_data;
 use serde_json::json;
 use std::path::PathBuf;
 use systole_config::RunConfig;
@@ -152,7 +153,11 @@ fn data_of(
     model: &Model,
     screen: &Screen,
 ) -> Result<TrainingData> {
-    let CommandTarget::Model(file) = target else { return config.load_data(|dir| dir) };
+    let CommandTarget::Model(file) = target else {
+        let data = config.load_data(|dir| dir)?;
+        announce_data(&data, "read to count the batches", screen);
+        return Ok(data);
+    };
     let run_data = RunData::of(model, file)?;
     let draft = run_data.draft(model)?.ok_or_else(|| Error::new(ErrorKind::Bug, "no configuration"))?;
     run_data.load_unmatched(model, &mut draft.finish().map_err(|e| e.error)?, &screen.silent())
