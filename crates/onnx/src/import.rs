@@ -2,9 +2,9 @@
 
 use crate::model::{DimSize, OnnxAttribute, OnnxFunction, OnnxModel, OnnxNode, ValueInfo, broken};
 use crate::ops::{NodeCall, RuleOutput, ValueTable, checked, row};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_base::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_ir::{Graph, GraphBuilder};
 
 /// First and last supported opset.
@@ -18,7 +18,13 @@ pub struct DimSizes {
     /// Shapes of the caller's arrays, by input name or as `arg0`, `arr_0`, …; if there is only one array, its name may
     /// be empty.
     pub given: Vec<(String, Vec<usize>)>,
+    /// Elements (little-endian) of the caller's small arrays, by name as in `given`: where an operator needs an operand at
+    /// compile time, the program is compiled for the values of the inputs that it depends on.
+    pub values: Vec<(String, Vec<u8>)>,
 }
+
+/// Maximum elements of an array in [`DimSizes::values`].
+pub const MOST_FIXED_ELEMENTS: usize = 64;
 
 /// An imported ONNX model: the graph with its inputs and outputs.
 #[derive(Clone, Debug)]
@@ -27,6 +33,8 @@ pub struct ImportedOnnx {
     pub graph: Arc<Graph>,
     /// Resolved sizes of symbolic dimensions by name; 1 unless specified.
     pub settled: Vec<(String, usize)>,
+    /// Inputs for whose values the graph is compiled; it does not read them.
+    pub fixed: Vec<String>,
     /// Types of node outputs, by name.
     pub types: BTreeMap<String, TensorType>,
 }
@@ -38,17 +46,49 @@ impl OnnxModel {
     /// If an operator is unsupported or a node is inconsistent (names the node), or if a symbolic size has two values.
     pub fn import(&self, sizes: &DimSizes) -> Result<ImportedOnnx> {
         self.check_opset()?;
+        let mut fixed = BTreeSet::new();
+        loop {
+            let mut unknown = None;
+            match self.import_with(sizes, &fixed, &mut unknown) {
+                Ok(imported) => return Ok(imported),
+                Err(e) => {
+                    let more: Vec<String> = unknown.map_or_else(Vec::new, |at| self.small_sources(at, sizes));
+                    let before = fixed.len();
+                    fixed.extend(more);
+                    if fixed.len() == before {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Imports the model with the values of the inputs `fixed`. If an operand must be known and is not, `unknown` is its
+    /// node.
+    fn import_with(
+        &self,
+        sizes: &DimSizes,
+        fixed: &BTreeSet<String>,
+        unknown: &mut Option<usize>,
+    ) -> Result<ImportedOnnx> {
         let g = GraphBuilder::new("main");
         let mut settled = ResolvedSizes::of(self, sizes)?;
         let mut values = ValueTable::new(g.clone(), &self.graph.constants, &self.functions, import_node);
         for (i, port) in self.graph.given().enumerate() {
             let ty = settled.ty(port, i, self.graph.given().count()).at(|| format!("input {}", port.name))?;
-            values.put(&port.name, RuleOutput::Plain(g.parameter(ty, &port.name)))?;
+            let parameter = g.parameter(ty.clone(), &port.name);
+            let value = match settled.value(port, i, &ty).filter(|_| fixed.contains(&port.name)) {
+                Some(bytes) => g.constant(Literal::from_bytes(ty, bytes)?),
+                None => parameter,
+            };
+            values.put(&port.name, RuleOutput::Plain(value))?;
         }
         let mut types = BTreeMap::new();
         for i in 0..self.graph.nodes.len() {
             let node = &self.graph.nodes[i];
-            types.extend(import_node(node, &mut values, self.opset).at(|| self.graph.place(i))?);
+            let made = import_node(node, &mut values, self.opset).at(|| self.graph.place(i));
+            *unknown = values.needs_a_value.then_some(i);
+            types.extend(made?);
         }
         let outputs =
             self.graph.outputs.iter().map(|p| values.plain(&p.name).at(|| format!("output {}", p.name)));
@@ -57,7 +97,23 @@ impl OnnxModel {
             return Err(broken("the model has no outputs"));
         }
         let graph = g.finish(&outputs)?;
-        Ok(ImportedOnnx { graph, settled: settled.order, types })
+        Ok(ImportedOnnx { graph, settled: settled.order, fixed: fixed.iter().cloned().collect(), types })
+    }
+
+    /// Returns the inputs that a node's operands depend on and whose values the caller passes.
+    fn small_sources(&self, node: usize, sizes: &DimSizes) -> Vec<String> {
+        let mut needed: BTreeSet<&str> = BTreeSet::new();
+        for (i, n) in self.graph.nodes.iter().enumerate().take(node + 1).rev() {
+            if i == node || n.outputs.iter().any(|name| needed.contains(name.as_str())) {
+                needed.extend(n.inputs.iter().map(String::as_str));
+            }
+        }
+        let settled = ResolvedSizes { sizes, told: BTreeMap::new(), order: Vec::new() };
+        let ports = self.graph.given().enumerate();
+        let is_passed = |(i, port): &(usize, &ValueInfo)| {
+            needed.contains(port.name.as_str()) && settled.array(&sizes.values, port, *i).is_some()
+        };
+        ports.filter(is_passed).map(|(_, port)| port.name.clone()).collect()
     }
 
     /// Rejects an opset whose definitions are not those of the operators here.
@@ -203,11 +259,23 @@ impl<'a> ResolvedSizes<'a> {
         }
     }
 
+    /// Returns what is passed for an input by its name or number.
+    fn array<T>(&self, all: &'a [(String, T)], port: &ValueInfo, index: usize) -> Option<&'a T> {
+        let called = [port.name.clone(), format!("arg{index}"), format!("arr_{index}")];
+        all.iter().find(|(name, _)| called.contains(name)).map(|(_, array)| array)
+    }
+
     /// Returns the shape of the array passed for an input.
     fn given(&self, port: &ValueInfo, index: usize, inputs: usize) -> Option<&'a [usize]> {
-        let called = [port.name.clone(), format!("arg{index}"), format!("arr_{index}")];
-        let is_it = |name: &String| called.contains(name) || inputs == 1 && name.is_empty();
-        self.sizes.given.iter().find(|(name, _)| is_it(name)).map(|(_, dims)| &dims[..])
+        let unnamed = || self.sizes.given.iter().find(|(name, _)| inputs == 1 && name.is_empty());
+        let dims = self.array(&self.sizes.given, port, index);
+        dims.or_else(|| unnamed().map(|(_, dims)| dims)).map(|dims| &dims[..])
+    }
+
+    /// Returns the elements passed for an input of this type.
+    fn value(&self, port: &ValueInfo, index: usize, ty: &TensorType) -> Option<&'a [u8]> {
+        let bytes = self.array(&self.sizes.values, port, index);
+        bytes.map(|bytes| &bytes[..]).filter(|bytes| bytes.len() == ty.bytes())
     }
 
     fn ty(&mut self, port: &ValueInfo, index: usize, inputs: usize) -> Result<TensorType> {
@@ -249,7 +317,7 @@ impl<'a> ResolvedSizes<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_base::Literal;
+    use systole_base::DType;
 
     /// f(x, y?) = LeakyRelu(x; alpha = slope), and g calls itself.
     fn model() -> OnnxModel {
@@ -293,5 +361,40 @@ mod tests {
         m.graph.nodes[0].op = "g".into();
         let e = m.import(&sizes).unwrap_err().to_string();
         assert!(e.contains("levels deep"), "{e}");
+    }
+
+    #[test]
+    fn operands_that_shapes_depend_on_take_the_values_that_are_passed() {
+        let mut m = OnnxModel { ir_version: 8, opset: 17, ..OnnxModel::default() };
+        let port = |name: &str, dtype| ValueInfo {
+            name: name.into(),
+            dtype: Some(dtype),
+            sizes: Some(Vec::new()),
+            ..ValueInfo::default()
+        };
+        let node = |op: &str, inputs: &[&str], output: &str| OnnxNode {
+            op: op.into(),
+            inputs: inputs.iter().map(|name| name.to_string()).collect(),
+            outputs: vec![output.into()],
+            ..OnnxNode::default()
+        };
+        // The end of the range is computed; what is added to its elements may differ from call to call.
+        m.graph.inputs = ["start", "half", "step", "more"].map(|name| port(name, DType::F32)).to_vec();
+        m.graph.nodes = vec![
+            node("Add", &["half", "half"], "end"),
+            node("Range", &["start", "end", "step"], "range"),
+            node("Add", &["range", "more"], "y"),
+        ];
+        m.graph.outputs = vec![port("y", DType::F32)];
+        let refused = m.import(&DimSizes::default()).unwrap_err().to_string();
+        assert!(refused.contains("(start) depends on the input data"), "{refused}");
+        let value = |name: &str, x: f32| (name.to_string(), x.to_le_bytes().to_vec());
+        let values = vec![value("start", 1.0), value("half", 2.0), value("step", 1.0), value("more", 5.0)];
+        let made = m.import(&DimSizes { values, ..DimSizes::default() }).unwrap();
+        assert_eq!(made.fixed, ["half", "start", "step"]);
+        let x = |x: f32| Literal::from_slice([], &[x]).unwrap();
+        let inputs = [x(1.0), x(2.0), x(1.0), x(10.0)];
+        let out = systole_ir::interp::run(&made.graph, &inputs.each_ref()).unwrap();
+        assert_eq!(out[0].to_f32s(), [11.0, 12.0, 13.0]);
     }
 }

@@ -36,7 +36,7 @@ mod test_node;
 mod write;
 
 pub use export::{BATCH, IR_VERSION, OPSET, export, export_with_loops};
-pub use import::{DimSizes, ImportedOnnx};
+pub use import::{DimSizes, ImportedOnnx, MOST_FIXED_ELEMENTS};
 pub use model::{DimSize, OnnxAttribute, OnnxFunction, OnnxGraph, OnnxModel, OnnxNode, ValueInfo};
 pub use ops::{OnnxOperator, OnnxRecurrent, OnnxRecurrentKind, coverage, operators};
 pub use read::ExternalData;

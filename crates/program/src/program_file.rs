@@ -36,6 +36,8 @@ pub struct ProgramFile {
     pub imported: ImportedProgram,
     /// Resolved symbolic dimension sizes of an ONNX model.
     pub settled: Vec<(String, usize)>,
+    /// Inputs of an ONNX model for whose values the program is compiled.
+    pub fixed: Vec<String>,
 }
 
 /// A parsed program file, before a function is selected.
@@ -91,6 +93,7 @@ pub fn source(bytes: &[u8], around: &OpenContext) -> Result<ParsedProgram> {
         form: ProgramFormat::Onnx,
         imported,
         settled: read.settled,
+        fixed: read.fixed,
     })))
 }
 
@@ -155,7 +158,7 @@ pub fn function(source: &ParsedProgram, name: Option<&str>) -> Result<ProgramFil
         },
     };
     let imported = imported.map_err(|e| e.hint(UNREAD))?;
-    Ok(ProgramFile { form, imported, settled: Vec::new() })
+    Ok(ProgramFile { form, imported, settled: Vec::new(), fixed: Vec::new() })
 }
 
 /// Returns the function names of a file of tests: it has no `main` and several functions without arguments. Otherwise

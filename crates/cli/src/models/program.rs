@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use systole_data::format::ModelFormat;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_mlir::import::ImportedProgram;
-use systole_onnx::DimSizes;
+use systole_onnx::{DimSizes, MOST_FIXED_ELEMENTS};
 use systole_program::program_file::{self, OpenContext, ParsedProgram, ProgramFile};
 use systole_program::{files, inputs};
 
@@ -56,13 +56,18 @@ impl DimArgs {
                 Error::new(ErrorKind::Config, "the program has no open sizes: only ONNX models have them");
             return Err(e.at("--dim").hint("remove --dim"));
         }
-        let given = match input.filter(|_| is_onnx) {
-            Some(path) => files::read(path)?.into_iter().map(|(name, x)| (name, x.dims)).collect(),
-            None => Vec::new(),
-        };
+        let mut sizes = DimSizes { named: self.dims.iter().cloned().collect(), ..DimSizes::default() };
+        if let Some(path) = input.filter(|_| is_onnx) {
+            for (name, array) in files::read(path)? {
+                sizes.given.push((name.clone(), array.dims.clone()));
+                if array.dims.iter().product::<usize>() <= MOST_FIXED_ELEMENTS {
+                    sizes.values.push((name, array.bytes));
+                }
+            }
+        }
         let folder =
             (name != STANDARD_INPUT).then(|| Path::new(name).parent().unwrap_or(Path::new("")).to_path_buf());
-        Ok(OpenContext { folder, sizes: DimSizes { named: self.dims.iter().cloned().collect(), given } })
+        Ok(OpenContext { folder, sizes })
     }
 
     /// Formats the options as they are written on a command line.
@@ -79,6 +84,12 @@ fn tell(opened: &ProgramFile) {
     if !opened.settled.is_empty() {
         let all: Vec<String> = opened.settled.iter().map(|(name, n)| format!("{name} = {n}")).collect();
         note(&format!("open sizes of the model: {}", all.join(", ")));
+    }
+    if !opened.fixed.is_empty() {
+        note(&format!(
+            "the program is compiled for the values of {}: its shapes depend on them",
+            opened.fixed.join(", ")
+        ));
     }
 }
 

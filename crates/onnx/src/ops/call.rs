@@ -169,10 +169,12 @@ impl<'a, 'm> NodeCall<'a, 'm> {
     /// Returns the elements of an operand, which must not depend on the model's inputs.
     pub fn known(&mut self, i: usize) -> Result<Literal> {
         let name = self.name(i)?;
-        self.values.known(&name)?.ok_or_else(|| {
+        let known = self.values.known(&name)?;
+        self.values.needs_a_value = known.is_none();
+        known.ok_or_else(|| {
             unsupported(format!("operand {i} ({name}) depends on the input data"))
                 .because("shapes, axes and counts must be known at compile time")
-                .hint("export the model for inputs with a fixed shape")
+                .hint("export the model for inputs with a fixed shape, or run it with the values: systole run FILE.onnx --input FILE.npz")
         })
     }
 

@@ -215,7 +215,13 @@ fn modulo(c: &mut NodeCall) -> RuleResult {
         let zero = r.zeros_like();
         let differs = r.less(&zero).not_equal(&y.less(&y.zeros_like()));
         let moves = differs.and(&r.not_equal(&zero));
-        moves.select(&(&r + y), &r)
+        let moved = moves.select(&(&r + y), &r);
+        if !x.dtype().is_float() {
+            return moved;
+        }
+        // The sign of a zero too.
+        let zero_of_y = y.less(&y.zeros_like()).select(&-&zero, &zero);
+        r.equal(&zero).select(&zero_of_y, &moved)
     })
 }
 

@@ -58,6 +58,8 @@ pub(crate) struct ValueTable<'m> {
     pub import: NodeImport,
     /// First error of a nested graph.
     pub nested_error: Option<Error>,
+    /// Whether the last operand that had to be known at compile time was not.
+    pub needs_a_value: bool,
     /// Remaining nodes of nested graphs that may be imported.
     nested_nodes: usize,
     /// Model-local functions.
@@ -100,6 +102,7 @@ impl<'m> ValueTable<'m> {
             tables: MOST_IN_TABLES,
             import,
             nested_error: None,
+            needs_a_value: false,
             nested_nodes: MOST_NESTED_NODES,
             functions,
             depth: 0,

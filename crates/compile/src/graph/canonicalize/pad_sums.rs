@@ -69,10 +69,11 @@ fn collect(g: &Rewriter, v: ValueId, pieces: &mut Vec<PaddedPiece>) -> Option<()
             let dims = 0..p.low.len();
             let padded: Vec<usize> = dims.filter(|&d| p.low[d] != 0 || p.high[d] != 0).collect();
             let plain = p.interior.iter().all(|&i| i == 0) && p.low.iter().chain(&p.high).all(|&n| n >= 0);
-            let &[dim] = &padded[..] else { return None };
+            let (&[dim], true) = (&padded[..], zero && plain) else { return None };
             let (value, from) = (node.inputs[0], p.low[dim] as usize);
             let to = from + g.ty(value).shape[dim];
-            (zero && plain).then(|| pieces.push(PaddedPiece { value, dim, from, to }))
+            pieces.push(PaddedPiece { value, dim, from, to });
+            Some(())
         }
         _ => None,
     }
@@ -98,6 +99,17 @@ mod tests {
         let y = part(0, 5).sum_all() + part(2, 8).exp().sum_all();
         let (graph, _) = crate::optimize(&g.finish(&grad(&y, &[&x])).unwrap()).unwrap();
         assert!(graph.nodes.iter().any(|n| matches!(n.op, Op::Pad(_))), "the pieces overlap");
+    }
+
+    #[test]
+    fn sums_of_cut_values_stay() {
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(TensorType::new(F32, [8]), "x");
+        let y = g.parameter(TensorType::new(F32, [6]), "y");
+        let zero = g.constant(systole_ir::Literal::from_slice([], &[0f32]).unwrap());
+        let cut = x.pad(&zero, &[-2], &[0], &[0]) + y.exp().pad(&zero, &[-1], &[1], &[0]);
+        let (graph, _) = crate::optimize(&g.finish(&[cut]).unwrap()).unwrap();
+        assert!(!graph.nodes.iter().any(|n| matches!(n.op, Op::Concatenate(_))));
     }
 
     #[test]
