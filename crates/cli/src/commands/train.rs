@@ -242,7 +242,11 @@ fn run(mut args: TrainArgs, screen: &Screen) -> CommandResult {
     let record = RunRecord { config, reason, from, initial_epoch, start, data: identity, devices, name };
     let folder = match &args.out {
         Some(out) => out.clone(),
-        None => record.folder(&Path::new("runs").join(args.run_name(&data.name)))?,
+        None => {
+            let (folder, told) = record.folder(&Path::new("runs").join(args.run_name(&data.name)))?;
+            told.iter().for_each(|told| screen.line(told));
+            folder
+        }
     };
     let folder = RunDirectory::make(folder, &data.name)?;
     train(

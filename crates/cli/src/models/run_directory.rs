@@ -1,6 +1,6 @@
 //! A run's folder: `run.json` (how the run was started), `backups/`, model files; decides whether a run resumes.
 
-use crate::models::imported::is_model_folder;
+use crate::models::imported::{is_model_folder, shortened};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -219,24 +219,28 @@ impl RunRecord {
     }
 
     /// Default folder of this run: `base`, or the first of `base-2`, `base-3`, … if a finished run with another
-    /// configuration has the name.
-    pub(crate) fn folder(&self, base: &Path) -> Result<PathBuf> {
+    /// configuration has the name. Also returns a note on how the first of these differs.
+    pub(crate) fn folder(&self, base: &Path) -> Result<(PathBuf, Option<String>)> {
         let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut first: Option<Vec<String>> = None;
         for k in 1.. {
             let folder = if k == 1 { base.to_path_buf() } else { base.with_file_name(format!("{name}-{k}")) };
-            let taken = match RunRecord::read(&folder)? {
-                Some(earlier)
-                    if !self.is_after(&earlier, &folder) && !self.differences(&earlier).is_empty() =>
-                {
-                    backups(&folder).place()?.is_some_and(|p| p.finished)
-                }
-                _ => false,
-            };
-            if !taken {
-                return Ok(folder);
+            let earlier = RunRecord::read(&folder)?.filter(|earlier| !self.is_after(earlier, &folder));
+            let differs = earlier.map_or_else(Vec::new, |earlier| self.differences(&earlier));
+            if differs.is_empty() || !backups(&folder).place()?.is_some_and(|p| p.finished) {
+                let note = first.map(|differs| {
+                    format!(
+                        "{} has a finished run with another configuration ({}): this one is in {}",
+                        base.display(),
+                        shortened(&differs),
+                        folder.display()
+                    )
+                });
+                return Ok((folder, note));
             }
+            first.get_or_insert(differs);
         }
-        Ok(base.into())
+        Ok((base.into(), None))
     }
 
     /// Decides whether this run starts or resumes the run in the folder.

@@ -331,8 +331,11 @@ fn another_configuration_is_refused_with_every_difference() {
         f.write_set("data/mnist", 64, 32);
         let mut args = vec!["train", "mnist", "--data-dir=data", "--json", "--set=fit.batch_size=16"];
         args.extend(["--set=fit.steps_per_epoch=2", "--set=layers.1.units=4", "--epochs", epochs]);
-        let o = f.run(&args).ok().json();
-        assert_eq!(o["model_file"], format!("runs/{folder}/mnist.safetensors"));
+        let done = f.run(&args).ok();
+        assert_eq!(done.json()["model_file"], format!("runs/{folder}/mnist.safetensors"));
+        let is_told =
+            done.err.contains("runs/mnist has a finished run") && done.err.contains("fit.epochs is 2, was 1");
+        assert_eq!(is_told, folder == "mnist-2", "{}", done.err);
     }
     // A longer run from the finished one's model is a new run.
     let from = ["--from", "out/fashion-mnist.safetensors"];

@@ -111,9 +111,9 @@ impl PipelineReport {
         }
     }
 
-    /// Returns the stage with the largest time, if stages were measured.
+    /// Returns the stage with the largest time, if stages were measured; not a prefetch, which only waits for others.
     pub fn slowest(&self) -> Option<&StageReport> {
-        self.stages.iter().max_by_key(|s| s.time)
+        self.stages.iter().filter(|s| !s.label.starts_with("prefetch")).max_by_key(|s| s.time)
     }
 
     /// Describes whether the consumer waited for data, why, and a remedy if there is one. `share`: fraction of its time
