@@ -19,7 +19,9 @@ mod program;
 mod tile;
 
 pub use fuse::{FusionRule, RULES};
-pub use graph::{ConstantSubgraph, GraphPass, PASSES, PassStat, optimize, optimize_with, remat};
+pub use graph::{
+    ConstantSubgraph, GraphPass, PASSES, PassStat, optimize, optimize_with, remat, round_product_operands,
+};
 pub use memory::{ArrayUsage, Footprint, footprint, largest_intermediates};
 pub use options::{PipelineOptions, RowBlocksMode};
 pub use pipeline::{CompileStage, STAGES, StageOutput, form_after, schedule, stages};

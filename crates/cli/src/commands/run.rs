@@ -9,9 +9,12 @@ use crate::render::timing_stats::spread;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
-use systole_ir::{Error, ErrorKind, Literal, Result, Scalar};
+use systole_compile::round_product_operands;
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar};
 use systole_mlir::import::ImportedProgram;
+use systole_nn::Precision;
 use systole_program::files::{self, ArrayFileFormat};
 use systole_program::program_file::{self, ParsedProgram};
 use systole_program::run::{ProgramRunner, RunResults};
@@ -35,6 +38,12 @@ pub(crate) struct RunArgs {
     /// Run N more times; print the median, best, 10th and 90th percentile time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     repeat: Option<u32>,
+    /// Compute products and convolutions in float32, mixed_bfloat16 or mixed_float16
+    ///
+    /// A mixed precision rounds the float32 operands of matrix products and convolutions; sums, results and other operations
+    /// stay in float32. [default: float32]
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<Precision>,
 }
 
 impl RunCommand for RunArgs {
@@ -45,6 +54,12 @@ impl RunCommand for RunArgs {
 
 fn run(args: &RunArgs, screen: &Screen) -> CommandResult {
     if tflite::is_lite_file(&args.program) {
+        if args.precision.is_some() {
+            let e = Error::new(ErrorKind::Config, format!("{} states its own precision", args.program));
+            return Err(CommandError::usage(
+                e.at("--precision").hint("remove --precision: it applies to StableHLO and ONNX"),
+            ));
+        }
         return tflite::run(
             &args.program,
             &args.inputs,
@@ -105,7 +120,11 @@ fn run_one(
     screen: &Screen,
 ) -> Result<(Option<Value>, u8)> {
     let told = |e: Error| e.at(program::called(&args.program).to_string());
-    let program = program_file::function(source, function).map_err(told)?.imported;
+    let mut program = program_file::function(source, function).map_err(told)?.imported;
+    if let Some(dtype) = args.precision.map(Precision::compute_dtype).filter(|dtype| *dtype != DType::F32) {
+        let graph = &mut program.program.graph;
+        *graph = Arc::new(round_product_operands(graph, dtype));
+    }
     if let Some(format) = format {
         program.interface.results.iter().try_for_each(|face| format.check(&face.element.name()))?;
     }

@@ -650,3 +650,26 @@ fn what_others_call_the_commands_is_understood() {
         );
     }
 }
+
+#[test]
+fn products_are_computed_in_the_precision_that_is_asked_for() {
+    let f = folder("precision");
+    // 1.01 has no bf16 form; the nearest are 1.0078125 and 1.015625.
+    let x = Literal::from_slice([4, 3], &[1.01f32; 12]).unwrap();
+    let w = Literal::from_slice([3, 2], &[1f32; 6]).unwrap();
+    let y = Literal::from_slice([4], &[0i32; 4]).unwrap();
+    let arrays: Vec<(&str, Vec<u8>)> =
+        ["x", "w", "y"].into_iter().zip([x, w, y].iter().map(|x| npy::to_bytes(x).unwrap())).collect();
+    f.write("in.npz", crate::program::made::npz(&arrays));
+    let first = |precision: &str| -> f64 {
+        let done =
+            f.run(&["run", "layer.mlir", "--input=in.npz", "--json", &format!("--precision={precision}")]);
+        done.ok().json()["results"][0]["first"][0].as_f64().unwrap()
+    };
+    assert!((first("float32") - 3.03).abs() < 1e-6);
+    assert_eq!(first("mixed_bfloat16"), 3.0 * 1.0078125);
+    assert!((first("mixed_float16") - 3.0 * 1.009765625).abs() < 1e-6);
+    let wrong = f.run(&["run", "layer.mlir", "--random=0", "--precision=mixed_bfloat61"]);
+    assert_eq!(wrong.code, Some(2), "{}", wrong.err);
+    assert!(wrong.err.contains("did you mean `mixed_bfloat16`"), "{}", wrong.err);
+}

@@ -5,9 +5,11 @@ pub mod layout;
 pub mod loops;
 pub mod memory;
 mod pass;
+pub mod product_precision;
 mod reductions;
 pub mod rewrite;
 
 pub use canonicalize::constant_subgraph::ConstantSubgraph;
 pub use memory::remat::remat;
 pub use pass::{GraphPass, PASSES, PassStat, optimize, optimize_until, optimize_with};
+pub use product_precision::round_product_operands;

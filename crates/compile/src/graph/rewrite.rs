@@ -131,7 +131,8 @@ impl Rewriter {
         self.nodes
     }
 
-    fn append(&mut self, op: Op, inputs: &[ValueId], outs: ResultTypes, like: &Node) -> NodeResults {
+    /// Appends a node with results of these types; with [`Rewriter::push`], the types are inferred.
+    pub fn append(&mut self, op: Op, inputs: &[ValueId], outs: ResultTypes, like: &Node) -> NodeResults {
         let count = outs.len();
         let inputs = SmallVec::from_slice(inputs);
         self.nodes.push(Node { op, inputs, outs, loc: like.loc, scope: like.scope });
