@@ -275,6 +275,16 @@ fn models_of_keras_bring_their_layers() {
     survives(&model, WeightFormat::Keras, "again.keras");
 }
 
+#[test]
+fn wrapped_nested_and_masked_layers_of_keras_are_read() {
+    for case in ["recurrent_layers", "token_layers", "nested_layers"] {
+        told("keras_layers", &format!("{case}.keras"), case);
+    }
+    let source = open("nested_layers.keras");
+    let (layers, _) = source.architecture().unwrap().unwrap();
+    assert_eq!(layers.more_outputs.len(), 1);
+}
+
 /// Chains within Keras's ConvNeXt become layers of the model, and its tensor sums become layers.
 #[test]
 fn applications_of_keras_bring_their_layers_and_fill_ours() {

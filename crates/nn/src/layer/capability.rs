@@ -2,7 +2,6 @@
 //!
 //! Return types of [`Layer`](crate::Layer) methods, and their defaults derived from a layer's lowering.
 
-use crate::layer::activation::Activation;
 use crate::layer::lowering::{ConvolutionKind, LayerLowering};
 use crate::layer::masks::MaskPropagation;
 use systole_ir::{Error, ErrorKind, Result};
@@ -41,11 +40,6 @@ pub enum ChannelPruning {
     },
     /// Has no weights, and maps zero channels to zero.
     Passes,
-}
-
-/// Whether an activation maps 0 to 0.
-fn keeps_zeros(activation: Activation) -> bool {
-    !matches!(activation, Activation::Sigmoid | Activation::Softmax | Activation::Softplus)
 }
 
 impl LayerLowering {
@@ -109,13 +103,13 @@ impl LayerLowering {
             argument,
             use_bias,
             groups,
-            keeps_zeros: keeps_zeros(self.activation()),
+            keeps_zeros: self.activation().keeps_zeros(),
         };
         match self {
             Dense { use_bias, .. } => Some(mixes("units", *use_bias, 1)),
             Convolution(c) => match c.kind {
                 ConvolutionKind::Plain => Some(mixes("filters", c.use_bias, c.groups)),
-                ConvolutionKind::Depthwise { multiplier } if keeps_zeros(c.activation) => {
+                ConvolutionKind::Depthwise { multiplier } if c.activation.keeps_zeros() => {
                     let zeroed = if c.use_bias { vec!["kernel", "bias"] } else { vec!["kernel"] };
                     let weights = vec![("kernel", 2), ("bias", 1)];
                     Some(ChannelPruning::PerChannel { multiplier, zeroed, weights })
@@ -128,7 +122,7 @@ impl LayerLowering {
                 zeroed: if *center { vec!["gamma", "beta"] } else { vec!["gamma"] },
                 weights: ["gamma", "beta", "moving_mean", "moving_variance"].map(|name| (name, 1)).into(),
             }),
-            Activation(activation) if keeps_zeros(*activation) => Some(ChannelPruning::Passes),
+            Activation(activation) if activation.keeps_zeros() => Some(ChannelPruning::Passes),
             Relu { threshold: 0.0, .. } => Some(ChannelPruning::Passes),
             Identity
             | Regularization

@@ -519,10 +519,10 @@ impl QuantizationPlan<'_> {
         let fixed = match activation {
             Activation::Softmax | Activation::Sigmoid => QuantizationPoint::SIGMOID,
             Activation::Tanh => QuantizationPoint::TANH,
-            Activation::Softplus => return Err(self.unfit(node, "softplus")),
             Activation::Elu { alpha } if alpha != 1.0 => {
                 return Err(self.unfit(node, "elu with an alpha other than 1"));
             }
+            other if !other.has_int8() => return Err(self.unfit(node, other.name())),
             Activation::Silu => return Ok(self.add_at(TensorProducer::Merge, node, "output")),
             _ => return Ok(self.add_at(TensorProducer::Other, node, "output")),
         };

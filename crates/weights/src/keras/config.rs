@@ -26,6 +26,9 @@ const IDLE: [&str; 12] = [
     "implementation",
 ];
 
+/// Classes of models, which may be layers of others.
+const NETWORKS: [&str; 3] = ["Sequential", "Functional", "Model"];
+
 fn wrong(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Data, "cannot convert the Keras model config")
         .because(why)
@@ -81,6 +84,37 @@ pub(crate) fn unused_settings(model: &Value) -> Vec<String> {
     found
 }
 
+/// Returns the names of the models that are layers of a model.
+pub(crate) fn nested_models(model: &Value) -> Vec<String> {
+    let layers = model.get("config").and_then(|config| config.get("layers")).and_then(Value::as_array);
+    let mut found = Vec::new();
+    for layer in layers.into_iter().flatten() {
+        if text(layer, "class_name").is_some_and(|class| NETWORKS.contains(&class)) {
+            found.extend(name_of(layer).ok().map(str::to_string));
+            found.extend(nested_models(layer));
+        }
+    }
+    found
+}
+
+/// Calls `found` with the name and the arguments of each `Normalization` whose statistics are weights.
+pub(crate) fn each_normalization(model: &mut Value, found: &mut impl FnMut(&str, &mut Map<String, Value>)) {
+    match model {
+        Value::Array(items) => items.iter_mut().for_each(|item| each_normalization(item, found)),
+        Value::Object(object) => {
+            let is_one = object.get("class_name").is_some_and(|class| class == "Normalization");
+            if let (true, Some(Value::Object(arguments))) = (is_one, object.get_mut("config"))
+                && arguments.get("mean").is_none_or(Value::is_null)
+                && let Some(name) = arguments.get("name").and_then(Value::as_str).map(str::to_string)
+            {
+                return found(&name, arguments);
+            }
+            object.values_mut().for_each(|value| each_normalization(value, found));
+        }
+        _ => {}
+    }
+}
+
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
 }
@@ -133,8 +167,24 @@ fn sequential(layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
     Ok((Architecture::sequential(specs), vec![input]))
 }
 
-/// Converts a Keras class and its arguments to a layer.
+/// Converts a Keras class and its arguments to a layer; `RNN` of a cell is the cell's layer.
 fn spec(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
+    match (class, config.get("cell")) {
+        ("RNN", Some(cell)) => {
+            let (cell, of_cell) = arguments(cell)?;
+            let name = |(key, _): &(&String, &Value)| *key != "name" && *key != "trainable";
+            let both = config.iter().filter(|(key, _)| *key != "cell").chain(of_cell.iter().filter(name));
+            let both = both.map(|(key, value)| (key.clone(), value.clone())).collect();
+            layer(cell.strip_suffix("Cell").unwrap_or(cell), &both)
+        }
+        // The name of the class before Keras renamed it.
+        ("GroupedQueryAttention", _) => layer("GroupQueryAttention", config),
+        _ => layer(class, config),
+    }
+}
+
+/// Converts a class that exists here and its arguments to a layer.
+fn layer(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
     let name = config.get("name").and_then(Value::as_str).unwrap_or(class);
     let place = || format!("layer {name}");
     let Some(known) = BuiltIn::with_defaults(class) else {
@@ -156,8 +206,18 @@ fn spec(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
             k if k == "activation" || k == "recurrent_activation" => {
                 kept.insert(key.clone(), activation(value).at(place)?);
             }
+            "layer" | "backward_layer" if is_known && value.is_object() => {
+                let (class, arguments) = arguments(value).at(place)?;
+                kept.insert(key.clone(), spec(class, arguments).at(place)?.to_json());
+            }
+            "mean" | "variance" if class == "Normalization" && value.is_number() => {
+                kept.insert(key.clone(), vec![value.clone()].into());
+            }
             _ if is_known => drop(kept.insert(key.clone(), value.clone())),
             "data_format" if value.as_str() == Some("channels_last") => {}
+            // How fractions of the range are rounded when bins are learned; and what is beside a picture that is not padded.
+            "epsilon" if class == "Discretization" => {}
+            "fill_mode" | "fill_value" if config.get("pad_to_aspect_ratio") == Some(&Value::Bool(false)) => {}
             k if IDLE.contains(&k) || is_of_training(k) => {}
             _ if value.is_null() || *value == Value::Bool(false) => {}
             _ => {
@@ -203,29 +263,72 @@ fn places(value: &Value, found: &mut Vec<NodeKey>) {
     }
 }
 
+/// The values of a functional model that are computed so far.
+#[derive(Default)]
+struct FunctionalValues {
+    symbols: HashMap<NodeKey, Symbol>,
+    /// What Keras's own mask operations compute: the masked value and the number that masks it.
+    masks: HashMap<NodeKey, (NodeKey, f64)>,
+    /// Masks that layers here compute too: those of `Masking` and `Embedding`.
+    known_masks: Vec<(NodeKey, f64)>,
+}
+
 fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
-    let mut made: HashMap<NodeKey, Symbol> = HashMap::new();
-    let mut types: HashMap<String, TensorType> = HashMap::new();
-    let mut waiting: Vec<(&Value, usize)> = Vec::new();
+    let (mut symbols, mut types) = (Vec::new(), Vec::new());
+    let mut inputs: HashMap<String, (Symbol, TensorType)> = HashMap::new();
     for layer in layers {
         let (class, arguments) = arguments(layer)?;
-        let name = text(layer, "name").or_else(|| arguments.get("name").and_then(Value::as_str));
-        let name = name.ok_or_else(|| wrong(format!("a {class} has no name")))?;
         if class == "InputLayer" {
+            let name = name_of(layer)?;
             let ty = input_type(arguments)?.ok_or_else(|| wrong(format!("input {name} has no shape")))?;
-            made.insert((name.into(), 0), systole_nn::input_of(name, ty.dtype, ty.shape.dims()));
-            types.insert(name.into(), ty);
-            continue;
+            let symbol = systole_nn::input_of(name, ty.dtype, ty.shape.dims());
+            inputs.insert(name.into(), (symbol, ty));
         }
+    }
+    for (name, _) in listed(config, "input_layers") {
+        let (symbol, ty) = inputs.get(&name).ok_or_else(|| wrong(format!("unknown input {name}")))?;
+        symbols.push(symbol.clone());
+        types.push(ty.clone());
+    }
+    let outputs = connected(config, layers, &symbols)?;
+    Ok((Architecture::functional(&symbols, &outputs[..])?, types))
+}
+
+fn name_of(layer: &Value) -> Result<&str> {
+    let (class, arguments) = arguments(layer)?;
+    let name = text(layer, "name").or_else(|| arguments.get("name").and_then(Value::as_str));
+    name.ok_or_else(|| wrong(format!("a {class} has no name")))
+}
+
+/// Returns the values that `input_layers` or `output_layers` list.
+fn listed(config: &Value, key: &str) -> Vec<NodeKey> {
+    let mut found = Vec::new();
+    places(config.get(key).unwrap_or(&Value::Null), &mut found);
+    found
+}
+
+/// Applies the layers of a functional model to its inputs; returns its outputs.
+fn connected(config: &Value, layers: &[Value], inputs: &[Symbol]) -> Result<Vec<Symbol>> {
+    let mut values = FunctionalValues::default();
+    values.symbols.extend(listed(config, "input_layers").into_iter().zip(inputs.iter().cloned()));
+    // The calls of a nested model are counted from 1, those of a layer from 0.
+    let mut used = Vec::new();
+    places(&Value::Array(layers.to_vec()), &mut used);
+    used.extend(listed(config, "output_layers"));
+    let first = |name: &str| used.iter().filter(|(n, _)| n == name).map(|(_, call)| *call).min().unwrap_or(0);
+    let mut waiting: Vec<(&Value, NodeKey, usize)> = Vec::new();
+    for layer in layers.iter().filter(|l| text(l, "class_name") != Some("InputLayer")) {
+        let name = name_of(layer)?;
         let calls = layer.get("inbound_nodes").and_then(Value::as_array).map_or(0, Vec::len);
-        waiting.extend((0..calls.min(MOST)).map(|call| (layer, call)));
+        let first = first(name);
+        waiting.extend((0..calls.min(MOST)).map(|i| (layer, (name.to_string(), first + i as u64), i)));
     }
     while !waiting.is_empty() {
         let before = waiting.len();
         let mut left = Vec::new();
-        for (layer, call) in waiting {
-            if !apply(layer, call, &mut made)? {
-                left.push((layer, call));
+        for (layer, key, call) in waiting {
+            if !apply(layer, &key, call, &mut values)? {
+                left.push((layer, key, call));
             }
         }
         if left.len() == before {
@@ -233,20 +336,14 @@ fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<Ten
         }
         waiting = left;
     }
-    let listed = |key: &str| {
-        let mut found = Vec::new();
-        places(config.get(key).unwrap_or(&Value::Null), &mut found);
-        found
+    let symbol = |place: &NodeKey| {
+        values.symbols.get(place).cloned().ok_or_else(|| wrong(format!("unknown layer {}", place.0)))
     };
-    let (inputs, outputs) = (listed("input_layers"), listed("output_layers"));
-    let [output] = &outputs[..] else {
-        return Err(wrong(format!("it has {} outputs; only models with one are supported", outputs.len())));
-    };
-    let symbol =
-        |place: &NodeKey| made.get(place).cloned().ok_or_else(|| wrong(format!("unknown layer {}", place.0)));
-    let symbols = inputs.iter().map(symbol).collect::<Result<Vec<_>>>()?;
-    let types = inputs.iter().filter_map(|(name, _)| types.get(name).cloned()).collect();
-    Ok((Architecture::functional(&symbols, &symbol(output)?)?, types))
+    let outputs = listed(config, "output_layers").iter().map(symbol).collect::<Result<Vec<_>>>()?;
+    match outputs.is_empty() {
+        true => Err(wrong("it has no outputs")),
+        false => Ok(outputs),
+    }
 }
 
 /// Applies the layers of a nested Sequential.
@@ -263,48 +360,118 @@ fn chained(layer: &Value, input: &Symbol) -> Result<Symbol> {
     Ok(x)
 }
 
-/// Applies a layer to its inputs if they are available.
-fn apply(layer: &Value, call: usize, made: &mut HashMap<NodeKey, Symbol>) -> Result<bool> {
-    let (class, config) = arguments(layer)?;
-    let node = layer.get("inbound_nodes").and_then(|n| n.get(call)).unwrap_or(&Value::Null);
-    let mut feeds = Vec::new();
-    let kwargs = match node.get("args") {
-        Some(args) => {
-            places(args, &mut feeds);
-            let kwargs = node.get("kwargs").cloned().unwrap_or(Value::Null);
-            for key in ["query", "value", "key"] {
-                places(kwargs.get(key).unwrap_or(&Value::Null), &mut feeds);
-            }
-            kwargs
-        }
-        None => {
-            places(node, &mut feeds);
-            Value::Null
-        }
-    };
-    let Some(inputs) = feeds.iter().map(|place| made.get(place).cloned()).collect::<Option<Vec<_>>>() else {
-        return Ok(false);
+/// Applies a nested Sequential or functional model.
+fn nested(class: &str, layer: &Value, inputs: &[Symbol]) -> Result<Symbol> {
+    let one = |all: &[Symbol], what: &str| match all {
+        [one] => Ok(one.clone()),
+        _ => Err(wrong(format!("a nested {class} has {} {what}; only one is supported", all.len()))),
     };
     if class == "Sequential" {
-        let [input] = &inputs[..] else { return Err(wrong("a nested Sequential has several inputs")) };
-        let chained = chained(layer, input)?;
-        let name = text(layer, "name").or(config.get("name").and_then(Value::as_str)).unwrap_or(class);
-        made.insert((name.into(), call as u64), chained);
+        return chained(layer, &one(inputs, "inputs")?);
+    }
+    let config = layer.get("config").unwrap_or(&Value::Null);
+    let layers = config.get("layers").and_then(Value::as_array);
+    let layers = layers.ok_or_else(|| wrong(format!("a nested {class} has no list of layers")))?;
+    one(&connected(config, layers, inputs)?, "outputs")
+}
+
+/// Notes the mask that Keras computes by operations of its own: `value ≠ number`, and whether that holds for any
+/// feature.
+fn note_mask(class: &str, node: &Value, key: &NodeKey, values: &mut FunctionalValues) -> Result<bool> {
+    let arguments = node.get("args").unwrap_or(&Value::Null);
+    let mut feeds = Vec::new();
+    places(arguments, &mut feeds);
+    let Some(from) = feeds.first() else { return Err(wrong(format!("{class} has no input"))) };
+    let mask = match class {
+        "NotEqual" => arguments.get(1).and_then(Value::as_f64).map(|number| (from.clone(), number)),
+        _ => values.masks.get(from).cloned(),
+    };
+    let mask = mask.ok_or_else(|| {
+        wrong(format!("{} is an operation that is supported only where Keras computes a mask", key.0))
+    })?;
+    values.masks.insert(key.clone(), mask);
+    Ok(true)
+}
+
+/// Rejects an operation that is no layer: `x * 2`, where `Multiply` is a layer of two inputs.
+fn check_operation(layer: &Value, class: &str, node: &Value) -> Result<()> {
+    let is_operation = text(layer, "module").is_some_and(|m| m.starts_with("keras.") && m.contains(".ops"));
+    let is_tensor = |value: &Value| value.get("class_name").is_some_and(|class| class == "__keras_tensor__");
+    let all_tensors =
+        || node.get("args").and_then(Value::as_array).is_some_and(|all| all.iter().all(is_tensor));
+    let is_layer = ["Add", "Subtract", "Multiply", "Maximum", "Minimum"].contains(&class);
+    match is_operation && !(is_layer && all_tensors()) {
+        true => Err(wrong(format!("{class} is an operation, not a layer"))
+            .because("operations are read only between two values: +, −, ×, maximum, minimum")),
+        false => Ok(()),
+    }
+}
+
+/// Rejects a mask that the layers here do not pass on by themselves.
+fn check_masks(name: &str, kwargs: &Value, values: &FunctionalValues) -> Result<()> {
+    let mut masks = Vec::new();
+    for key in ["mask", "attention_mask", "initial_state"] {
+        places(kwargs.get(key).unwrap_or(&Value::Null), &mut masks);
+    }
+    let is_known = |place: &NodeKey| values.masks.get(place).is_some_and(|m| values.known_masks.contains(m));
+    match masks.iter().all(is_known) {
+        true => Ok(()),
+        false => Err(wrong(format!("layer {name} is called with a mask or a state"))),
+    }
+}
+
+/// Returns the values that a call reads, and its keyword arguments.
+fn feeds_of(node: &Value) -> (Vec<NodeKey>, Value) {
+    let mut feeds = Vec::new();
+    let Some(args) = node.get("args") else {
+        places(node, &mut feeds);
+        return (feeds, Value::Null);
+    };
+    places(args, &mut feeds);
+    let kwargs = node.get("kwargs").cloned().unwrap_or(Value::Null);
+    for key in ["query", "value", "key"] {
+        places(kwargs.get(key).unwrap_or(&Value::Null), &mut feeds);
+    }
+    (feeds, kwargs)
+}
+
+/// Applies a layer to its inputs if they are available.
+fn apply(layer: &Value, key: &NodeKey, call: usize, values: &mut FunctionalValues) -> Result<bool> {
+    let (class, config) = arguments(layer)?;
+    let node = layer.get("inbound_nodes").and_then(|n| n.get(call)).unwrap_or(&Value::Null);
+    let (feeds, kwargs) = feeds_of(node);
+    if ["NotEqual", "Any"].contains(&class) {
+        let is_ready = |from: &NodeKey| values.masks.contains_key(from) || class == "NotEqual";
+        return Ok(feeds.iter().all(is_ready) && note_mask(class, node, key, values)?);
+    }
+    if let Some((mask, _)) = feeds.iter().find(|from| values.masks.contains_key(from)) {
+        return Err(wrong(format!("layer {} uses the operation {mask}, which is not a layer", key.0)));
+    }
+    let inputs = feeds.iter().map(|place| values.symbols.get(place).cloned()).collect::<Option<Vec<_>>>();
+    let Some(inputs) = inputs else { return Ok(false) };
+    if NETWORKS.contains(&class) {
+        let made = nested(class, layer, &inputs)?;
+        values.symbols.insert(key.clone(), made);
         return Ok(true);
+    }
+    check_operation(layer, class, node)?;
+    // Masks are computed after the values that they belong to.
+    let mut masks = Vec::new();
+    places(kwargs.get("mask").unwrap_or(&Value::Null), &mut masks);
+    if !masks.iter().all(|place| values.masks.contains_key(place) || values.symbols.contains_key(place)) {
+        return Ok(false);
     }
     let mut spec = spec(class, config)?;
     if kwargs.get("use_causal_mask") == Some(&Value::Bool(true)) {
         spec = spec.use_causal_mask(true);
     }
-    let name = spec.given_name().unwrap_or(class).to_string();
-    let mut masks = Vec::new();
-    ["mask", "attention_mask", "initial_state"]
-        .iter()
-        .for_each(|k| places(kwargs.get(k).unwrap_or(&Value::Null), &mut masks));
-    if !masks.is_empty() {
-        return Err(wrong(format!("layer {name} is called with a mask or a state")));
-    }
-    made.insert((name, call as u64), spec.on(&inputs.iter().collect::<Vec<_>>()));
+    check_masks(&key.0, &kwargs, values)?;
+    let number = match class {
+        "Masking" => Some(config.get("mask_value").and_then(Value::as_f64).unwrap_or(0.0)),
+        _ => config.get("mask_zero").filter(|mask| **mask == Value::Bool(true)).map(|_| 0.0),
+    };
+    values.known_masks.extend(feeds.first().cloned().zip(number));
+    values.symbols.insert(key.clone(), spec.on(&inputs.iter().collect::<Vec<_>>()));
     Ok(true)
 }
 

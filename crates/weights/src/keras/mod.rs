@@ -22,8 +22,18 @@ pub(crate) struct KerasFile {
     arrays: Vec<(String, Literal)>,
 }
 
-/// Sublayers of a layer whose arrays are in groups of their own, in weight order.
-const PARTS: [&str; 6] = ["vars", "cell", "query_dense", "key_dense", "value_dense", "output_dense"];
+/// Sublayers of a layer whose arrays are in groups of their own, in weight order; some have an underscore in front.
+const PARTS: [&str; 9] = [
+    "layer",
+    "forward_layer",
+    "backward_layer",
+    "vars",
+    "cell",
+    "query_dense",
+    "key_dense",
+    "value_dense",
+    "output_dense",
+];
 
 impl KerasFile {
     /// Reads a `.keras` file; `None` for another ZIP archive.
@@ -36,31 +46,61 @@ impl KerasFile {
             return Ok(None);
         };
         let config = json(&config).at(|| "config.json".into())?;
-        let mut keras = KerasFile::from_hdf5(&weights).at(|| "model.weights.h5".into())?;
+        let mut keras = KerasFile::of_tree(&weights).at(|| "model.weights.h5".into())?;
         keras.config = Some(config);
+        keras.take_statistics();
         Ok(Some(keras))
     }
 
     /// Reads a `.weights.h5` file, or a legacy `.h5` file, which may contain the layers.
     pub(crate) fn from_hdf5(bytes: &[u8]) -> Result<KerasFile> {
-        let mut tree = hdf5::read(bytes, &["optimizer", "optimizer_weights"])?;
-        let config = match tree.attribute("", "model_config") {
-            Some([text, ..]) => Some(json(text.as_bytes()).at(|| "attribute model_config".into())?),
-            _ => None,
-        };
-        let weights = match ["model_weights", ""].into_iter().find_map(|at| old_layers(&tree, at)) {
-            Some(weights) => weights,
-            None => layers(&tree),
-        };
-        // Seed generator states are not weights.
-        tree.arrays.retain(|(path, _)| !path.split('/').any(|part| part == "seed_generator"));
-        if weights.iter().all(|l| l.arrays.is_empty()) {
+        let mut keras = KerasFile::of_tree(bytes)?;
+        if keras.config.is_none() && keras.weights.iter().all(|l| l.arrays.is_empty()) {
             return Err(Error::new(ErrorKind::Data, "the HDF5 file contains no Keras weights")
                 .because("the file has neither a group `layers` nor an attribute layer_names")
                 .hint(
                     "save the weights with model.save_weights(\"model.weights.h5\") or model.save(\"model.keras\")",
                 ));
         }
+        keras.take_statistics();
+        Ok(keras)
+    }
+
+    /// Moves the mean and variance of `Normalization`, which are arguments here, from the weights to the layers.
+    fn take_statistics(&mut self) {
+        let Some(config) = &mut self.config else { return };
+        let mut taken = Vec::new();
+        config::each_normalization(config, &mut |name, arguments| {
+            let Some(layer) = self.weights.iter().find(|l| l.name.as_deref() == Some(name)) else { return };
+            let [mean, variance, ..] = &layer.arrays[..] else { return };
+            let values =
+                |path: &String| self.arrays.iter().find(|(n, _)| n == path).map(|(_, a)| a.to_f64s());
+            if let (Some(mean), Some(variance)) = (values(mean), values(variance)) {
+                arguments.insert("mean".into(), mean.into());
+                arguments.insert("variance".into(), variance.into());
+                taken.extend(layer.arrays.iter().cloned());
+            }
+        });
+        self.arrays.retain(|(path, _)| !taken.contains(path));
+        self.weights.iter_mut().for_each(|layer| layer.arrays.retain(|path| !taken.contains(path)));
+    }
+
+    fn of_tree(bytes: &[u8]) -> Result<KerasFile> {
+        let mut tree = hdf5::read(bytes, &["optimizer", "optimizer_weights"])?;
+        // States of seed generators are not weights, and a wrapper lists the kernel of its layer again.
+        tree.arrays.retain(|(path, _)| !path.split('/').any(|part| part == "seed_generator"));
+        let is_again = |path: &str| path.strip_suffix("/vars/0").is_some_and(is_spectral);
+        tree.arrays.retain(|(path, _)| !is_again(path));
+        let config = match tree.attribute("", "model_config") {
+            Some([text, ..]) => Some(json(text.as_bytes()).at(|| "attribute model_config".into())?),
+            _ => None,
+        };
+        let weights = match ["model_weights", ""].into_iter().find_map(|at| old_layers(&tree, at)) {
+            Some(weights) => {
+                without_nested(weights, &config.as_ref().map_or_else(Vec::new, config::nested_models))
+            }
+            None => layers(&tree),
+        };
         Ok(KerasFile { config, weights, arrays: tree.arrays })
     }
 
@@ -87,6 +127,20 @@ fn json(bytes: &[u8]) -> Result<Value> {
     })
 }
 
+/// Whether a group is that of a `SpectralNormalization`, whose vector is its second weight here.
+fn is_spectral(group: &str) -> bool {
+    group.rsplit('/').next().is_some_and(|name| name.starts_with("spectral_normalization"))
+}
+
+/// Moves the vector of a `SpectralNormalization` in front of the bias.
+fn order_spectral(layer: &mut KerasLayerWeights) {
+    if is_spectral(&layer.group)
+        && let [_, bias, vector] = &mut layer.arrays[..]
+    {
+        std::mem::swap(bias, vector);
+    }
+}
+
 /// Returns the layer of an array path: `conv2d` for `layers/conv2d/vars/0`, `sequential/layers/conv2d` for a nested
 /// one.
 fn group(path: &str) -> Option<&str> {
@@ -101,9 +155,6 @@ fn layers(tree: &Hdf5Tree) -> Vec<KerasLayerWeights> {
     let mut found: Vec<KerasLayerWeights> = Vec::new();
     for (path, _) in &tree.arrays {
         let Some(group) = group(path) else { continue };
-        if path.contains("/seed_generator/") {
-            continue;
-        }
         let at = found.iter().position(|l| l.group == group).unwrap_or_else(|| {
             let named = tree.attribute(&format!("layers/{group}/vars"), "name");
             let name = named.and_then(|n| n.first().cloned());
@@ -115,10 +166,36 @@ fn layers(tree: &Hdf5Tree) -> Vec<KerasLayerWeights> {
     for layer in &mut found {
         layer.arrays.sort_by_key(|path| {
             let mut parts = path["layers/".len() + layer.group.len()..].split('/').skip(1);
-            let part = parts.next().and_then(|p| PARTS.iter().position(|k| *k == p)).unwrap_or(PARTS.len());
+            let of = |part: &str| PARTS.iter().position(|known| *known == part.trim_start_matches('_'));
+            let part = parts.next().and_then(of).unwrap_or(PARTS.len());
             let index: usize = path.rsplit('/').next().and_then(|n| n.parse().ok()).unwrap_or(0);
             (part, index)
         });
+        order_spectral(layer);
+    }
+    found
+}
+
+/// Splits the arrays of nested models by the models' layers: `model_weights/chain/chain/dense/kernel`.
+fn without_nested(weights: Vec<KerasLayerWeights>, nested: &[String]) -> Vec<KerasLayerWeights> {
+    let mut found: Vec<KerasLayerWeights> = Vec::new();
+    for layer in weights {
+        if !layer.name.as_ref().is_some_and(|name| nested.contains(name)) {
+            found.push(layer);
+            continue;
+        }
+        for path in layer.arrays {
+            let mut parts = path.rsplit('/').skip(1);
+            let inner = parts.next().unwrap_or_default().to_string();
+            match found.last_mut().filter(|last| last.name.as_ref() == Some(&inner)) {
+                Some(last) => last.arrays.push(path),
+                None => found.push(KerasLayerWeights {
+                    name: Some(inner.clone()),
+                    group: inner,
+                    arrays: vec![path],
+                }),
+            }
+        }
     }
     found
 }
@@ -136,5 +213,7 @@ fn old_layers(tree: &Hdf5Tree, root: &str) -> Option<Vec<KerasLayerWeights>> {
             arrays: arrays.iter().map(|a| format!("{group}/{a}")).collect(),
         }
     };
-    Some(names.iter().map(layer).collect())
+    let mut found: Vec<KerasLayerWeights> = names.iter().map(layer).collect();
+    found.iter_mut().for_each(order_spectral);
+    Some(found)
 }

@@ -118,7 +118,7 @@ fn guesses_are_told_only_without_a_config() {
     for folder in ["bert", "bert_classifier", "vit", "resnet", "gpt2"] {
         assert_eq!(open(folder).guesses().unwrap(), [""; 0], "{folder}");
         let alone = alone(open(folder).tensors());
-        assert_eq!(alone.guesses().unwrap().is_empty(), folder == "resnet", "{folder}");
+        assert!(!alone.guesses().unwrap().is_empty(), "{folder}");
     }
 }
 
