@@ -15,10 +15,10 @@ use systole_pjrt::{AcceleratorPlatform, Plugin};
 
 #[derive(Args)]
 pub(crate) struct SetupArgs {
-    /// Platform to install the plugin for
+    /// Platform whose plugin is downloaded
     #[arg(value_enum)]
     platform: SetupPlatform,
-    /// Package version [default: the newest; xla-cpu: the version with a known hash]
+    /// Download this version [default: the newest; xla-cpu: one with a known hash]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 }
