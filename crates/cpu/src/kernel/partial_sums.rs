@@ -28,7 +28,7 @@ impl PartialSums {
         self.count > 1 || self.narrow.is_some()
     }
 
-    /// Returns the bytes of scratch for the partial sums.
+    /// Returns the size of the scratch memory for partial sums, in bytes.
     pub fn bytes(&self) -> usize {
         if self.are_apart() { (self.count * self.size * 4).next_multiple_of(ALIGN) } else { 0 }
     }

@@ -58,7 +58,7 @@ pub enum StoredType {
 }
 
 impl StoredType {
-    /// Returns the bytes of a stored element.
+    /// Returns the size of a stored element in bytes.
     pub fn size(self) -> u8 {
         match self {
             StoredType::Word => 4,
