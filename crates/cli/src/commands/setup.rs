@@ -309,7 +309,7 @@ mod tests {
         fs::remove_dir_all(&work).unwrap();
     }
 
-    /// What its package says of itself is not enough where this program knows the hash.
+    /// The metadata of a package is not trusted if this program knows its hash.
     #[test]
     fn a_pinned_package_has_one_version_and_one_hash() {
         assert_eq!(XLA_CPU.wanted(None).unwrap(), "lammps-jax-pjrt-cpu==0.11.2");

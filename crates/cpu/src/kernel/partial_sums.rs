@@ -128,7 +128,8 @@ pub enum SumStore {
     Narrow(TileFn),
 }
 
-/// Adds `rows: f32[parts, size]` over `parts` in a fixed binary tree; writes the sum to `out` as `finish` says and overwrites `rows`.
+/// Adds `rows: f32[parts, size]` over `parts` in a fixed binary tree, which overwrites `rows`. `finish` stores the sum to
+/// `out`.
 ///
 /// # Safety
 /// `rows` has `parts · size` elements, which are overwritten; `out` has room for `size` elements.

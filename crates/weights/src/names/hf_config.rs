@@ -19,7 +19,7 @@ pub(crate) struct DerivedModel {
     pub config: ConfigNotes,
 }
 
-/// What an importer reports on a config.json.
+/// Report of an importer on a config.json.
 #[derive(Default)]
 pub(crate) struct ConfigNotes {
     /// Properties that no file states.

@@ -214,7 +214,7 @@ struct BatchPredictor<'a> {
     answers: Vec<SamplePrediction>,
     /// Operators of a .tflite or ONNX file, which replace the model's layers.
     operators: Option<OperatorGraph>,
-    /// What a single output for two classes means.
+    /// Meaning of a single output for two classes: probability or logit.
     binary_output: BinaryOutput,
     /// Test-time augmentation: number of versions and augmentation.
     tta: Option<(u64, TestTimeAugmentation)>,
