@@ -4,7 +4,7 @@
 use crate::simd::jit::opcodes;
 use crate::simd::jit::opcodes::Opcode;
 
-/// Accumulators of a reduction along the loop, which is then also the number of elements per iteration.
+/// Number of accumulators of a reduction along the loop; an iteration then processes as many elements.
 pub const ACCUMULATORS: usize = 64;
 
 /// Instruction set of a JIT-compiled loop.
