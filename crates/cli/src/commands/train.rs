@@ -130,7 +130,7 @@ pub(crate) struct TrainArgs {
     /// Augment training images randomly, such as flip,rotate=10,mixup=0.4
     ///
     /// Names: flip, rotate=10, zoom=1.1, lighting=0.2, warp, crop=4, erase, mixup=0.4, cutmix, or aug_transforms for
-    /// fastai's defaults. `none` disables those of the TOML too.
+    /// fastai's defaults. `none` also disables the augmentation of the TOML file.
     #[arg(long, value_name = "NAME[=X],…")]
     augment: Option<String>,
     /// Set the random seed of initial weights, dropout and sample order
@@ -146,7 +146,7 @@ pub(crate) struct TrainArgs {
     save: SaveArgs,
     /// Select the logger: event files in the run's folder `tensorboard`, or none
     ///
-    /// Written by default; `none` disables it even if the TOML enables it.
+    /// Event files are written by default; `none` disables them even if the TOML enables them.
     #[arg(long, value_enum, value_name = "LOGGER")]
     logger: Option<LoggerArg>,
     /// Set any TOML key, such as optimizer.type=sgd; `none` removes the key
@@ -156,8 +156,8 @@ pub(crate) struct TrainArgs {
     sets: Vec<String>,
     /// Continue from a saved model: its weights, optimizer state and step
     ///
-    /// Of a run folder, the best model is used. With --fine-tune or --freeze-until only its weights are used, with a
-    /// new head if the classes differ.
+    /// If MODEL is a run folder, its best model is used. --fine-tune and --freeze-until use only its weights, with a new
+    /// head if the classes differ.
     #[arg(long, value_name = "MODEL")]
     from: Option<String>,
     /// Fine-tune the model of --from: first the head, then all layers

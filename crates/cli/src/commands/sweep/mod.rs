@@ -40,7 +40,7 @@ pub(crate) struct SweepArgs {
     label: LabelArgs,
     /// Save the trials in this folder, or resume its sweep [default: runs/FILE]
     ///
-    /// A sweep that has more trials now runs only the new ones.
+    /// If the sweep has more trials than before, only the new ones run.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
