@@ -186,7 +186,7 @@ impl CpuBackend {
         Ok(executor)
     }
 
-    /// Binds a program whose arrays are all row-major.
+    /// Selects the kernels of a program whose arrays are all row-major.
     fn bind_in_order(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
         let winograd = self.target.winograd && options.winograd;
         let excess_precision = self.excess_precision(options);

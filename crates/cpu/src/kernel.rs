@@ -102,7 +102,7 @@ pub trait Kernel: Send + Sync {
         0
     }
 
-    /// Returns the bytes of scratch that all threads of one call share.
+    /// Returns the size of the scratch memory that all threads of one call share, in bytes.
     fn scratch(&self) -> usize {
         0
     }

@@ -10,7 +10,7 @@ const SHORTEST: usize = 16;
 /// Source of random bytes on Unix.
 const RANDOM: &str = "/dev/urandom";
 
-/// Secret that every process of a run proves to the others before they exchange data.
+/// Shared secret with which the processes of a run authenticate before they exchange data.
 #[derive(Clone)]
 pub struct RunSecret(String);
 

@@ -178,9 +178,9 @@ fn wanted(graph: &Graph, results: &[AxisPlacement]) -> HashMap<ValueId, usize> {
 /// Reason why a body cannot be partitioned with the attempted placements.
 #[derive(Debug)]
 enum PartitionFailure {
-    /// It would need a collective, which is not allowed.
+    /// The body needs a collective, which is not allowed.
     Exchange,
-    /// It needs this parameter in another placement.
+    /// The body needs this parameter in another placement.
     Param(usize, AxisPlacement),
 }
 
@@ -193,7 +193,7 @@ struct ParamPlacement {
     kept: bool,
 }
 
-/// What the body of a loop or branch may do when it is partitioned.
+/// Collectives allowed in a partitioned loop body or branch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodyPlan {
     /// Local work only, no collectives.

@@ -23,7 +23,7 @@ pub(crate) struct OpContext<'a> {
 pub(crate) struct BorderedInput {
     /// Padding rows and columns before it.
     pub before: [usize; 2],
-    /// Its rows and columns.
+    /// Rows and columns of the image.
     pub size: [usize; 2],
 }
 

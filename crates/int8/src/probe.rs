@@ -9,7 +9,7 @@ use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteTensor};
 pub(crate) struct ProbeOperand {
     /// Index of the operand.
     pub operand: usize,
-    /// Its value; the element type may differ from the file's.
+    /// Value of the operand; its element type may differ from the file's.
     pub value: Literal,
 }
 

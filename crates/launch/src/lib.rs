@@ -116,7 +116,7 @@ impl Launch {
         self.part.as_ref().map_or(self.machines.iter().map(|m| m.slots).sum(), |part| part.count)
     }
 
-    /// Sets the secret that the processes prove to each other: the one in `SYSTOLE_SECRET`, or else a random one.
+    /// Sets the shared secret by which processes authenticate: `SYSTOLE_SECRET`, or a random one.
     ///
     /// # Errors
     /// If the secret is too short, or a cluster starts the launchers and none is set: they cannot agree on a random one.

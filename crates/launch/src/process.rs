@@ -32,15 +32,15 @@ pub(crate) struct Process {
 /// Connection to a launch agent.
 struct AgentConnection {
     orders: Option<ChildStdin>,
-    /// When the agent was told to kill the process.
+    /// When the agent was ordered to kill the process.
     killed: Option<Instant>,
 }
 
 /// How a process ended.
 pub(crate) enum ProcessExit {
-    /// It exited with this code.
+    /// The process exited with this code.
     Code(i32),
-    /// It was killed or is unreachable, with a description.
+    /// The process was killed or is unreachable, with a description.
     Lost(String),
 }
 

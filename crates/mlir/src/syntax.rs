@@ -198,7 +198,7 @@ pub enum Attribute {
 /// Marks a dimension in a sharding as open to further sharding, as in `{"x", ?}`; follows the axes.
 pub const OPEN: &str = "?";
 
-/// Returns the axes of each dimension without [`OPEN`].
+/// Returns a sharding's axes of each dimension, without the marker [`OPEN`].
 pub fn closed(dims: &[Vec<String>]) -> Vec<Vec<String>> {
     dims.iter().map(|axes| axes.iter().filter(|a| *a != OPEN).cloned().collect()).collect()
 }

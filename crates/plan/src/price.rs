@@ -97,7 +97,7 @@ mod tests {
         );
     }
 
-    /// What the tutorials print: v2-8 in three parts of the world, on demand and preemptible.
+    /// Prices printed in the tutorials: v2-8 in three regions, on demand and preemptible.
     #[test]
     fn prices_of_v2_are_those_that_the_tutorials_print() {
         let t = ChipTables::built_in().unwrap();

@@ -453,7 +453,7 @@ mod tests {
         assert!(e.contains("mine.toml") && e.contains("hbm"), "{e}");
     }
 
-    /// A row with its prices in it says the same as prices in a table of their own.
+    /// Prices nested in a chip's row are equivalent to a separate price table.
     #[test]
     fn prices_may_stand_in_a_chips_row() {
         let price = "region = 'us'\non_demand = 9.0\ndate = '2026-11-01'\nsource = 'me'\n";

@@ -35,7 +35,7 @@ const MOST_ADDRESSES: usize = 16;
 const WRONG_SECRET: &str = "wrong secret";
 const NO_GREETING: &str = "not a process of this version";
 
-/// What a process states about itself.
+/// First message of a process: its index, and the number of processes and devices.
 #[derive(Clone, Copy)]
 pub(crate) struct ProcessGreeting {
     pub(crate) process: i64,

@@ -156,7 +156,7 @@ impl ProcessOptions {
         Ok((streams, gate.rejected.describe()))
     }
 
-    /// Accepts a process. A process with other options is told, and the wait fails.
+    /// Accepts a process. A process with other options receives an error, and the wait fails.
     fn welcome(
         &self,
         mut connection: ProvenConnection,

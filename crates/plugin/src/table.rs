@@ -135,7 +135,7 @@ unsafe impl Sync for PluginAttributes {}
 unsafe impl Send for PluginAttributes {}
 
 impl PluginAttributes {
-    /// Old callers write programs in the version they are told, even if they do not know it.
+    /// Old callers write programs in the version that the plugin reports, even if they do not know it.
     fn new(is_old: bool) -> PluginAttributes {
         const OLDEST: &[i64] = &[1, 0, 0];
         const KNOWN: systole_bytecode::StablehloVersion = systole_bytecode::CURRENT;

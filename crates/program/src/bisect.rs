@@ -93,7 +93,7 @@ pub struct DivergingOp {
     pub node: usize,
     /// The difference in one of its results, or the error of a device.
     pub what: RunComparison,
-    /// Its operands, from the second device if available.
+    /// Operands of the op, from the second device if available.
     pub operands: Vec<Literal>,
     /// Comparison of the op alone with these operands; `None` if they are not available.
     pub alone: Option<RunComparison>,

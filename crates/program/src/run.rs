@@ -13,7 +13,7 @@ use systole_runtime::{
 /// A result of a program with the IR arrays that hold it.
 #[derive(Clone, Debug)]
 pub struct ResultValue {
-    /// Its shape and element type in the source program.
+    /// Shape and element type of the result in the source program.
     pub face: ProgramPort,
     /// The arrays that hold it.
     pub held: Vec<Literal>,

@@ -32,7 +32,7 @@ pub struct Calibration {
     pub method: RangeMethod,
     /// Number of threads when samples run in the interpreter. The ranges do not depend on it.
     pub threads: usize,
-    /// What computes the float graph: the CPU engine, which processes batches, or the interpreter.
+    /// Evaluator of the float graph: the CPU engine, which processes batches, or the interpreter.
     pub engine: GraphEngine,
 }
 

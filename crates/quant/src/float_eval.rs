@@ -13,7 +13,7 @@ const MOST_BYTES: usize = 64 << 20;
 /// Maximum number of samples per call.
 const MOST_SAMPLES: usize = 64;
 
-/// What is computed about tensors.
+/// Data collected from tensors: all values, or minimum and maximum.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum TensorQuery {
     /// All values.

@@ -31,7 +31,7 @@ enum ProgramGraph {
 }
 
 impl TfliteProgram {
-    /// Prepares a TFLite graph for this number of threads (0: as the environment says).
+    /// Prepares a TFLite graph for this number of threads (0: `SYSTOLE_THREADS`).
     ///
     /// # Errors
     /// If the graph is invalid, or this machine does not support the instruction set that the environment asks for.

@@ -71,7 +71,7 @@ pub struct AotRequest {
     pub slice: AotTopology,
     /// Number of replicas, each with its own arrays.
     pub replicas: usize,
-    /// Number of partitions per replica (SPMD), split as the sharding annotations say.
+    /// Number of partitions per replica (SPMD), split according to the sharding annotations.
     pub partitions: usize,
     /// Whether to compile faster at the expense of run time; memory use differs too.
     pub quick: bool,

@@ -165,7 +165,7 @@ pub fn program() -> Option<Arc<str>> {
     PROGRAM.with_borrow(Clone::clone)
 }
 
-/// Runs `f` as part of program `name`: kernels collected meanwhile, on this thread and its helper threads, are
+/// Runs `f` as part of program `name`: kernels collected during `f`, on this thread and its helper threads, are
 /// attributed to it.
 ///
 /// ```

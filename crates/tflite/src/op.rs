@@ -192,6 +192,6 @@ pub enum ScaleRule {
     Fixed(f32, i32),
     /// Any scales.
     Free,
-    /// It has no int8 form, or converts to int8.
+    /// The operator has no int8 form, or converts to int8.
     None,
 }

@@ -141,7 +141,7 @@ fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<Tfl
     Ok(o)
 }
 
-/// Fields that describe tensors, which say it themselves: the type of a bias, the size of a resized image.
+/// Redundant fields: the tensors contain the type of a bias and the size of a resized image.
 const WITHOUT_EFFECT: [(TfliteOp, u16); 4] = [
     (TfliteOp::Conv2D, 6),
     (TfliteOp::FullyConnected, 4),

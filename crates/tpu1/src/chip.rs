@@ -100,7 +100,7 @@ impl Tpu1Chip {
         Ok(())
     }
 
-    /// Returns the bytes of a weight tile.
+    /// Returns the size of a weight tile in bytes.
     pub fn tile_bytes(&self) -> usize {
         self.matrix * self.matrix
     }

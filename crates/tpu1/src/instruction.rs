@@ -71,7 +71,7 @@ numbered! {
 }
 
 numbered! {
-    /// Registers that `SetConfiguration` writes. All are our own choice.
+    /// Registers that `SetConfiguration` writes. The paper does not give them; the simulator defines them.
     Register {
         /// Values per pixel, for transfers between host and unified buffer.
         Channels,
@@ -209,7 +209,7 @@ pub enum Instruction {
     Halt,
 }
 
-/// Opcodes. The values are our own choice.
+/// Opcodes. The paper does not give the values; the simulator defines them.
 mod opcode {
     pub const NOP: u8 = 0x00;
     pub const HALT: u8 = 0x02;

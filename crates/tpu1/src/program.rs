@@ -16,7 +16,7 @@ pub struct ProgramLayer {
     pub useful: f64,
     /// Multiply-adds that its passes could do: rows times the multipliers of the array.
     pub possible: f64,
-    /// Its matrix products: rows of the batch, inputs, outputs, and number of products.
+    /// Matrix products of the layer: rows of the batch, inputs, outputs, and number of products.
     pub product: Option<[usize; 4]>,
 }
 

@@ -57,7 +57,7 @@ impl GraphConverter<'_> {
         usize::try_from(axis + 3 - rank).ok().filter(|d| *d < 3 && axis > 0)
     }
 
-    /// Computes tensor `made`: a slice of an operand that starts at the row, column and channel `first`.
+    /// Computes tensor `made` as a slice of an operand that starts at row, column and channel `first`.
     fn part(&mut self, o: &TfliteOperator, (n, made): (usize, usize), first: [usize; 3]) -> Result<()> {
         let source = self.plain(o, n)?;
         if self.tensor(o, n)?.scale()? != self.graph.tensor(made)?.scale()? {

@@ -121,7 +121,7 @@ fn transposed(x: &[u32], shape: &[usize], order: &[usize]) -> (Vec<u32>, Vec<usi
     (out, dims)
 }
 
-/// A weight of the model and the external arrays it is made of.
+/// A weight of the model and the external arrays from which it is assembled.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightRule {
     pub ours: String,
@@ -162,7 +162,7 @@ impl WeightRule {
 pub struct ExportedFile {
     /// File contents.
     pub bytes: Vec<u8>,
-    /// Each weight and its name in the file.
+    /// Weights and their names in the file.
     pub rows: Vec<ImportRow>,
     /// Notes on how names were chosen, and warnings.
     pub notes: Vec<String>,

@@ -53,7 +53,7 @@ pub(super) fn module(reader: &BytecodeReader<'_>) -> Result<MlirModule> {
     }
 }
 
-/// What encloses an op.
+/// Parent of an op: file, module, function or another op.
 #[derive(Clone, Copy, PartialEq)]
 enum Enclosing {
     File,

@@ -12,28 +12,28 @@ pub(crate) struct CommonArgs {
     /// Write JSON to standard output, and everything else to standard error
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Number of worker threads; 0 uses one per core
+    /// Use N worker threads; 0 uses one per core [default: SYSTOLE_THREADS, or 0]
     ///
     /// The results do not depend on it.
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) threads: Option<u32>,
-    /// Device: cpu, ref, tpu, cuda, xla, pjrt or pjrt:FILE [default: the best available]
+    /// Run on cpu, ref, tpu, cuda, xla, pjrt or pjrt:FILE [default: the best device]
     ///
     /// `xla` is XLA on this computer's CPU; `pjrt` is Systole's own plugin, `pjrt:FILE` another one.
     #[arg(long, alias = "backend", global = true, value_name = "NAME")]
     pub(crate) device: Option<String>,
-    /// Option passed to the PJRT plugin, such as cpu_device_count=8; repeatable
+    /// Pass an option to the PJRT plugin, such as cpu_device_count=8; repeatable
     #[arg(long = "plugin-option", global = true, value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) plugin_options: Vec<String>,
     /// Hide progress output
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Print more: devices and compile times; given twice, also each kernel
+    /// Print devices and compile times; -vv also prints each kernel
     ///
     /// See the variable SYSTOLE_LOG.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Print a time profile of each program: by layer, or of each kernel
+    /// Print a time profile of each program, by layer or by kernel
     ///
     /// The layer profile includes the ten slowest kernels and the fraction of the machine's peak that they reach.
     #[arg(long, global = true, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "layers")]
@@ -48,7 +48,7 @@ pub(crate) struct CommonArgs {
     /// chrome://tracing reads the file as well.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// Memory limit of the process, such as 512MiB [default: the machine's memory]
+    /// Limit the process's memory, such as to 512MiB [default: the machine's memory]
     ///
     /// Accepts 2000000000, 512MiB or 4GiB. Programs that need more are rejected before they run.
     #[arg(long, global = true, visible_alias = "max-memory", value_name = "BYTES", value_parser = bytes)]
@@ -109,7 +109,7 @@ impl CommonArgs {
 /// Label column of a table; shared by commands.
 #[derive(Args, Clone, Default)]
 pub(crate) struct LabelArgs {
-    /// Column of the table to predict [default: label, labels, y, target, class or cls]
+    /// Predict this table column [default: label, labels, y, target, class or cls]
     #[arg(long, value_name = "COLUMN")]
     pub(crate) label: Option<String>,
 }
@@ -135,7 +135,7 @@ impl LabelArgs {
 /// Dataset location; shared by commands.
 #[derive(Args, Clone, Default)]
 pub(crate) struct DataArgs {
-    /// Folder of the dataset, or its parent folder; a record file or a text file
+    /// Read this dataset folder or its parent folder, record file or text file
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }

@@ -232,7 +232,7 @@ mod tests {
     use crate::commands::Cli;
     use clap::{CommandFactory, Parser};
 
-    /// What the program says of these arguments.
+    /// Returns the error message for these arguments.
     fn told(line: &str) -> String {
         let args: Vec<String> = ["systole"].into_iter().chain(line.split(' ')).map(String::from).collect();
         let error = Cli::try_parse_from(&args).err().expect("the arguments are wrong");

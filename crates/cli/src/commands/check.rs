@@ -25,12 +25,12 @@ pub(crate) struct CheckArgs {
 /// Two devices to compare, with the tolerance and the program's arguments.
 #[derive(Args)]
 pub(crate) struct PairArgs {
-    /// Two devices to compare, such as cpu,ref or xla,ref or pjrt:FILE,cpu
+    /// Compare two devices, such as cpu,ref or xla,ref or pjrt:FILE,cpu
     ///
     /// `ref`, the interpreter, is the reference. [default: the device of --device or cpu, and ref]
     #[arg(long, value_name = "A,B")]
     pub(crate) devices: Option<String>,
-    /// Relative tolerance for floats; integers must be equal
+    /// Set the relative tolerance for floats; integers must be equal
     ///
     /// [default: f64 1e-11, f32 1e-4, f16 0.01, bf16 0.05]
     #[arg(long, value_name = "SHARE", value_parser = share)]

@@ -16,7 +16,7 @@ pub(crate) struct ChipsArgs {
     /// Chips to list: v1, v2 … tpu7x, edgetpu, k80, v100 … [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// TOML file with chips and prices that replace or extend the built-in tables
+    /// Read chips and prices that replace or extend the built-in tables
     #[arg(long, value_name = "FILE")]
     tables: Option<PathBuf>,
 }

@@ -20,13 +20,13 @@ pub(crate) struct CloudArgs {
     place: String,
     /// Preset or TOML file to train; a TOML file is copied to the output folder
     model: String,
-    /// TPU slice (v5e-8), GPUs of one machine (8*h100), or CPU cores (16*cpu)
+    /// Select a TPU slice (v5e-8), GPUs of one machine (8*h100) or CPU cores (16*cpu)
     ///
     /// TPU slices are named as in `systole plan`, such as v5p-64. GPUs are supported by slurm, ray and the notebooks.
     /// `16*cpu` means cores per machine, for slurm.
     #[arg(long, value_name = "SLICE")]
     slice: String,
-    /// Output folder; must be empty or not exist
+    /// Write the files to this folder, which must be empty or not exist
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
     /// Use spot (preemptible) machines; needs --bucket
@@ -34,33 +34,33 @@ pub(crate) struct CloudArgs {
     /// The run resumes after a preemption.
     #[arg(long)]
     spot: bool,
-    /// Cloud region [default: the first region with the chips and a known price]
+    /// Use this cloud region [default: the first with the chips and a known price]
     #[arg(long, value_name = "REGION")]
     region: Option<String>,
-    /// Zone within the region [default: a zone that has the chips]
+    /// Use this zone of the region [default: a zone that has the chips]
     #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
-    /// Number of equal slices, joined by the data-center network
+    /// Join N equal slices over the data-center network
     ///
     /// Each slice must have several machines.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     num_slices: Option<u16>,
-    /// Number of SLURM machines for --slice 16*cpu
+    /// Use N SLURM machines, with --slice 16*cpu
     ///
     /// Each machine runs one process; Systole's own plugin connects them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     nodes: Option<u16>,
-    /// Cloud storage bucket for the run, gs://NAME
+    /// Store the run in this cloud storage bucket
     ///
     /// Required if machines lose their disks or if there are several machines.
     #[arg(long, value_name = "gs://NAME")]
     bucket: Option<String>,
-    /// Container image with the program, for gke and vertex
+    /// Run this container image, which contains the program (gke and vertex)
     ///
     /// The registry address that you pushed the image to.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Hours until training is stopped and paid resources are deleted
+    /// Stop training and delete paid resources after this many hours
     #[arg(long, value_name = "HOURS", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=720))]
     max_hours: u32,
     /// Train on synthetic data on the rented machines
@@ -68,10 +68,10 @@ pub(crate) struct CloudArgs {
     /// Needed for the dataset glyphs, and for CIFAR-10 and texts without a folder on these machines (-- --data-dir PATH).
     #[arg(long)]
     synthetic: bool,
-    /// Name of the job and its resources [default: systole-MODEL]
+    /// Name the job and its resources [default: systole-MODEL]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// TOML file with chips and prices that replace or extend the built-in tables
+    /// Read chips and prices that replace or extend the built-in tables
     #[arg(long, value_name = "FILE")]
     tables: Option<PathBuf>,
     /// Additional arguments of `systole train`, after `--`

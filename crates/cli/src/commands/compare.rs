@@ -23,7 +23,7 @@ pub(crate) struct CompareArgs {
     /// Run folders or model files
     #[arg(value_name = "RUN", required = true, num_args = 1..)]
     runs: Vec<String>,
-    /// Metric to compare: loss, val_loss or the name of a metric
+    /// Compare this metric: loss, val_loss or the name of a metric
     ///
     /// [default: the metric of the first run, on test data if it was measured there]
     #[arg(long, value_name = "NAME")]

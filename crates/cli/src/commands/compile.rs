@@ -25,37 +25,35 @@ pub(crate) struct CompileArgs {
     /// Preset, TOML file, model file, StableHLO text or bytecode, or ONNX model
     #[arg(value_name = "PRESET | FILE")]
     program: String,
-    /// TPU slice (v2-8, v5litepod-16, v5e:2x2) or GPUs of one machine (8*h100)
+    /// Compile for a TPU slice (v2-8, v5e:2x2) or GPUs of one machine (8*h100)
     ///
     /// Slices are named as in the cloud or by the chips per axis. GPUs: v100, a100, h100, h200, b200.
     #[arg(long, value_name = "SLICE | GPU")]
     target: String,
-    /// Number of equal slices, joined by the data-center network
+    /// Join N equal slices over the data-center network
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     num_slices: u16,
-    /// Sharding strategy: one_device, data_parallel or fully_sharded
-    ///
-    /// [default: data_parallel for several devices]
+    /// Shard the step [default: data_parallel for several devices]
     #[arg(long, value_name = "STRATEGY", value_parser = ["one_device", "data_parallel", "fully_sharded"])]
     strategy: Option<String>,
-    /// Device mesh with named axes [default: data=N, all devices]
+    /// Name the axes of the device mesh [default: data=N, all devices]
     ///
     /// The batch is split along the axis `data`, or along the first axis if there is none.
     #[arg(long, value_name = "AXIS=N,…")]
     mesh: Option<String>,
-    /// Number of devices that a StableHLO file's shardings refer to
+    /// Set the number of devices of a StableHLO file's shardings
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     partitions: Option<u32>,
-    /// Global batch size over all devices [default: as in training]
+    /// Set the global batch size over all devices [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
-    /// Set any TOML key of the preset or file, e.g. biggan.num_D_accumulations=8
+    /// Set any TOML key, such as biggan.num_D_accumulations=8
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
+    /// Set the precision [default: as in training]
     #[arg(long, value_name = "POLICY", value_parser = clap::builder::PossibleValuesParser::new(Precision::NAMES))]
     precision: Option<String>,
-    /// Compiler library [default: the first found; `systole devices` lists the paths]
+    /// Load this compiler [default: the first found; `systole devices` lists paths]
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
     /// Write the serialized executable, valid for this compiler version and slice only
@@ -64,12 +62,12 @@ pub(crate) struct CompileArgs {
     /// Write the optimized HLO module (serialized HloModuleProtoWithConfig)
     #[arg(long, value_name = "FILE")]
     save_hlo: Option<PathBuf>,
-    /// Compile with fewer optimizations, only to check that it compiles
+    /// Compile with fewer optimizations, to check only that it compiles
     ///
     /// Takes a fraction of the time. Memory and speed are then not those of the fully optimized program.
     #[arg(long)]
     quick: bool,
-    /// Time limit of the compiler in seconds
+    /// Stop the compiler after S seconds
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
     #[command(flatten)]

@@ -37,7 +37,7 @@ enum DataAction {
     Inspect {
         #[command(flatten)]
         source: SourceArgs,
-        /// Number of elements to show
+        /// Show the first N elements
         #[arg(short = 'n', long, value_name = "N", default_value_t = 3)]
         first: usize,
     },
@@ -61,7 +61,7 @@ enum DataAction {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
         limit: Option<u64>,
     },
-    /// Read all data and list damaged records; exits with 1 if there are any
+    /// Read all data and list damaged records; exit with 1 if there are any
     Verify {
         #[command(flatten)]
         source: SourceArgs,
@@ -77,7 +77,7 @@ enum DataAction {
     Trace {
         #[command(flatten)]
         source: SourceArgs,
-        /// Index of the element, from 0
+        /// Show element N, counted from 0
         #[arg(long, value_name = "N", default_value_t = 0)]
         element: u64,
         /// Write the element's images to PREFIX-FIELD.png
@@ -95,12 +95,12 @@ struct SourceArgs {
     source: String,
     #[command(flatten)]
     data: DataArgs,
-    /// Features of TFRecord Examples, such as 'image: ui8[28, 28, 1], label: i64[]'
+    /// Set features of TFRecord Examples: 'image: ui8[28, 28, 1], label: i64[]'
     ///
     /// [default: the file PREFIX.features next to the data, or the features of the first record]
     #[arg(long, value_name = "FEATURES")]
     features: Option<String>,
-    /// Split of a preset's or TOML file's dataset
+    /// Read this split of a preset's or TOML file's dataset
     #[arg(long, value_enum, default_value_t)]
     part: TrainOrTest,
     /// Set any TOML key, or a read option such as data.records.encoding=latin1
@@ -117,16 +117,16 @@ enum TrainOrTest {
 
 #[derive(Args)]
 struct ConvertArgs {
-    /// Number of files; element i is written to file i mod N
+    /// Write N files, with element i in file i mod N
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99_999))]
     shards: u32,
-    /// Compression of the files
+    /// Compress the files
     #[arg(long, value_enum, default_value_t)]
     compression: ShardCompression,
     /// Store images as decoded pixels with their sizes, not as JPEG or PNG
     #[arg(long)]
     decode: bool,
-    /// Skip up to N unreadable elements and name them
+    /// Skip and report up to N unreadable elements
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
     /// Append one line per skipped element to this file
@@ -147,19 +147,19 @@ enum ShardCompression {
 
 #[derive(Args)]
 struct DataBenchArgs {
-    /// Measuring time in seconds
+    /// Measure for S seconds
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = seconds)]
     seconds: f64,
-    /// Batch size [default: as in the TOML file; for files: no batching]
+    /// Set the batch size [default: as in the TOML file; for files: no batching]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
     /// Shuffle the elements of files through a buffer of N elements
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     shuffle: Option<u64>,
-    /// Memory for prefetched elements, e.g. 512MiB [default: 1/4 of the free memory]
+    /// Limit prefetched data, such as to 512MiB [default: 1/4 of the free memory]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     ram_budget: Option<usize>,
-    /// Threads for autotuned stages [default: all cores but one]
+    /// Limit the threads of autotuned stages [default: all cores but one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     core_budget: Option<u64>,
     /// Run all stages on one thread without prefetching

@@ -41,26 +41,28 @@ pub(crate) struct EvaluateArgs {
     data: DataArgs,
     #[command(flatten)]
     label: LabelArgs,
-    /// Dataset: fashion-mnist, mnist, cifar10, … [default: the training dataset]
+    /// Use this dataset, such as fashion-mnist [default: the training dataset]
     ///
     /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
-    /// Batch size [default: as in training]
+    /// Set the batch size [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
-    /// Factor for pixel values, 0 to 255 [default: as in training]
+    /// Multiply pixel values, 0 to 255, by X [default: as in training]
     #[arg(long, value_name = "X")]
     scale: Option<String>,
-    /// Test-time augmentation with N augmented versions of each image
+    /// Average over N augmented versions of each image (test-time augmentation)
     ///
     /// Blends the predictions as fastai's `tta` does. [default: data.tta of the TOML]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
     tta: Option<u64>,
-    /// Classifier for FID and inception score of a generator: model file or run folder
+    /// Compute a generator's FID and inception score with this classifier
+    ///
+    /// A model file or a run folder.
     #[arg(long, value_name = "MODEL")]
     features: Option<String>,
-    /// Number of generated images, and of real ones, to score [default: 10000]
+    /// Score N generated images and N real images [default: 10000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     pictures: Option<u64>,
     /// Set any key of the model's TOML, such as data.records.encoding=latin1

@@ -20,10 +20,10 @@ use systole_weights::{WeightFormat, export};
 pub(crate) struct ExportArgs {
     /// Model file, or run folder (its best model)
     model: String,
-    /// Output format
+    /// Set the file format
     #[arg(long, value_name = "NAME")]
     format: FormatName,
-    /// Output file: .keras (full model), .weights.h5, .pt, .safetensors, .tflite, .onnx
+    /// Write .keras (full model), .weights.h5, .pt, .safetensors, .tflite or .onnx
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Replace an existing file
@@ -37,7 +37,7 @@ pub(crate) struct ExportArgs {
     /// Quantize only the weights to int8 (.tflite)
     #[arg(long, conflicts_with = "float")]
     dynamic: bool,
-    /// Write floats, the default (.tflite and ONNX)
+    /// Keep weights and activations in float; the default (.tflite and ONNX)
     #[arg(long)]
     float: bool,
     #[command(flatten)]

@@ -21,27 +21,27 @@ use systole_nn::{Decoder, Model, Sampling, TextGenerator};
 pub(crate) struct GenerateArgs {
     /// Language model file, or run folder (its best model)
     model: String,
-    /// Prompt of any length; `-` reads standard input [default: a new line]
+    /// Continue this prompt; `-` reads standard input [default: a new line]
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Maximum number of tokens to generate
+    /// Generate at most N tokens
     ///
     /// Generation stops earlier at an end-of-text token.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     max_tokens: u64,
-    /// Sampling temperature; 0 picks the most likely token (greedy)
+    /// Set the sampling temperature; 0 selects the most likely token (greedy)
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     temperature: f64,
     /// Sample only from the K most likely tokens
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Nucleus sampling: sample from the smallest token set with total probability P
+    /// Sample only from the smallest token set with total probability P (nucleus)
     #[arg(long, value_name = "P")]
     top_p: Option<f64>,
-    /// Random seed; the same seed generates the same text
+    /// Set the random seed; the same seed generates the same text
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Tokenizer file, if the model contains none
+    /// Use this tokenizer if the model contains none
     ///
     /// A tokenizer.json, a vocab.json next to merges.txt, or a folder with these files.
     #[arg(long, value_name = "FILE")]

@@ -17,10 +17,10 @@ use systole_weights::{ImportReport, ImportRow, WeightSource};
 pub(crate) struct ImportArgs {
     /// Weights: .pt, .pth, .safetensors, .keras, .h5, or a Hugging Face folder
     file: PathBuf,
-    /// Preset, TOML file or model file with the layers [default: read from the file]
+    /// Use the layers of this preset, TOML file or model [default: those in the file]
     #[arg(long, value_name = "PRESET|TOML|MODEL")]
     model: Option<String>,
-    /// Model file to write
+    /// Write this model file
     #[arg(short, long, value_name = "FILE.safetensors")]
     out: PathBuf,
     /// Skip tensors that the model does not have

@@ -18,7 +18,7 @@ pub(crate) struct InitArgs {
     /// lstm, sentences, biggan or biggan128.
     #[arg(default_value = "fashion-mnist")]
     preset: String,
-    /// File to write [default: standard output]
+    /// Write to this file [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Replace an existing file

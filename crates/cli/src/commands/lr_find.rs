@@ -19,19 +19,19 @@ use systole_progress::terminal;
 pub(crate) struct LrFindArgs {
     #[command(flatten)]
     train: TrainArgs,
-    /// First learning rate [default: start_lr of [lr_find] in the TOML, or 1e-7]
+    /// Start at this rate [default: start_lr of [lr_find] in the TOML, or 1e-7]
     #[arg(long, value_name = "X")]
     start_lr: Option<f64>,
-    /// Last learning rate [default: end_lr of [lr_find] in the TOML, or 10]
+    /// End at this rate [default: end_lr of [lr_find] in the TOML, or 10]
     #[arg(long, value_name = "X")]
     end_lr: Option<f64>,
-    /// Number of steps with rising rates [default: num_it of [lr_find], or 100]
+    /// Raise the rate over N steps [default: num_it of [lr_find], or 100]
     #[arg(long, value_name = "N")]
     num_it: Option<usize>,
     /// Continue when the loss exceeds four times the best loss
     #[arg(long)]
     no_stop_div: bool,
-    /// Suggestion to use: valley, slide, minimum or steep
+    /// Use this suggestion: valley, slide, minimum or steep
     ///
     /// Used by `--apply` and in the suggested command. [default: suggest of [lr_find] in the TOML, or valley]
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(SUGGESTIONS), hide_possible_values = true)]

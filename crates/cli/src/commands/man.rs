@@ -13,7 +13,7 @@ use systole_ir::{Error, Result};
 
 #[derive(Args)]
 pub(crate) struct ManArgs {
-    /// Output folder for systole.1, systole-train.1 and so on; created if missing
+    /// Write systole.1, systole-train.1 and so on to this folder; create it if missing
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

@@ -133,7 +133,7 @@ commands! {
         Sweep(sweep::SweepArgs),
         /// Compare training runs: their results and the settings that differ
         Compare(compare::CompareArgs),
-        /// Run several processes as the hosts of one run, here or on other machines
+        /// Launch distributed training: several processes on one or more machines
         ///
         /// If a process dies, all processes are restarted from the last backup.
         Launch(launch::LaunchArgs) if "launch",
@@ -142,7 +142,7 @@ commands! {
         LaunchAgent(launch::LaunchAgentArgs) if "launch",
     }
     "Inspect" {
-        /// Inspect, convert, count, verify, benchmark and trace data pipelines
+        /// Inspect, convert, summarize, verify, benchmark and trace data pipelines
         Data(data::DataCommand),
         /// Show a model's layers, shapes and weight counts, or a file's operators
         ///
@@ -195,7 +195,7 @@ commands! {
         ///
         /// Also shows memory, slices, sources, and the figures that well-known tutorials print.
         Chips(chips::ChipsArgs),
-        /// Compile a training step for a TPU slice that is not attached
+        /// Compile a training step for a TPU slice or GPU without having one
         ///
         /// Uses Google's own TPU compiler (libtpu).
         Compile(compile::CompileArgs),

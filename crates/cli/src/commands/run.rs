@@ -23,7 +23,7 @@ use systole_runtime::backend;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// StableHLO text or bytecode, ONNX model or .tflite file; `-` reads stdin
+    /// StableHLO text or bytecode, ONNX or .tflite file; `-` reads standard input
     ///
     /// Reads StableHLO as written by JAX, PyTorch/XLA and `systole show --stage stablehlo`.
     #[arg(value_name = "FILE")]

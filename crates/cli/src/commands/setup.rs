@@ -15,10 +15,10 @@ use systole_pjrt::{AcceleratorPlatform, Plugin};
 
 #[derive(Args)]
 pub(crate) struct SetupArgs {
-    /// Platform to install the plugin for
+    /// Platform whose plugin is downloaded
     #[arg(value_enum)]
     platform: SetupPlatform,
-    /// Package version [default: the newest; xla-cpu: the version with a known hash]
+    /// Download this version [default: the newest; xla-cpu: one with a known hash]
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 }
@@ -309,7 +309,7 @@ mod tests {
         fs::remove_dir_all(&work).unwrap();
     }
 
-    /// What its package says of itself is not enough where this program knows the hash.
+    /// The metadata of a package is not trusted if this program knows its hash.
     #[test]
     fn a_pinned_package_has_one_version_and_one_hash() {
         assert_eq!(XLA_CPU.wanted(None).unwrap(), "lammps-jax-pjrt-cpu==0.11.2");

@@ -21,10 +21,10 @@ pub(crate) struct ShrinkArgs {
     /// StableHLO text or bytecode; `-` reads standard input
     #[arg(value_name = "FILE")]
     program: String,
-    /// File for the minimized program [default: FILE.min.mlir]
+    /// Write the minimized program to this file [default: FILE.min.mlir]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Time limit in seconds; the smallest program found so far is written
+    /// Stop after S seconds and write the smallest program found so far
     #[arg(long, value_name = "S", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     time_limit: u64,
     #[command(flatten)]

@@ -46,43 +46,43 @@ pub(crate) struct TrainArgs {
     data: DataArgs,
     #[command(flatten)]
     label: LabelArgs,
-    /// Number of epochs; with --from: additional epochs
+    /// Train for N epochs; with --from: N more epochs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     epochs: Option<u64>,
-    /// Steps per epoch; `none` makes one pass over the data
+    /// Run N steps per epoch; `none` makes one pass over the data
     #[arg(long, value_name = "N")]
     steps_per_epoch: Option<String>,
-    /// Batch size; `auto` picks the largest that fits into memory
+    /// Set the batch size; `auto` selects the largest that fits into memory
     ///
     /// `auto` follows the compiler's memory plan; --max-memory lowers the limit.
     #[arg(long, value_name = "N|auto", value_parser = batch_size)]
     batch_size: Option<String>,
-    /// Learning rate of the optimizer
+    /// Set the optimizer's learning rate
     #[arg(long, value_name = "X")]
     pub(crate) learning_rate: Option<String>,
-    /// 1cycle policy: the learning rate rises to X, then falls to almost 0
+    /// Use the 1cycle policy: the learning rate rises to X, then falls to almost 0
     #[arg(long, value_name = "X", conflicts_with = "learning_rate")]
     one_cycle: Option<String>,
-    /// Momentum of --one-cycle at start, middle and end; fastai: 0.95,0.85,0.95
+    /// Set momentum at start, middle and end of --one-cycle, such as 0.95,0.85,0.95
     #[arg(long, value_name = "A,B,C", requires = "one_cycle")]
     moms: Option<String>,
-    /// Precision: float32, mixed_bfloat16 or mixed_float16
+    /// Set the precision: float32, mixed_bfloat16 or mixed_float16
     #[arg(long, value_name = "POLICY")]
     precision: Option<String>,
-    /// Sharding strategy: one_device, data_parallel, fully_sharded or auto
+    /// Set the strategy: one_device, data_parallel, fully_sharded or auto
     #[arg(long, value_name = "STRATEGY")]
     strategy: Option<String>,
-    /// Number of devices of the strategy; logical devices on the CPU
+    /// Use N devices for the strategy; on the CPU, N logical devices
     ///
     /// Logical CPU devices show numerics, not speed.
     #[arg(long, value_name = "N", conflicts_with = "mesh", value_parser = clap::value_parser!(u64).range(1..))]
     devices: Option<u64>,
-    /// Device mesh of the strategy with named axes
+    /// Arrange the devices in a mesh with named axes, such as data=4,model=2
     ///
     /// The batch is split along the axis `data`, or along the first axis if there is none.
     #[arg(long, value_name = "AXIS=N,…")]
     mesh: Option<String>,
-    /// Trial run: train and test on N batches and save nothing
+    /// Train and test on N batches (1 without N) as a trial, and save nothing
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     fast_dev_run: Option<u64>,
     /// Overfit a few batches: 4 for 4 batches, 0.01 for 1 % of the data
@@ -99,10 +99,10 @@ pub(crate) struct TrainArgs {
     /// Also test within epochs: every 0.25 epochs, 100 batches or 00:10:00
     #[arg(long, value_name = "SHARE | N | HH:MM:SS")]
     val_check_interval: Option<String>,
-    /// Test every N epochs; the last epoch is always tested
+    /// Test after every N epochs, and after the last epoch
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     check_val_every_n_epoch: Option<u64>,
-    /// Maximum training time over all starts of a run; 00:01:30:00 is 1.5 hours
+    /// Stop after this total time of all starts; 00:01:30:00 is 1.5 hours
     #[arg(long, value_name = "DD:HH:MM:SS")]
     max_time: Option<String>,
     /// Stop at the first non-finite value and report its op and layer
@@ -110,7 +110,7 @@ pub(crate) struct TrainArgs {
     /// Checks forward and backward; a step takes twice as long.
     #[arg(long)]
     detect_anomaly: bool,
-    /// Run only the training loop, for timing; saves nothing
+    /// Run only the training loop, to time it, and save nothing
     ///
     /// Skips callbacks, backups and progress.
     #[arg(long)]
@@ -118,46 +118,46 @@ pub(crate) struct TrainArgs {
     /// Test on N batches before the first step, to find errors early
     #[arg(long, value_name = "N")]
     num_sanity_val_steps: Option<u64>,
-    /// Class weights in the loss: balanced, or cat=2,dog=0.5
+    /// Weight the classes in the loss: balanced, or cat=2,dog=0.5
     #[arg(long, value_name = "balanced | CLASS=X,…")]
     class_weights: Option<String>,
-    /// Show a terminal dashboard with curves, time, memory and messages; q stops
+    /// Show a terminal dashboard with curves, time and memory; q stops the run
     #[arg(long)]
     tui: bool,
-    /// Do not write report.html, the report page in the run folder
+    /// Do not write the report page report.html to the run folder
     #[arg(long)]
     no_report: bool,
-    /// Random augmentation of training images, such as flip,rotate=10,mixup=0.4
+    /// Augment training images randomly, such as flip,rotate=10,mixup=0.4
     ///
     /// Names: flip, rotate=10, zoom=1.1, lighting=0.2, warp, crop=4, erase, mixup=0.4, cutmix, or aug_transforms for
-    /// fastai's defaults. `none` disables those of the TOML too.
+    /// fastai's defaults. `none` also disables the augmentation of the TOML file.
     #[arg(long, value_name = "NAME[=X],…")]
     augment: Option<String>,
-    /// Random seed for initial weights, dropout and sample order
+    /// Set the random seed of initial weights, dropout and sample order
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
-    /// Output folder; an existing run in it resumes [default: runs/PRESET]
+    /// Save the run in this folder, or resume the run in it [default: runs/PRESET]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// What to do with an existing run in the folder
+    /// Select whether to resume an existing run in the folder
     #[arg(long, value_enum, default_value_t)]
     resume: ResumeMode,
     #[command(flatten)]
     save: SaveArgs,
-    /// Logger: TensorBoard events in the folder `tensorboard` of the run
+    /// Select the logger: event files in the run's folder `tensorboard`, or none
     ///
-    /// Written by default; `none` disables it even if the TOML enables it.
+    /// Event files are written by default; `none` disables them even if the TOML enables them.
     #[arg(long, value_enum, value_name = "LOGGER")]
     logger: Option<LoggerArg>,
-    /// Set any TOML key, e.g. optimizer.type=sgd; `none` removes the key
+    /// Set any TOML key, such as optimizer.type=sgd; `none` removes the key
     ///
     /// Other examples: data.scale=1/255, layers.0.filters=48.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Continue from a saved model: its weights, optimizer state and step
     ///
-    /// Of a run folder, the best model is used. With --fine-tune or --freeze-until only its weights are used, with a
-    /// new head if the classes differ.
+    /// If MODEL is a run folder, its best model is used. --fine-tune and --freeze-until use only its weights, with a new
+    /// head if the classes differ.
     #[arg(long, value_name = "MODEL")]
     from: Option<String>,
     /// Fine-tune the model of --from: first the head, then all layers
@@ -171,7 +171,7 @@ pub(crate) struct TrainArgs {
     /// With --fine-tune they are frozen only for --freeze-epochs.
     #[arg(long, value_name = "LAYER")]
     freeze_until: Option<String>,
-    /// Epochs that train only the head, before those of --epochs [default: 1]
+    /// Train only the head for N epochs, before those of --epochs [default: 1]
     #[arg(long, value_name = "N")]
     freeze_epochs: Option<u64>,
     /// Train LoRA adapters of this rank on the frozen model of --from
@@ -179,13 +179,13 @@ pub(crate) struct TrainArgs {
     /// RANK:ALPHA scales them by ALPHA/RANK. Select layers with --set 'lora.layers=["*query*"]'.
     #[arg(long, value_name = "RANK[:ALPHA]")]
     lora: Option<String>,
-    /// Quantization-aware training for int8
+    /// Train with simulated int8 quantization (quantization-aware training)
     ///
     /// Weights and activations are rounded to int8 levels during training. Options: --set quantize.type=Learned, --set
     /// quantize.freeze_bn_delay=1000.
     #[arg(long)]
     quantize: bool,
-    /// Print the configuration that would be trained as TOML, without training
+    /// Print the configuration of the run as TOML, without training
     ///
     /// Your own data is read, because layers, loss and epochs depend on it.
     #[arg(long)]

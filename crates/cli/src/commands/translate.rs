@@ -20,7 +20,7 @@ pub(crate) struct TranslateArgs {
     /// Output file: .mlir for text, .mlirbc or .bc for bytecode; `-` prints text
     #[arg(value_name = "OUT")]
     output: String,
-    /// StableHLO version of the bytecode, such as 1.0.0 [default: the newest]
+    /// Write bytecode of this StableHLO version, such as 1.0.0 [default: the newest]
     #[arg(long, value_name = "VERSION")]
     target: Option<String>,
     #[command(flatten)]

@@ -17,7 +17,7 @@ pub(crate) struct Predictor {
     pub model: Layers,
     /// Operators of a .tflite or ONNX file.
     pub operators: Option<OperatorGraph>,
-    /// What a single output for two classes means.
+    /// Meaning of a single output for two classes: probability or logit.
     pub binary_output: BinaryOutput,
 }
 

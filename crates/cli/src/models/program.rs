@@ -17,13 +17,13 @@ use systole_program::{files, inputs};
 /// Source of a program's arguments.
 #[derive(Args)]
 pub(crate) struct InputArgs {
-    /// File with the arguments arg0, arg1, …: .npz (NumPy) or .safetensors
+    /// Read the arguments arg0, arg1, … from a .npz or .safetensors file
     #[arg(long, value_name = "FILE", conflicts_with = "random")]
     pub(crate) input: Option<PathBuf>,
-    /// Seed for random arguments: floats in -1 to 1, integers 0 to 9
+    /// Use random arguments with this seed: floats in -1 to 1, integers 0 to 9
     #[arg(long, value_name = "SEED")]
     pub(crate) random: Option<u64>,
-    /// Function to run [default: main, or the first public function]
+    /// Run this function [default: main, or the first public function]
     #[arg(long, value_name = "NAME")]
     pub(crate) function: Option<String>,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(crate) struct InputArgs {
 /// Sizes for the open dimensions of an ONNX model.
 #[derive(Args, Clone, Default)]
 pub(crate) struct DimArgs {
-    /// Size of an open ONNX dimension, such as batch=8; repeatable
+    /// Set the size of a dynamic ONNX dimension, such as batch=8; repeatable
     ///
     /// [default: the size that the arguments have, otherwise 1]
     #[arg(long = "dim", value_name = "NAME=N", value_parser = dim)]

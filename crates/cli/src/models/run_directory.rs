@@ -31,10 +31,10 @@ pub(crate) struct SaveArgs {
     /// Back up the run every S seconds, in addition to every epoch
     #[arg(long, value_name = "S", default_value_t = 60)]
     save_seconds: u64,
-    /// Back up the run every N steps as well
+    /// Back up the run every N steps, in addition to every epoch
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     save_steps: Option<u64>,
-    /// Number of backups to keep
+    /// Keep the newest N backups
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     keep: u16,
     /// Write the configuration with the tuned thread counts and queue sizes

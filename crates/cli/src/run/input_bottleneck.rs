@@ -35,7 +35,7 @@ mod tests {
     use systole_config::ConfigDraft;
     use systole_data::DatasetOptions;
 
-    /// What a run that waits would say, and how long the data take.
+    /// Returns the verdict on a run that waits for data, and the time that the data takes.
     fn run(augment: &str) -> (String, f64) {
         let mut draft = ConfigDraft::preset("glyphs").unwrap();
         for (key, value) in [

@@ -20,7 +20,7 @@ pub(crate) const TERMINATED: u8 = 143;
 /// The signal handlers of this process.
 static INSTALLED: OnceLock<StopSignal> = OnceLock::new();
 
-/// Whether the user asked to stop, and by which signal.
+/// Whether the user requested a stop, and by which signal.
 #[derive(Clone)]
 pub(crate) struct StopSignal {
     /// Flag for `Fit::stop`.

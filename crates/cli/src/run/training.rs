@@ -461,7 +461,7 @@ fn smaller(model: &mut Model, config: &RunConfig) -> Result<Vec<RemovedChannels>
     Ok(removed)
 }
 
-/// What became of the trained weights before they are written.
+/// Changes of the trained weights before they are written: removed channels, averages, the best epoch.
 struct FinalModel {
     removed: Vec<RemovedChannels>,
     /// Whether the weights differ from those that trained.

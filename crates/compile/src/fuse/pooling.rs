@@ -658,8 +658,8 @@ fn small_product(steps: &StepList<'_>, array: SlotId, images: usize) -> Option<u
     (plain && few && by_image).then_some(writer)
 }
 
-/// Fuses a GEMM of small N with the pooled convolution that produces its left operand. It is accumulated after each row
-/// of windows, while that row is in L1 or L2.
+/// Fuses a GEMM of small N with the pooled convolution that produces its left operand. The GEMM is accumulated after
+/// each row of windows, while that row is in L1 or L2.
 pub fn product_of_pooled(steps: &mut StepList<'_>) {
     for p in steps.find(|s| matches!(&s.kernel, Kernel::Pool(p) if p.conv.is_some())) {
         let Some(dot) = pooled_product(steps, p) else { continue };

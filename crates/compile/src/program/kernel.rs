@@ -44,7 +44,7 @@ pub struct ProgramSchedule {
 /// One step of a program: a kernel call.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What it computes.
+    /// Kernel of the step.
     pub kernel: Kernel,
     /// Slots that it reads.
     pub inputs: Vec<SlotId>,

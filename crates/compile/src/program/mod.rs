@@ -1,4 +1,4 @@
-//! Data types of a compiled program: kernels, storage, step editing, listing and verifier.
+//! Compiled program: steps with their kernels and buffers, step editing, listing and verifier.
 
 mod attention;
 mod conv_moments;

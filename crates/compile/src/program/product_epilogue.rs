@@ -1,4 +1,4 @@
-//! Describes (as data) a GEMM kernel with a fused element-wise epilogue: operands, results, type check.
+//! [`ProductEpilogue`]: GEMM step with a fused element-wise epilogue, and its type check.
 
 use super::map::Map;
 use super::type_check::{CheckResult, map, op_with_bias, stores};

@@ -48,9 +48,9 @@ const FEWEST_GROUPS: usize = 8;
 pub enum BlockingDecision {
     /// Run it in blocks. Nanoseconds gained, and nanoseconds that blocks cost in addition to the arithmetic.
     Gains(Box<RowBlockLoop>, f64, f64),
-    /// It loses, but may gain without this node.
+    /// Blocks cost more than they gain; they may gain without this node.
     Without(usize),
-    /// It does not gain.
+    /// Blocks cost more than they gain.
     Loses,
 }
 

@@ -14,11 +14,11 @@ use systole_ir::{Graph, ValueId};
 /// How a node participates in row blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowRole {
-    /// Its results have rows and are computed by rows.
+    /// The results have rows and are computed by row blocks.
     Rows,
-    /// Its result is a sum over the rows.
+    /// The result is a sum over the rows.
     Sum,
-    /// It does not work by rows.
+    /// The node cannot run by row blocks.
     Other,
 }
 

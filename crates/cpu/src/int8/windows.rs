@@ -32,8 +32,8 @@ enum DepthwiseMethod {
 }
 
 impl Int8DepthwiseConv {
-    /// Creates the convolution. `along`: window geometry of rows and columns. Returns `None` if an accumulator could
-    /// overflow 32 bits, the sizes do not match, or windows are too large.
+    /// Creates an int8 depthwise kernel. `along`: window geometry of rows and columns. Returns `None` if an accumulator
+    /// could overflow 32 bits, the sizes do not match, or windows are too large.
     pub fn new(
         unit: Int8Isa,
         w: &[i8],
@@ -237,8 +237,8 @@ enum PoolMethod {
 const MOST_PLACES: usize = 1 << 15;
 
 impl Int8Pool {
-    /// Creates the pooling. `along`: window geometry of rows and columns, without dilation. Returns `None` if a value
-    /// could overflow or windows are too large.
+    /// Creates an int8 pooling kernel. `along`: window geometry of rows and columns, without dilation. Returns `None` if
+    /// a value could overflow or windows are too large.
     pub fn new(
         unit: Int8Isa,
         along: [Int8WindowDim; 2],

@@ -67,7 +67,7 @@ impl BoxCopy {
         BoxCopy { dst, ..self.clone() }
     }
 
-    /// Returns the bytes of one copied element.
+    /// Returns the size of one copied element in bytes.
     pub fn size(&self) -> usize {
         self.size
     }

@@ -303,7 +303,7 @@ impl InnerProducts {
         self
     }
 
-    /// Returns the bytes of scratch for the sums of some rows.
+    /// Returns the size of the scratch memory for the sums of some rows, in bytes.
     pub fn bytes(rows: usize) -> usize {
         (rows * MAX_N * LANES + MAX_N * KC + (rows + MAX_N) * LANES) * 4
     }

@@ -630,7 +630,7 @@ pub struct RegisterAddresses {
     held: SmallVec<[Option<(usize, usize)>; 16]>,
 }
 
-/// Returns the bytes of a load's stored element.
+/// Returns the size of a load's stored element in bytes.
 fn stored_size(load: &MapLoad) -> usize {
     match load {
         MapLoad::Array { dtype, .. } | MapLoad::Splat { dtype, .. } | MapLoad::Iota { dtype, .. } => {

@@ -1,4 +1,4 @@
-//! Explicit padding of convolution inputs: copies with padding and input dilation as zeros, and offset tables.
+//! Explicit padding and dilation of convolution inputs: copies the input into zeros; offset tables.
 //!
 //! Kernels then need no bounds checks.
 

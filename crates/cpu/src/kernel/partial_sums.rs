@@ -28,7 +28,7 @@ impl PartialSums {
         self.count > 1 || self.narrow.is_some()
     }
 
-    /// Returns the bytes of scratch for the partial sums.
+    /// Returns the size of the scratch memory for partial sums, in bytes.
     pub fn bytes(&self) -> usize {
         if self.are_apart() { (self.count * self.size * 4).next_multiple_of(ALIGN) } else { 0 }
     }
@@ -128,7 +128,8 @@ pub enum SumStore {
     Narrow(TileFn),
 }
 
-/// Adds `rows: f32[parts, size]` over `parts` in a fixed binary tree; writes the sum to `out` as `finish` says and overwrites `rows`.
+/// Adds `rows: f32[parts, size]` over `parts` in a fixed binary tree, which overwrites `rows`. `finish` stores the sum to
+/// `out`.
 ///
 /// # Safety
 /// `rows` has `parts · size` elements, which are overwritten; `out` has room for `size` elements.

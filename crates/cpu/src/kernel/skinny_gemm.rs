@@ -442,7 +442,7 @@ impl FewRows {
 }
 
 impl Kernel for FewRows {
-    /// Returns the bytes of scratch: the copy of A.
+    /// Returns the size of the scratch memory in bytes, which holds a copy of A.
     fn scratch(&self) -> usize {
         match self.tiles {
             Some(_) => self.m.div_ceil(LANES) * tiles::packed_bytes(self.k),

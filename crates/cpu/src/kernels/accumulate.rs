@@ -30,7 +30,7 @@ struct AddAfter {
     size: usize,
 }
 
-/// Binds the op without the addend.
+/// Creates the kernel of the op without the addend.
 fn bind(p: &Problem<'_>) -> SelectResult<Box<dyn Kernel>> {
     let step = p.step;
     let Plan::Accumulate { op } = &step.kernel else { return Err("the step adds to no operand".into()) };

@@ -34,8 +34,8 @@ fn is_narrow(t: &TensorType) -> bool {
 }
 
 impl ViaF32 {
-    /// Binds an f32 kernel with conversions. `None` if no operand is a narrow float or the op is neither a convolution
-    /// nor a product.
+    /// Creates an f32 kernel with conversions. `None` if no operand is a narrow float or the op is neither a
+    /// convolution nor a product.
     pub fn new(op: &Op, bias: bool, problem: &Problem<'_>) -> Result<Option<ViaF32>> {
         let Problem { step, target, .. } = *problem;
         if !step.input_types.iter().chain(&step.output_types).any(is_narrow) {
@@ -130,7 +130,7 @@ pub const CANDIDATE: KernelCandidate = KernelCandidate::new("via_f32", EVERY, "n
         _ => Err("not a single op".into()),
     });
 
-/// Binds a product to the f32 kernel of its family.
+/// Creates the f32 kernel of a product's family.
 pub fn product(p: &Problem<'_>) -> CandidateResult {
     match &p.step.kernel {
         Plan::Op { op: op @ Op::DotGeneral(_), bias } => {

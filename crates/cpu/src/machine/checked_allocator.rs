@@ -1,4 +1,4 @@
-//! A global allocator that reports refused memory before the process would abort, for programs.
+//! [`CheckedAllocator`]: global allocator that calls a handler when memory is exhausted, before the process aborts.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -60,7 +60,7 @@ impl Executor {
         Ok(Executor { schedule, kernels, choices, scratch, makes_view, panels, profile, packed })
     }
 
-    /// Binds kernels to a nested program of a step, for the same machine and registry.
+    /// Selects the kernels of a nested program of a step, for the same machine and registry.
     pub fn of(schedule: &ProgramSchedule, around: &Problem<'_>) -> Result<Executor> {
         Executor::new(schedule.clone(), around.target, around.registry)
     }
@@ -96,7 +96,7 @@ impl Executor {
         &self.schedule
     }
 
-    /// Returns the bytes of working memory that [`Executor::run`] needs.
+    /// Returns the size of the working memory that [`Executor::run`] needs, in bytes.
     pub fn memory_bytes(&self) -> Result<usize> {
         let arena = self.schedule.arena_bytes.checked_next_multiple_of(ALIGN);
         arena.and_then(|a| a.checked_add(self.scratch)).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Profile tables: time by layer and purpose, and each kernel compared with the machine's roofline.
+//! Profile tables: time by layer and phase (forward, backward, update), and each kernel against the machine's roofline.
 //!
 //! Shares are fractions of the wall time of the program's kernels. Steps inside a parallel loop run on one thread each:
 //! their CPU time is divided by the number of threads, and counts for at most the step that contains them.
@@ -153,7 +153,7 @@ fn within(own: &[f64], outer: Option<f64>) -> Vec<f64> {
     own.iter().map(|t| t * scale).collect()
 }
 
-/// Returns the purpose and layer of a step. Loop bodies belong to their layer; row blocks contain parts of several
+/// Returns the phase and layer of a step. Loop bodies belong to their layer; row blocks contain parts of several
 /// layers.
 fn place_of(step: &Step, outer: Option<&ProfileRow<'_>>) -> (LayerPhase, String) {
     let own = outer.is_none_or(|o| o.layer.is_empty() || matches!(o.step.kernel, Kernel::Blocks(_)));

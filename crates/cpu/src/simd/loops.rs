@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use systole_ir::op::{Binary, Direction, Unary};
 use systole_ir::{DType, Op};
 
-/// Returns the bytes of one lane (an element as loops see it).
+/// Returns the size of one lane (an element as loops see it) in bytes.
 pub fn lane_size(dtype: DType) -> usize {
     match dtype {
         DType::F16 | DType::BF16 => 4,

@@ -12,7 +12,7 @@ pub type NarrowFormat = u8;
 /// Array format f32: no conversion.
 pub const F32: NarrowFormat = 0;
 pub const BF16: NarrowFormat = 1;
-/// Array format f16, converted by instructions (F16C, AVX-512). They keep subnormal numbers, whatever the mode.
+/// Array format f16, converted by F16C or AVX-512 instructions, which never flush subnormal numbers to zero.
 pub const F16: NarrowFormat = 2;
 
 /// Conversions of f32 vectors from and to a narrow format `F`. A rounded vector stays f32; its values are representable

@@ -29,7 +29,7 @@ pub enum FeatureSpec {
         /// Type of one row.
         row: TensorType,
     },
-    /// `T[n]` from a list of any length, empty if missing (tf.io.VarLenFeature, made dense).
+    /// `T[n]` from a list of any length, empty if missing (tf.io.VarLenFeature, converted to dense).
     VarLen {
         /// Element type.
         dtype: DType,

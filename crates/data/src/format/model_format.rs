@@ -1,4 +1,4 @@
-//! Recognizes model files of other programs by content, so that each command can tell what a file is and what reads it.
+//! Recognizes model files of other programs by content, for error messages that name the format and its commands.
 
 /// Format of a model file of another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -115,7 +115,7 @@ pub fn files_of(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns a name for a new event file that TensorBoard reads after all existing ones, whatever the clock says.
+/// Returns a name for a new event file that TensorBoard reads after all existing ones, regardless of the clock.
 pub fn next_name(folders: &[PathBuf]) -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let seconds = |file: PathBuf| -> Option<u64> {

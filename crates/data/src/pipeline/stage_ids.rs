@@ -1,4 +1,4 @@
-//! Ids of the stages of a running pipeline, by address and index; used for measuring and tuning.
+//! Stage ids of a running pipeline, from the address of each stage; used for measurements and autotuning.
 
 use std::collections::HashMap;
 

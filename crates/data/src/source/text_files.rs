@@ -94,7 +94,7 @@ pub(super) struct CsvDialect {
     pub encoding: Option<TextEncoding>,
 }
 
-/// Format of a table, as far as it cannot be inferred.
+/// CSV format options, for files whose format cannot be inferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CsvFormat {
     /// Text encoding; `None`: UTF-8, or UTF-16 if there is a byte order mark.

@@ -13,8 +13,8 @@ const MOST_ELEMENTS: usize = 1 << 16;
 type GraphNodeKey = (usize, u32);
 
 impl Tensor {
-    /// `→ T[…]`: evaluates the tensor if it depends only on constants, through small arrays and without bodies;
-    /// otherwise `None`.
+    /// `→ T[…]`: evaluates the tensor if it depends only on constants, through small arrays and ops without regions.
+    /// Returns `None` otherwise.
     ///
     /// ```
     /// use systole_ir::{DType::{F32, I32}, GraphBuilder, Literal, TensorType};

@@ -450,7 +450,7 @@ struct LoopGradientSpec {
     captures: Vec<usize>,
     /// Stacked arrays that hold values of the body, in the order of the body's further results.
     stacks: Vec<usize>,
-    /// Those of `stacks` with their own cotangents, for second derivatives.
+    /// Stacks with their own cotangents, for second derivatives.
     owed: Vec<usize>,
 }
 

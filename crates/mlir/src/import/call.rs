@@ -189,7 +189,7 @@ impl OpCall<'_> {
         self.results.first().copied().ok_or_else(|| wrong("a result is missing"))
     }
 
-    /// Returns the IR type of each part of the MLIR op's first result.
+    /// Returns the IR type of the op's first result; for a complex result, that of its real and imaginary part.
     pub fn ty(&self) -> Result<TensorType> {
         held(self.result()?)?.into_iter().next().ok_or_else(|| wrong("a result has no type"))
     }

@@ -1,4 +1,4 @@
-//! Lightning `Trainer` limits: `limit_train_batches` and the like, and `max_time`.
+//! Lightning's `Trainer` limits: numbers of batches (`limit_train_batches`, …) and `max_time`.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use std::str::FromStr;

@@ -38,7 +38,7 @@ pub trait NestedModel: Layer {
     /// Initial value of the weight at `path`, if a nested model provides it.
     fn start(&self, path: &str) -> Option<&Buffer>;
 
-    /// Its layers with their names.
+    /// The model's layers with their names.
     fn layers(&self) -> Vec<(&str, &LayerSpec)>;
 
     /// Number of outputs.

@@ -5,7 +5,7 @@ use systole_data::PipelineReport;
 /// Minimum fraction of a step's time spent waiting for data to count as waiting.
 const WAITED: f64 = 0.05;
 
-/// Key of the model's note that says which weights `fit` left, if they are not those after the last step.
+/// Key of the model's note that names the weights that `fit` kept, if they are not those after the last step.
 pub(crate) const WEIGHTS_NOTE: &str = "weights";
 
 /// Values of loss and metrics by name, in order.
@@ -63,9 +63,9 @@ impl std::ops::Index<&str> for Logs {
 pub struct BestEpoch {
     /// Epoch number, from 1.
     pub epoch: usize,
-    /// Monitored value: `val_loss`.
+    /// Name of the monitored value: `val_loss`.
     pub monitor: String,
-    /// Its value in that epoch.
+    /// Monitored value in that epoch.
     pub value: f64,
 }
 

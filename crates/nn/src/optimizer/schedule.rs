@@ -318,7 +318,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the length of the same schedule in `planned`, which is settled for another number of steps. Returns both
+    /// Copies the length of `planned`, the same schedule resolved for another number of steps. Returns both
     /// lengths, before and after, if they differ.
     pub(crate) fn take_length(&mut self, planned: &Schedule) -> Option<(u64, u64)> {
         if let (Schedule::LinearWarmup { then, .. }, Schedule::LinearWarmup { then: planned, .. }) =

@@ -151,8 +151,8 @@ impl Optimizer {
         }
     }
 
-    /// Gives schedules of a resumed run the length of `planned`, the same optimizer settled for the run's new number of
-    /// steps. `step` is the next step. Returns a note for the user if a length has changed.
+    /// Sets the lengths of a resumed run's schedules to those of `planned`, the same optimizer resolved for the new
+    /// number of steps. `step` is the next step. Returns a note for the user if a length has changed.
     pub(crate) fn take_lengths(&mut self, planned: &Optimizer, step: u64) -> Option<String> {
         let before = self.rate_at(step);
         let mut planned_schedules = planned.clone();

@@ -94,7 +94,7 @@ impl Swa {
         (self.begin, self.epoch_steps) = (run.begin, run.epoch_steps);
     }
 
-    /// Takes the start of averaging from `planned`, which is settled for a run of another length. `step` is the next
+    /// Copies the start of averaging from `planned`, which is resolved for a run of another length. `step` is the next
     /// step. Returns the new first averaged step if it differs.
     pub(super) fn take_length(&mut self, planned: &Swa, step: u64) -> Option<u64> {
         if planned.epoch_steps == 0 || planned.begin == self.begin {

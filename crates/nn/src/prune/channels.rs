@@ -26,7 +26,7 @@ pub struct RemovedChannels {
 pub(crate) struct PrunableChannels {
     pub(crate) layer: String,
     kernel: String,
-    /// Each with the number of consecutive elements per channel.
+    /// Weights of the channels, with the number of consecutive elements per channel.
     members: Vec<(String, usize)>,
 }
 

@@ -71,7 +71,7 @@ pub struct DeviceBatchPrediction<'m> {
 }
 
 impl DeviceBatchPrediction<'_> {
-    /// Returns the (first) output of the batch, on the device, which may still be computing it
+    /// Runs the prediction and returns its first output as a device array, which may not be ready yet
     /// ([`Buffer::ready_event`]).
     pub fn run(&mut self) -> Result<Buffer> {
         Ok(self.model.compiled()?.predict.run(&self.model.state, self.batch.0.clone())?.swap_remove(0))

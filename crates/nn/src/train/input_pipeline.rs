@@ -64,7 +64,7 @@ pub(crate) struct InputPipeline {
 enum BatchSource {
     /// Read on the calling thread.
     Here(Arc<BatchRecipe>),
-    /// Prefetched by a thread. `None`: the thread was told to stop.
+    /// Prefetched by a thread. `None`: the thread was stopped.
     Ahead(Option<Receiver<Result<ReadyBatch>>>, Option<JoinHandle<()>>),
 }
 

@@ -17,7 +17,7 @@ const LATER: usize = 2;
 /// Actions requested after a step.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(crate) struct HostRequests {
-    /// The user asked to stop.
+    /// The user requested a stop.
     pub interrupts: bool,
     /// A callback ended training.
     pub ends: bool,
@@ -42,7 +42,7 @@ impl HostRequests {
 pub(crate) struct HostCoordinator {
     /// Exchanges in flight, oldest first.
     asked: VecDeque<Buffer>,
-    /// Whether this host has requested a backup that was not made yet.
+    /// Whether this host has requested a backup that is not written yet.
     wants_backup: bool,
     /// Whether any host keeps backups of the run.
     pub is_kept: bool,

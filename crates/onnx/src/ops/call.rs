@@ -122,7 +122,7 @@ impl<'a, 'm> NodeCall<'a, 'm> {
         self.values.last(&name)
     }
 
-    /// Returns an operand of the ONNX node in the layout in which it exists, and whether that is channels last.
+    /// Returns an operand of the ONNX node in its available layout, and whether that is channels-last.
     pub fn oriented(&mut self, i: usize) -> Result<(Tensor, bool)> {
         let name = self.name(i)?;
         let is_last = self.values.is_last(&name)?;
@@ -130,7 +130,7 @@ impl<'a, 'm> NodeCall<'a, 'm> {
         Ok((t, is_last))
     }
 
-    /// Whether an operand of the ONNX node exists only with channels last.
+    /// Whether an operand of the ONNX node is available only in channels-last layout.
     pub fn is_last(&mut self, i: usize) -> Result<bool> {
         let name = self.name(i)?;
         self.values.is_last(&name)

@@ -111,7 +111,7 @@ impl<'m> ValueTable<'m> {
         }
     }
 
-    /// Runs `f` for a nested graph; the values that it adds or converts exist only there.
+    /// Runs `f` in the scope of a nested graph: values that it adds or converts are dropped afterwards.
     pub fn nested<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let outer = self.slots.clone();
         self.depth += 1;
@@ -121,7 +121,7 @@ impl<'m> ValueTable<'m> {
         result
     }
 
-    /// Runs `f` for a function, which sees only the values that it adds.
+    /// Runs `f` in the scope of a function, which cannot see the values of its caller.
     ///
     /// # Errors
     /// If functions call each other more than [`MOST_CALLS`] levels deep.

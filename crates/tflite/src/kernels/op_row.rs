@@ -13,7 +13,7 @@ pub(crate) struct TfliteOpRow {
     pub op: TfliteOp,
     /// Schema code of its options' union; 0 if it has none.
     pub union: u8,
-    /// Its options: slot in the table, and field.
+    /// Options of the operator: slot in the table, and field.
     pub fields: &'static [(u16, OptionField)],
     /// Versions for f32 and int8.
     pub versions: (i32, i32),

@@ -19,7 +19,7 @@ pub(crate) struct DerivedModel {
     pub config: ConfigNotes,
 }
 
-/// What an importer reports on a config.json.
+/// Report of an importer on a config.json.
 #[derive(Default)]
 pub(crate) struct ConfigNotes {
     /// Properties that no file states.
@@ -184,12 +184,12 @@ impl<'a> FamilyConfig<'a> {
         self.of_kind(key, "an integer", |v| v.as_u64().and_then(|n| usize::try_from(n).ok()))
     }
 
-    /// Returns a bool; in transformers `default` if it is absent.
+    /// Returns a Boolean key of config.json; `default` (that of transformers) if it is absent.
     pub fn is(&self, key: &str, default: bool) -> Result<bool> {
         Ok(self.of_kind(key, "true or false", Value::as_bool)?.unwrap_or(default))
     }
 
-    /// Rejects another value of a bool than the supported one, which is the default.
+    /// Rejects a Boolean key with another value than `supported`, which is also its default.
     pub fn only(&self, key: &str, supported: bool) -> Result<()> {
         match self.is(key, supported)? == supported {
             true => Ok(()),
@@ -207,7 +207,7 @@ impl<'a> FamilyConfig<'a> {
         }
     }
 
-    /// Rejects a size that the tensors do not have.
+    /// Rejects a size key that differs from the tensors' size.
     pub fn same(&self, key: &str, size: usize) -> Result<()> {
         match self.count(key)? {
             Some(n) if n != size => {
@@ -217,7 +217,7 @@ impl<'a> FamilyConfig<'a> {
         }
     }
 
-    /// Rejects a list of sizes that the tensors do not have.
+    /// Rejects a list of sizes that differs from the tensors' sizes.
     pub fn same_list(&self, key: &str, sizes: &[usize]) -> Result<()> {
         let list = |v: &Value| -> Option<Vec<usize>> {
             v.as_array()?.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect()
@@ -230,7 +230,7 @@ impl<'a> FamilyConfig<'a> {
         }
     }
 
-    /// Notes a property that no file states.
+    /// Records a property that no file states, for the report.
     pub fn guess(&self, what: impl Into<String>) {
         self.guesses.borrow_mut().push(what.into());
     }
@@ -264,7 +264,7 @@ impl<'a> FamilyConfig<'a> {
         }
     }
 
-    /// Returns a number; without config.json `usual`, which is a guess.
+    /// Returns a numeric key; without config.json, `usual`, which is reported as a guess.
     pub fn number_or(&self, key: &str, default: f64, usual: f64) -> Result<f64> {
         match self.number(key)? {
             Some(n) => Ok(n),

@@ -1,4 +1,4 @@
-//! Pairs weights with a Keras file's by its layers, whose weight order matches, or by Systole weight paths.
+//! Maps a Keras file's weights to a model's: layer by layer in the same weight order, or by Systole weight paths.
 
 use crate::weight_mapping::{WeightPart, WeightRule, is_weight};
 use std::collections::{HashMap, HashSet};

@@ -30,13 +30,13 @@ pub(crate) struct BenchArgs {
     /// elementwise. Presets of `train` and TOML files with your own models are accepted as well.
     #[arg(value_name = "WORKLOAD | PRESET | FILE.toml")]
     workloads: Vec<String>,
-    /// Precision: float32, mixed_bfloat16, mixed_float16, or int8 where supported
+    /// Set the precision: float32, mixed_bfloat16, mixed_float16, or int8 if supported
     ///
     /// int8 is supported by gemm and the quantized predictions. [default: the precision of the preset or file; gemm:
     /// each; quantized predictions: int8, with float32 for comparison]
     #[arg(long, value_name = "POLICY")]
     precision: Option<String>,
-    /// Measuring time per workload, without warm-up
+    /// Measure each workload for S seconds after its warm-up
     ///
     /// The reported times are medians; the spread covers four out of five steps.
     #[arg(long, value_name = "S", default_value = "3", value_parser = seconds)]

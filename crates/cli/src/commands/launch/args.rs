@@ -13,12 +13,12 @@ pub(crate) struct LaunchArgs {
     pub(super) action: Option<LaunchAction>,
     #[command(flatten)]
     pub(super) how: ProcessArgs,
-    /// TOML file with these options, as written by `launch config`
+    /// Read these options from a TOML file, as written by `launch config`
     ///
     /// Options on the command line take precedence.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-    /// Processes whose output is shown, such as 0,2, or none [default: all]
+    /// Show the output of these processes, such as 0,2, or none [default: all]
     ///
     /// The log contains the output of all processes. Errors are always shown.
     #[arg(long, value_name = "N,…", value_parser = shown)]
@@ -30,7 +30,7 @@ pub(crate) struct LaunchArgs {
 
 #[derive(Subcommand)]
 pub(super) enum LaunchAction {
-    /// Write a launch file by asking five questions
+    /// Ask five questions and write a launch file
     ///
     /// Options answer the questions in advance.
     Config(ConfigArgs),
@@ -40,7 +40,7 @@ pub(super) enum LaunchAction {
 pub(super) struct ConfigArgs {
     #[command(flatten)]
     pub(super) how: ProcessArgs,
-    /// Launch file to write
+    /// Write this launch file
     #[arg(short, long, value_name = "FILE.toml", default_value = "launch.toml")]
     pub(super) out: PathBuf,
     /// Replace an existing file
@@ -51,7 +51,7 @@ pub(super) struct ConfigArgs {
 /// How processes are started; also the content of a launch file.
 #[derive(Args, Clone)]
 pub(super) struct ProcessArgs {
-    /// Number of processes on this machine
+    /// Start N processes on this machine
     ///
     /// With --k8s: the number of pods, if the environment does not give it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -61,19 +61,19 @@ pub(super) struct ProcessArgs {
     /// One machine per line: NAME, or NAME slots=N for N processes on it.
     #[arg(long, value_name = "FILE", conflicts_with = "nproc")]
     hosts: Option<PathBuf>,
-    /// Run as one process of the run in a SLURM task started by srun
+    /// Join the run as one process, in a SLURM task started by srun
     #[arg(long, conflicts_with_all = ["nproc", "hosts"])]
     slurm: bool,
-    /// Run as one process of the run in a pod of a Kubernetes indexed job
+    /// Join the run as one process, in a pod of a Kubernetes indexed job
     #[arg(long, conflicts_with_all = ["hosts", "slurm"])]
     k8s: bool,
-    /// Run as one process of the run on a host of a TPU slice, with an optional name
+    /// Join the run as one process, on a host of a TPU slice, with an optional name
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["nproc", "hosts", "slurm", "k8s"])]
     pub(super) tpu: Option<String>,
-    /// Devices per process [default: 1]
+    /// Give each process N devices [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     devices_per_process: Option<u32>,
-    /// Number of restarts from the last backup after a process is killed [default: 0]
+    /// Restart from the last backup up to K times if a process is killed [default: 0]
     ///
     /// With --elastic: the number per machine.
     #[arg(long, value_name = "K")]
@@ -83,19 +83,19 @@ pub(super) struct ProcessArgs {
     /// Training continues from the last backup with the same global batch size.
     #[arg(long, value_name = "MIN", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     elastic: Option<u32>,
-    /// PJRT plugin that connects the processes [default: Systole's, in this program]
+    /// Connect the processes with this PJRT plugin [default: Systole's, built in]
     #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// Path of this program on the machines of --hosts [default: the path here]
+    /// Start this program on the machines of --hosts [default: the path here]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Port of process 0 for several machines [default: 8476; SLURM: from the job id]
+    /// Let process 0 listen on this port [default: 8476; SLURM: from the job id]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Seconds without a message after which a process counts as lost [default: 120]
+    /// Treat a process as lost after SECONDS without a message [default: 120]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
-    /// Environment variable to pass on with --hosts; repeatable
+    /// Pass on an environment variable with --hosts; repeatable
     ///
     /// Passed in addition to the variables of `systole knobs`, with the given value or the value in this environment.
     #[arg(long, value_name = "NAME[=VALUE]")]

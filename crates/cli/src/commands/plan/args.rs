@@ -14,10 +14,10 @@ pub(crate) struct PlanArgs {
     /// Estimate an M×K by K×N matrix product instead of a model
     #[arg(long, value_name = "MxKxN", conflicts_with = "target")]
     pub(super) matmul: Option<String>,
-    /// Element type of --matmul
+    /// Set the element type of --matmul
     #[arg(long, value_name = "TYPE", default_value = "bf16", requires = "matmul")]
     pub(super) dtype: String,
-    /// Slices and GPUs to compare, such as v5e-16,h100,cpu [default: small ones]
+    /// Compare these slices and GPUs, such as v5e-16,h100,cpu [default: small ones]
     ///
     /// Also accepts v2-8, 2*v5e-16, v5p:4x4x4 and 8*h100.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -25,41 +25,41 @@ pub(crate) struct PlanArgs {
     /// Compare every named slice, every GPU and this computer
     #[arg(long, conflicts_with = "targets")]
     pub(super) all: bool,
-    /// Global batch size over all devices [default: as in training]
+    /// Set the global batch size over all devices [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) batch_size: Option<u64>,
-    /// float32, mixed_bfloat16 or mixed_float16 [default: as in training]
+    /// Plan for float32, mixed_bfloat16 or mixed_float16 [default: as in training]
     #[arg(long, value_name = "POLICY")]
     pub(super) precision: Option<String>,
-    /// Set any TOML key, e.g. biggan.num_D_accumulations=8
+    /// Set any TOML key, such as biggan.num_D_accumulations=8
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) sets: Vec<String>,
     #[command(flatten)]
     pub(super) dims: DimArgs,
-    /// Number of steps of the run
+    /// Plan a run of N steps
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "epochs")]
     pub(super) steps: Option<u64>,
-    /// Number of epochs of the run [default: as in training]
+    /// Plan a run of N epochs [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) epochs: Option<u64>,
-    /// Training samples per epoch [default: the size of the dataset]
+    /// Assume N training samples per epoch [default: the size of the dataset]
     ///
     /// Default for resnet50: ImageNet's 1,281,167.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "steps")]
     pub(super) samples: Option<u64>,
-    /// Maximum cost of the run in dollars
+    /// Limit the cost of the run, in dollars
     #[arg(long, value_name = "$", value_parser = positive)]
     pub(super) budget: Option<f64>,
-    /// Maximum time of the run in hours
+    /// Limit the time of the run, in hours
     #[arg(long, value_name = "H", value_parser = positive)]
     pub(super) deadline: Option<f64>,
-    /// Use spot (preemptible) prices for the advice
+    /// Use spot (preemptible) prices for the recommendation
     #[arg(long)]
     pub(super) spot: bool,
-    /// Cloud region, or its prefix [default: the first region with a price per chip]
+    /// Use this cloud region, or prefix [default: the first with a price per chip]
     #[arg(long, value_name = "R")]
     pub(super) region: Option<String>,
-    /// TOML file with chips and prices that replace or extend the built-in tables
+    /// Read chips and prices that replace or extend the built-in tables
     #[arg(long, value_name = "FILE")]
     pub(super) tables: Option<PathBuf>,
     /// Compile with Google's compiler and use its times and memory; needs libtpu
@@ -67,13 +67,13 @@ pub(crate) struct PlanArgs {
     /// Takes some seconds to a minute for each TPU generation.
     #[arg(long)]
     pub(super) compiled: bool,
-    /// Sharding strategy: data_parallel (replicated weights) or fully_sharded
+    /// Shard the step over several devices [default: data_parallel]
     ///
     /// fully_sharded also shards weights and optimizer state. The default is data_parallel, estimated by a formula.
     /// With --compiled the compiler shards the step for each slice, and its own collectives are counted.
     #[arg(long, value_name = "STRATEGY", value_parser = ["data_parallel", "fully_sharded"])]
     pub(super) strategy: Option<String>,
-    /// Device mesh with named axes, for --compiled with --strategy [default: data=N]
+    /// Name the mesh axes, for --compiled with --strategy [default: data=N]
     ///
     /// The default puts all devices on one axis.
     #[arg(long, value_name = "AXIS=N,…", requires = "compiled", requires = "strategy")]
@@ -87,17 +87,17 @@ pub(crate) struct PlanArgs {
     /// Explain how each figure is computed
     #[arg(long)]
     pub(super) explain: bool,
-    /// Samples per second that one host's input pipeline delivers
+    /// Assume that one host's input pipeline delivers N samples per second
     ///
     /// Measure it with `systole data bench`.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(super) input_rate: Option<f64>,
-    /// Host dispatch time per step in ms [default: 0.15]
+    /// Assume this host time to dispatch a step, in ms [default: 0.15]
     ///
     /// The default is an assumption for Systole with PJRT.
     #[arg(long, value_name = "MS", value_parser = positive)]
     pub(super) dispatch: Option<f64>,
-    /// Write an HTML page with the table, memory and time of each machine, and advice
+    /// Write an HTML page with the table, the recommendation, memory and time
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
 }

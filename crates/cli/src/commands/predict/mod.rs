@@ -41,13 +41,13 @@ pub(crate) struct PredictArgs {
     /// Folders are searched for images recursively.
     #[arg(required_unless_present = "text", value_name = "FILES")]
     files: Vec<String>,
-    /// Text to classify; can be repeated
+    /// Classify this text; repeatable
     #[arg(long, value_name = "TEXT")]
     text: Vec<String>,
     /// Predict at most N samples of each file
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Number of classes to print per sample
+    /// Print the K most likely classes of each sample
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     top: u64,
     /// Write the predictions to this .csv or .json file instead of printing them
@@ -61,10 +61,10 @@ pub(crate) struct PredictArgs {
     /// Invert the brightness of dark-on-light images (MNIST is light on dark)
     #[arg(long)]
     invert: bool,
-    /// Factor for pixel values, 0 to 255 [default: as in training]
+    /// Multiply pixel values, 0 to 255, by X [default: as in training]
     #[arg(long, value_name = "X")]
     scale: Option<String>,
-    /// Test-time augmentation with N augmented versions of each image
+    /// Average over N augmented versions of each image (test-time augmentation)
     ///
     /// Blends the predictions as fastai's `tta` does. [default: data.tta of the TOML]
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "4", value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -214,7 +214,7 @@ struct BatchPredictor<'a> {
     answers: Vec<SamplePrediction>,
     /// Operators of a .tflite or ONNX file, which replace the model's layers.
     operators: Option<OperatorGraph>,
-    /// What a single output for two classes means.
+    /// Meaning of a single output for two classes: probability or logit.
     binary_output: BinaryOutput,
     /// Test-time augmentation: number of versions and augmentation.
     tta: Option<(u64, TestTimeAugmentation)>,

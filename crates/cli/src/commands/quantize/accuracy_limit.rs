@@ -19,13 +19,13 @@ const MOST: usize = 8;
 /// Accepted loss of accuracy.
 #[derive(Args, Clone, Default)]
 pub(crate) struct AccuracyLimits {
-    /// Accepted drop of the accuracy in percentage points [default: 2]
+    /// Accept this drop of the accuracy, in percentage points [default: 2]
     ///
     /// The exit code is 3 if the accuracy drops by more. The file is written anyway, and the command prints which layers
     /// to keep in float.
     #[arg(long, value_name = "POINTS", value_parser = positive)]
     pub(crate) max_accuracy_drop: Option<f64>,
-    /// Accepted increase of a regression's RMSE in percent [default: 5]
+    /// Accept this increase of a regression's RMSE, in percent [default: 5]
     ///
     /// The exit code is 3 if the RMSE rises by more, and by more than 2 % of the standard deviation of the targets. Also
     /// limits the loss of weight-only quantization for models without an accuracy metric.

@@ -36,15 +36,15 @@ pub(crate) struct QuantizeArgs {
     model: String,
     #[command(flatten)]
     quant: QuantArgs,
-    /// Weight type [default: int8]; int4 needs --activations none
+    /// Quantize weights to int8, or int4 with --activations none [default: int8]
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightsName>,
-    /// Activation type [default: int8]; none quantizes only the weights
+    /// Quantize activations to int8, or only the weights (none) [default: int8]
     ///
     /// With none, the output is a .safetensors file and any model is supported.
     #[arg(long, value_name = "TYPE")]
     activations: Option<ActivationsName>,
-    /// Output file: .tflite or .onnx, or .safetensors with --activations none
+    /// Write .tflite or .onnx, or .safetensors with --activations none
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Replace an existing file
@@ -77,24 +77,24 @@ pub(crate) struct QuantArgs {
     data: DataArgs,
     #[command(flatten)]
     label: LabelArgs,
-    /// Dataset: fashion-mnist, mnist, cifar10, … [default: the training dataset]
+    /// Use this dataset, such as fashion-mnist [default: the training dataset]
     ///
     /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
-    /// Number of training samples for calibration [default: 500]
+    /// Calibrate with N training samples [default: 500]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     samples: Option<u64>,
-    /// Number of test samples for the accuracy [default: 1000; 0: none]
+    /// Measure the accuracy on N test samples; 0 skips it [default: 1000]
     #[arg(long, value_name = "N")]
     pub(crate) test_samples: Option<u64>,
-    /// Calibration method [default: minmax]
+    /// Set the calibration method [default: minmax]
     #[arg(long, value_name = "HOW")]
     calibrate: Option<MethodName>,
-    /// Granularity of convolution weight scales [default: channel]
+    /// Scale convolution weights per channel or per tensor [default: channel]
     #[arg(long, value_name = "WHAT")]
     per: Option<ScaleGranularity>,
-    /// Layers to keep in float
+    /// Keep these layers in float
     #[arg(long, value_name = "LAYER,…", value_delimiter = ',')]
     skip: Vec<String>,
     /// Equalize weight ranges across layers before quantization

@@ -23,19 +23,19 @@ pub(crate) struct ShowArgs {
     ///
     /// StableHLO may be text or bytecode.
     target: String,
-    /// Graph or compiler stage to print
+    /// Print this graph or compiler stage
     #[arg(long, value_name = "NAME", default_value = "traced", value_parser = stages())]
     stage: String,
-    /// Plot the learning rate of each step instead
+    /// Plot the learning rate of each step instead of printing a graph
     #[arg(long, conflicts_with_all = ["stage", "batch_size"])]
     schedule: bool,
-    /// Number of steps for --schedule [default: as in training]
+    /// Plot N steps with --schedule [default: as in training]
     #[arg(long, value_name = "N", requires = "schedule", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
     /// Write the plot of --schedule to an .svg file
     #[arg(long, value_name = "FILE.svg", requires = "schedule")]
     out: Option<PathBuf>,
-    /// Batch size [default: as in training]
+    /// Set the batch size [default: as in training]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch_size: Option<u64>,
     #[command(flatten)]

@@ -38,12 +38,14 @@ pub(crate) struct SweepArgs {
     data: DataArgs,
     #[command(flatten)]
     label: LabelArgs,
-    /// Folder for the trials; an existing sweep resumes, also with more trials [default: runs/FILE]
+    /// Save the trials in this folder, or resume its sweep [default: runs/FILE]
+    ///
+    /// If the sweep has more trials than before, only the new ones run.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
     save: SaveArgs,
-    /// Set any key of the shared configuration, e.g. fit.epochs=3; `none` removes it
+    /// Set any shared TOML key, such as fit.epochs=3; `none` removes the key
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Do not write HTML pages for the sweep and its trials

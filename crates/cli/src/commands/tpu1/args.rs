@@ -14,27 +14,27 @@ pub(crate) struct Tpu1Args {
     /// shapes, are tpu1/mlp0, mlp1, lstm0, lstm1, cnn0 and cnn1.
     #[arg(value_name = "MODEL", required_unless_present_any = ["compare", "animate", "explain"])]
     pub(super) model: Option<String>,
-    /// Batch size [default: as in the paper; 64 for your own model]
+    /// Set the batch size [default: as in the paper; 64 for your own model]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(super) batch: Option<u32>,
     #[command(flatten)]
     pub(super) data: DataArgs,
-    /// Calibration dataset of a trained model [default: the training dataset]
+    /// Calibrate a trained model on this dataset [default: the training dataset]
     #[arg(long, value_name = "NAME")]
     pub(super) dataset: Option<String>,
-    /// Number of training samples for calibration [default: 500]
+    /// Calibrate with N training samples [default: 500]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(super) samples: Option<u64>,
-    /// Weight memory bandwidth [default: 32.2, the 30 GiB/s of the paper's Figure 1]
+    /// Set the weight memory bandwidth [default: 32.2, the paper's 30 GiB/s]
     #[arg(long, value_name = "GB/s")]
     pub(super) memory_bandwidth: Option<f64>,
-    /// Clock frequency [default: 700]
+    /// Set the clock frequency [default: 700]
     #[arg(long, value_name = "MHz")]
     pub(super) clock: Option<f64>,
-    /// Rows and columns of the systolic array [default: 256]
+    /// Set the rows and columns of the systolic array [default: 256]
     #[arg(long, value_name = "N")]
     pub(super) matrix: Option<usize>,
-    /// Number of accumulator rows [default: 4096]
+    /// Set the number of accumulator rows [default: 4096]
     #[arg(long, value_name = "N")]
     pub(super) accumulators: Option<usize>,
     /// Explain how one tile moves through the array

@@ -1,5 +1,5 @@
-//! Moves average pooling before the convolution: window sums of its result become a convolution of window sums of its
-//! input: `Σ_u (x ∗ k)[S·i + u] = ((Σ_u x[· + u]) ∗ k)[S·i]`.
+//! Moves average pooling of a convolution's result to the convolution's input:
+//! `Σ_u (x ∗ k)[S·i + u] = ((Σ_u x[· + u]) ∗ k)[S·i]`.
 //!
 //! The convolution then has stride `S`, so that it computes fewer outputs. An average's division moves to the window
 //! sums of the input, which usually has far fewer channels than the result. The gradients w.r.t. filter and bias are

@@ -838,7 +838,7 @@ fn found<'a>(p: &Problem<'a>) -> SelectResult<&'a AttentionMatch> {
     }
 }
 
-/// Binds the kernel with bf16 pair GEMMs, as far as the level has them.
+/// Creates the kernel with bf16 pair GEMMs, if the instruction set has them.
 fn by_pairs(p: &Problem<'_>) -> CandidateResult {
     let found = found(p)?;
     let [q, k, v] = [found.q, found.k, found.v].map(|i| &p.step.input_types[i]);

@@ -136,7 +136,7 @@ fn floats<'a>(p: &Problem<'a>) -> SelectResult<ConvolutionLayer<'a>> {
     }
 }
 
-/// Binds the kernel of a forward convolution or of its input gradient.
+/// Creates the kernel of a forward convolution or of its input gradient.
 fn forward<K: Kernel + 'static>(
     p: &Problem<'_>,
     make: impl FnOnce(&Convolution, bool, [&TensorType; 3], CompileTarget) -> SelectResult<K>,
@@ -145,7 +145,7 @@ fn forward<K: Kernel + 'static>(
     Ok(Box::new(make(c, bias, types, p.target)?))
 }
 
-/// Binds the kernel of a filter gradient, which has no bias.
+/// Creates the kernel of a filter gradient, which has no bias.
 fn gradient<K: Kernel + 'static>(
     p: &Problem<'_>,
     make: impl FnOnce(&Convolution, [&TensorType; 3], CompileTarget) -> SelectResult<K>,

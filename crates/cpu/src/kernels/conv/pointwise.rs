@@ -40,7 +40,7 @@ pub struct Pointwise {
 }
 
 impl Pointwise {
-    /// Binds `x: [B, …, C], kernel: [1, …, C, F] → y: [B, …', F]`, with the filter dimensions in any order.
+    /// Creates the kernel of `x: [B, …, C], kernel: [1, …, C, F] → y: [B, …', F]`, with filter dimensions in any order.
     pub fn forward(
         c: &Convolution,
         bias: bool,
@@ -78,7 +78,7 @@ impl Pointwise {
         Ok(Pointwise { product, copy, statistics: None })
     }
 
-    /// Binds `x: [B, …, C], dy: [B, …', F] → dkernel: [1, …, C, F]`, in the form that autodiff creates.
+    /// Creates the kernel of `x: [B, …, C], dy: [B, …', F] → dkernel: [1, …, C, F]`, in the form that autodiff creates.
     pub fn gradient(
         c: &Convolution,
         [x, dy, y]: [&TensorType; 3],
@@ -120,7 +120,7 @@ impl Pointwise {
     }
 }
 
-/// Binds the GEMM.
+/// Creates the GEMM.
 fn bind(
     product: DotGeneral,
     bias: bool,

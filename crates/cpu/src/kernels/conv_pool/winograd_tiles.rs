@@ -21,8 +21,8 @@ pub struct WinogradTiles {
 }
 
 impl WinogradTiles {
-    /// Binds a max-pooled Winograd convolution and the matrix product that may follow, or returns why this kernel does
-    /// not support them.
+    /// Creates a max-pooled Winograd convolution and the matrix product that may follow, or returns why this kernel
+    /// does not support them.
     pub fn new(problem: &Problem<'_>) -> SelectResult<WinogradTiles> {
         let p = PooledConvolution::of(problem)?;
         if !p.target.winograd {

@@ -10,7 +10,7 @@ use crate::kernel::elementwise::MapKernel;
 use crate::select::{AVX2_UP, EVERY, Family, KernelCandidate, Problem};
 use systole_compile::Kernel;
 
-/// Binds the program. `fuse`: use machine code where it supports the program.
+/// Creates the kernel of an element-wise program. `fuse`: use machine code if it supports the program.
 fn bind(p: &Problem<'_>, fuse: bool) -> Result<MapKernel, &'static str> {
     let level = p.target.programs();
     match &p.step.kernel {

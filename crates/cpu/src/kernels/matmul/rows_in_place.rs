@@ -21,7 +21,7 @@ fn strides(r: &OperandDims) -> Option<(usize, usize)> {
     Some((joint_stride(&r.free)?, joint_stride(&r.inner)?))
 }
 
-/// Binds the convolution kernel that computes the GEMM without packing A.
+/// Creates the convolution kernel that computes the GEMM without packing A.
 pub fn bind(d: &GemmProblem, problem: &Problem<'_>) -> CandidateResult {
     let [m, n, k] = d.size();
     // The convolution's weights are B, stored `[1, K, N]` or `[1, N, K]`.

@@ -16,7 +16,7 @@ use systole_compile::Step;
 use systole_ir::op::{Monoid, Scatter};
 use systole_ir::{DType, Graph, TensorType};
 
-/// Binds the kernel of a scatter, or returns why there is none.
+/// Creates the kernel of a scatter, or returns why there is none.
 pub(crate) fn bind(op: &Scatter, step: &Step, level: Level) -> Result<ScatterKernel, &'static str> {
     let [x, indices, updates] = &step.input_types[..] else {
         return Err("it has more than one operand");

@@ -156,7 +156,7 @@ pub struct DynamicSliceKernel {
 }
 
 impl DynamicSliceKernel {
-    /// Binds the kernel of a `dynamic_slice` step.
+    /// Creates the kernel of a `dynamic_slice` step.
     pub fn new(step: &Step) -> DynamicSliceKernel {
         let (x, y) = (&step.input_types[0], &step.output_types[0]);
         let (strides, sy) = (element_strides(x), element_strides(y));
@@ -199,7 +199,7 @@ pub struct DynamicUpdateSliceKernel {
 }
 
 impl DynamicUpdateSliceKernel {
-    /// Binds the kernel of a `dynamic_update_slice` step.
+    /// Creates the kernel of a `dynamic_update_slice` step.
     pub fn new(step: &Step) -> DynamicUpdateSliceKernel {
         let (x, update, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let (su, strides) = (element_strides(update), element_strides(y));
@@ -246,7 +246,7 @@ pub struct GatherKernel {
 }
 
 impl GatherKernel {
-    /// Binds the kernel of a `gather` step.
+    /// Creates the kernel of a `gather` step.
     pub fn new(g: &Gather, step: &Step) -> GatherKernel {
         let (x, indices, y) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
         let (sx, si, sy) = (x.shape.strides(), indices.shape.strides(), y.shape.strides());

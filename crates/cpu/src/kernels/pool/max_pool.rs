@@ -63,7 +63,7 @@ pub struct PoolKernel {
 }
 
 impl PoolKernel {
-    /// Binds a max pooling. `None` for unsupported element types.
+    /// Creates a max-pooling kernel. `None` for unsupported element types.
     pub fn new(pool: &MaxPoolArgmax, step: &Step, level: Level) -> Option<PoolKernel> {
         let y = &step.output_types[0];
         let tile = pool_row(pool.operand.dtype, y.dtype, level)?;

@@ -295,7 +295,7 @@ fn reduction(p: &Problem<'_>) -> SelectResult<WindowReduction> {
     Ok(WindowReduction { at: WindowGeometry::new(&op.window, &x.shape, &y.shape), dtype: x.dtype, monoid })
 }
 
-/// Binds the `reduce_window` kernel of cumulative reductions.
+/// Creates the `reduce_window` kernel of cumulative reductions.
 pub fn cumulative(p: &Problem<'_>) -> CandidateResult {
     let WindowReduction { at, dtype, monoid } = reduction(p)?;
     let backwards = cumulative_from_end(&at)?;
@@ -303,7 +303,7 @@ pub fn cumulative(p: &Problem<'_>) -> CandidateResult {
     Ok(Box::new(ScanKernel { at, size: dtype.size(), backwards, tile }))
 }
 
-/// Binds the kernel of any `reduce_window` of one array.
+/// Creates the kernel of any `reduce_window` of one array.
 pub fn reduce_window(p: &Problem<'_>) -> CandidateResult {
     let WindowReduction { at, dtype, monoid } = reduction(p)?;
     let tile = for_fold(&WindowStripFactory(p.target.level.vectors()), dtype, monoid).ok_or(NO_FOLD)?;
@@ -648,7 +648,7 @@ impl SelectAndScatterProblem {
     }
 }
 
-/// Binds the `select_and_scatter` kernel for windows that do not overlap.
+/// Creates the `select_and_scatter` kernel for windows that do not overlap.
 pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     if selection.at.rows.iter().chain([&selection.at.columns]).any(|a| a.stride < a.window) {
@@ -661,7 +661,7 @@ pub fn select_and_scatter_disjoint(p: &Problem<'_>) -> CandidateResult {
     Ok(Box::new(DisjointKernel { at, elements, size: dtype.size(), blocks, tile }))
 }
 
-/// Binds the `select_and_scatter` kernel for any windows.
+/// Creates the `select_and_scatter` kernel for any windows.
 pub fn select_and_scatter(p: &Problem<'_>) -> CandidateResult {
     let selection = selection(p)?;
     let tile = selection.tile::<false>(p.target.level.vectors())?;

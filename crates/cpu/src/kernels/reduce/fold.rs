@@ -87,12 +87,12 @@ impl ReduceKernel {
         self.program.is_fused()
     }
 
-    /// Binds a reduction of an element-wise program over the `folded` dimensions.
+    /// Creates the kernel that reduces an element-wise program over the `folded` dimensions.
     pub fn new(map: &Map, folded: &[bool], monoid: Monoid, step: &Step, level: Level) -> ReduceKernel {
         ReduceKernel::with(map, folded, monoid, step.output_types[0].dtype, level, jit::is_wanted())
     }
 
-    /// Binds a reduction. `fuse`: use machine code if it supports the program.
+    /// Creates a reduction kernel. `fuse`: use machine code if it supports the program.
     pub(crate) fn with(
         map: &Map,
         folded: &[bool],

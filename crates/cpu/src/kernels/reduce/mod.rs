@@ -11,7 +11,7 @@ use crate::select::{AVX2_UP, EVERY, Family, KernelCandidate, Problem, answer};
 use crate::simd::jit;
 use systole_compile::Kernel;
 
-/// Binds a reduction. `fuse`: use machine code if it supports the program.
+/// Creates a reduction kernel. `fuse`: use machine code if it supports the program.
 fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
     let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else {
         return Err("not a plain reduction");

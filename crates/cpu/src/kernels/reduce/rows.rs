@@ -46,7 +46,7 @@ pub struct RowsKernel {
 }
 
 impl RowsKernel {
-    /// Binds the kernel of a row program (softmax, layer normalization).
+    /// Creates the kernel of a row-wise fusion (softmax, layer normalization).
     pub fn new(plan: &FusedRows, step: &Step, level: Level) -> RowsKernel {
         let of_rows = step.input_types.iter().chain(&step.output_types).map(|t| t.bytes() / plan.rows);
         let row_bytes = of_rows.sum::<usize>() + plan.locals.iter().sum::<usize>();

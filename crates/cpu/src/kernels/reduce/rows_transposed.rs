@@ -73,8 +73,8 @@ pub struct RowsTransposed {
 }
 
 impl RowsTransposed {
-    /// Binds a plan. `None` if rows do not have 2 to [`COLUMNS`] elements, or if an array is read with other strides
-    /// than those of [`ArrayShape`].
+    /// Creates the kernel of a row-wise fusion. `None` if rows do not have 2 to [`COLUMNS`] elements, or if an array is
+    /// read with other strides than those of [`ArrayShape`].
     pub fn new(plan: &FusedRows, step: &Step, level: Level) -> Option<RowsTransposed> {
         let columns = columns(plan).filter(|c| (2..=COLUMNS).contains(c))?;
         let block = plan.rows.div_ceil(plan.rows.div_ceil(BLOCK));

@@ -19,7 +19,7 @@ pub struct PhiloxKernel {
 }
 
 impl PhiloxKernel {
-    /// Binds the Philox kernel to a random bit generation step.
+    /// Creates the Philox kernel of a random bit generation step.
     pub fn new(draw: &Draw<'_>, level: Level) -> PhiloxKernel {
         PhiloxKernel {
             state_words: draw.state.elements(),

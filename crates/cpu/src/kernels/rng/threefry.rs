@@ -60,7 +60,7 @@ pub struct ThreefryKernel {
 }
 
 impl ThreefryKernel {
-    /// Binds the generation of random bits of type `ty`.
+    /// Creates the kernel that generates random bits of type `ty`.
     pub fn new(ty: &TensorType, level: Level) -> ThreefryKernel {
         let tile = level.tile::<Threefry>();
         let (shape, bytes) = (&ty.shape, ty.dtype.size());

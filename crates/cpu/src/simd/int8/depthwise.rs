@@ -49,12 +49,12 @@ fn span(columns: &Int8WindowDim) -> usize {
     (columns.positions - 1) * columns.stride + (columns.window - 1) * columns.dilation + 1
 }
 
-/// Returns the bytes of scratch for `groups` groups.
+/// Returns the size of the scratch memory for `groups` groups, in bytes.
 pub fn scratch(columns: &Int8WindowDim, groups: usize) -> usize {
     groups * PARTS * part(columns)
 }
 
-/// Returns the bytes of a group's image rows in one of a block's vectors.
+/// Returns the size of a group's image rows in one vector of a block, in bytes.
 fn part(columns: &Int8WindowDim) -> usize {
     (span(columns) + PARTS) * BLOCK
 }

@@ -371,7 +371,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Returns the register of a copy's accumulators, if they are held in one.
+    /// Returns the register that holds the accumulators of unrolled copy `copy`; `None` if they are in memory.
     pub fn accumulator(&self, place: LoopOperand, copy: usize) -> Option<u8> {
         let k = self.kept.iter().position(|p| *p == place)?;
         let first = self.homes.pinned[0] + self.copies * self.homes.needed[0];
@@ -464,7 +464,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Returns the register of a value in one copy.
+    /// Returns the register of a value in unrolled copy `copy`.
     pub fn home(&self, v: StepValue, copy: usize) -> u8 {
         let kind = kind(self.set, &self.steps[v.0]);
         let own = self.homes.of[v.0];
@@ -532,7 +532,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Returns the address of one vector of the iteration.
+    /// Returns the memory operand for vector number `vector` of array `place` in the current iteration.
     pub fn address(&self, place: LoopOperand, vector: usize) -> Rm {
         let size = place.form.size();
         let base = self.near.iter().position(|&a| a == place.array).map_or(SPARE, |k| ADDRESSES[k]);

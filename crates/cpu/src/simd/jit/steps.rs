@@ -4,7 +4,7 @@
 use crate::simd::jit::opcodes;
 use crate::simd::jit::opcodes::Opcode;
 
-/// Accumulators of a reduction along the loop, which is then also the number of elements per iteration.
+/// Number of accumulators of a reduction along the loop; an iteration then processes as many elements.
 pub const ACCUMULATORS: usize = 64;
 
 /// Instruction set of a JIT-compiled loop.
@@ -58,7 +58,7 @@ pub enum StoredType {
 }
 
 impl StoredType {
-    /// Returns the bytes of a stored element.
+    /// Returns the size of a stored element in bytes.
     pub fn size(self) -> u8 {
         match self {
             StoredType::Word => 4,

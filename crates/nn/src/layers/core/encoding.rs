@@ -10,7 +10,7 @@ use systole_ir::Literal;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputMode {
-    /// Its index, `i32`.
+    /// The index of the class or bin, `i32`.
     #[default]
     Int,
     /// A one-hot vector per value.

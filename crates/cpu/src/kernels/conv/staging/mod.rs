@@ -179,8 +179,8 @@ impl Staging {
         staging
     }
 
-    /// Like [`Staging::new`], but with elements as stored, in slices of at most `most` channels if slices of whole
-    /// vectors can be that small. The input is read in place only if `may` is set.
+    /// Like [`Staging::new`], but without widening elements to f32. Slices have at most `most` channels if whole
+    /// vectors allow it. The input is read in place only if `may` is set.
     pub fn as_stored(
         x: &TensorType,
         axes: Vec<StagedAxis>,

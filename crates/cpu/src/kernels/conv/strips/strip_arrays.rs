@@ -117,7 +117,7 @@ pub struct StripArrays {
 }
 
 impl StripArrays {
-    /// Divides scratch into the packed filter (`packed` bytes), bias and statistics, and widens the bias to f32 there.
+    /// Divides the scratch memory into packed filter (`packed` bytes), bias and statistics, and widens the bias to f32.
     /// `bias`: the loop that widens it, and its elements.
     ///
     /// # Safety

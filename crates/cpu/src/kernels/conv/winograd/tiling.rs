@@ -64,8 +64,8 @@ impl WinogradCosts {
     }
 }
 
-/// Returns the axes of `x: [B, H, W, C]` for a result with these rows and columns of pixels. A staged pixel is a tile,
-/// which reads `reach` by `reach` elements.
+/// Returns the staging axes of `x: [B, H, W, C]` for a result with these rows and columns of pixels. A staged pixel is
+/// a tile, which reads `reach` by `reach` elements.
 pub fn axes(x: &TensorType, padding: &[[i64; 2]], result: [usize; 2], reach: usize) -> Vec<StagedAxis> {
     let axis = |i: usize| StagedAxis {
         size: x.shape[i + 1],

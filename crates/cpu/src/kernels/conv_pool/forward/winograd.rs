@@ -576,7 +576,7 @@ impl WinogradWindows {
         self.terms.products
     }
 
-    /// Transforms `panel: f32[taps, channels, columns]` of a kernel; `columns` is a whole number of vectors.
+    /// Transforms `panel: f32[taps, channels, columns]` of a kernel; `columns` is a multiple of the vector width.
     ///
     /// # Safety
     /// The panel is valid, and `to` has room for [`elements`](WinogradWindows::elements) of each filter.

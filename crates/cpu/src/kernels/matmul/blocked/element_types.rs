@@ -60,7 +60,7 @@ fn int_types(from: DType, group: usize, [pack_left, pack_right]: [PackFn<i32>; 2
     }
 }
 
-/// Binds an AMX GEMM: bf16, int8, and f32 as the sum of two bf16 if TensorFloat-32 precision is allowed.
+/// Creates an AMX GEMM kernel: bf16, int8, and f32 as the sum of two bf16 if TensorFloat-32 precision is allowed.
 pub fn amx(d: &GemmProblem, kernels: &amx::AmxKernels) -> CandidateResult {
     let [from, to] = d.types;
     let level = d.target.level.vectors();
@@ -97,7 +97,7 @@ pub fn amx(d: &GemmProblem, kernels: &amx::AmxKernels) -> CandidateResult {
     Ok(blocked(d, shape, types))
 }
 
-/// Binds a bf16 GEMM by VDPBF16PS (AVX512_BF16).
+/// Creates a bf16 GEMM kernel with VDPBF16PS (AVX512_BF16).
 #[cfg(target_arch = "x86_64")]
 pub fn bf16_pairs(d: &GemmProblem, level: Level) -> CandidateResult {
     let [from, to] = d.types;
@@ -117,7 +117,7 @@ pub fn bf16_pairs(_: &GemmProblem, _: Level) -> CandidateResult {
     Err("this architecture has no such instruction".into())
 }
 
-/// Binds a GEMM of f32, f16 or bf16, accumulated in f32 by FMA.
+/// Creates an FMA GEMM kernel of f32, f16 or bf16, accumulated in f32.
 pub fn f32(d: &GemmProblem) -> CandidateResult {
     let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
     let ([from, to], level) = (d.types, d.target.level.vectors());
@@ -127,7 +127,7 @@ pub fn f32(d: &GemmProblem) -> CandidateResult {
     Ok(blocked(d, shape_f32(level, d.size()[1]), float_types(from, to, level)))
 }
 
-/// Binds an f64 GEMM by FMA.
+/// Creates an f64 GEMM kernel with FMA.
 pub fn f64(d: &GemmProblem) -> CandidateResult {
     if d.types != [DType::F64; 2] {
         return Err("its elements are not f64".into());
@@ -145,7 +145,7 @@ pub fn f64(d: &GemmProblem) -> CandidateResult {
     Ok(blocked(d, shape_f64(d.target.level.vectors()), types))
 }
 
-/// Binds a GEMM of 8- or 16-bit integers with 32-bit sums, two or four reduction elements in one k-step.
+/// Creates a GEMM kernel of 8- or 16-bit integers with 32-bit sums, two or four reduction elements in one k-step.
 pub fn grouped_integers(d: &GemmProblem) -> CandidateResult {
     let ([from, to], level) = (d.types, d.target.level.vectors());
     if !matches!(to, DType::I32 | DType::U32) {
@@ -167,7 +167,7 @@ pub fn grouped_integers(d: &GemmProblem) -> CandidateResult {
     Ok(blocked(d, shape_pairs(level), int_types(from, 2, packs)))
 }
 
-/// Binds a GEMM of any integer types, without vectors.
+/// Creates a scalar GEMM kernel for any integer types.
 pub fn any_integers(d: &GemmProblem) -> CandidateResult {
     let [from, to] = d.types;
     if !from.is_int() || !to.is_int() {

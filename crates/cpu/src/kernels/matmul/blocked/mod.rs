@@ -166,7 +166,7 @@ pub struct GemmTypes<T: 'static> {
     pub abilities: GemmFeatures,
 }
 
-/// Optional features of a GEMM. Element types whose programs never use them leave them out.
+/// Optional GEMM features, which are compiled only for the element types that use them.
 #[derive(Clone, Copy)]
 pub struct GemmFeatures {
     /// Accumulation: `C += A · B` (beta = 1).
@@ -1065,7 +1065,7 @@ impl<T: GemmElement> Kernel for BlockedGemm<T> {
         repacked(&self.a) + repacked(&self.b) + own
     }
 
-    /// Returns the bytes of packed B; 0 if B is read unpacked, copied first, or packed in several parts.
+    /// Returns the size of packed B in bytes; 0 if B is read unpacked, copied first, or packed in several parts.
     fn kept(&self, same: &[bool]) -> usize {
         let p = &self.plan;
         let whole = p.column_parts == 1 && p.block_parts == 1 && self.batches() == 1;

@@ -11,7 +11,7 @@ const TILES: usize = 4;
 /// Bytes per tile of B.
 const TILE: usize = LANES * LINE;
 
-/// Returns the bytes of packed B for an AMX GEMM with few columns.
+/// Returns the size of packed B for an AMX GEMM with few columns, in bytes.
 pub fn packed_bytes(k: usize) -> usize {
     k / BLOCK * TILE
 }

@@ -27,7 +27,7 @@ fn first(b: usize, k: usize) -> usize {
     (b * depth).min(k - depth)
 }
 
-/// Returns the bytes of a packed tile of rows of A.
+/// Returns the size of a packed tile of rows of A in bytes.
 pub fn packed_bytes(k: usize) -> usize {
     blocks(k).1 * 2 * TILE
 }

@@ -16,7 +16,7 @@ pub const BLOCK: usize = 2 * LANES;
 const TILE: usize = LANES * LINE;
 const SUMS: usize = LANES * LANES;
 
-/// Returns the bytes of the packed weights.
+/// Returns the size of the packed weights in bytes.
 pub fn packed_bytes(k: usize, features: usize) -> usize {
     features.div_ceil(WIDTH) * k.div_ceil(BLOCK) * 2 * TILE
 }
