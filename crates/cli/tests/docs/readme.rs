@@ -15,6 +15,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const READMES: [&str; 2] = ["README.md", "README.zh-CN.md"];
 /// The commands, the presets and exit codes.
 const TOUR: &str = "docs/guide/tour.md";
+/// The same in Chinese.
+const CHINESE_TOUR: &str = "docs/zh/getting-started.md";
 /// The headline measurements.
 const RESULTS: &str = "docs/results/README.md";
 
@@ -188,11 +190,20 @@ impl Facts {
         self.code.extend(line.split('`').skip(1).step_by(2).map(String::from));
         let links = line.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
         let links = links.filter(|l| !READMES.contains(l));
-        self.links.extend(links.map(String::from));
+        self.links.extend(links.map(english_page));
         let words: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
         let of_number = |c: char| c.is_ascii_digit() || ".,-".contains(c);
         let numbers = words.split(|c| !of_number(c)).map(|n| n.trim_matches(['.', ',', '-']));
         self.numbers.extend(numbers.filter(|n| !n.is_empty()).map(String::from));
+    }
+}
+
+/// Returns the English page with the content of a page of `docs/zh`.
+fn english_page(link: &str) -> String {
+    match link {
+        "docs/zh/README.md" => "docs/README.md".to_string(),
+        CHINESE_TOUR => TOUR.to_string(),
+        other => other.replace("docs/zh/", "docs/guide/"),
     }
 }
 
@@ -237,10 +248,12 @@ fn the_readme_is_short_and_its_first_screen_is_true() {
 fn every_preset_is_in_the_tour() {
     // These are what `train FOLDER`, `train RECORDS`, `train TABLE` and `train TEXTS` start from.
     let templates = ["folder", "tfrecord", "table", "sentences"];
-    let text = read(TOUR);
-    for preset in systole::config::PRESETS.iter().filter(|p| !templates.contains(p)) {
-        let listed = |l: &str| l.starts_with('|') && l.contains(&format!("`{preset}`"));
-        assert!(text.lines().any(listed), "{TOUR}: {preset}");
+    for page in [TOUR, CHINESE_TOUR] {
+        let text = read(page);
+        for preset in systole::config::PRESETS.iter().filter(|p| !templates.contains(p)) {
+            let listed = |l: &str| l.starts_with('|') && l.contains(&format!("`{preset}`"));
+            assert!(text.lines().any(listed), "{page}: {preset}");
+        }
     }
 }
 

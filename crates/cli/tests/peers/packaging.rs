@@ -88,7 +88,8 @@ fn the_manifest_states_the_rust_version_and_what_docs_rs_shows() {
     let read = |file: &str| std::fs::read_to_string(Path::new(ROOT).join(file)).unwrap();
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
     let rust = manifest["workspace"]["package"]["rust-version"].as_str().unwrap();
-    for page in ["README.md", "README.zh-CN.md", "docs/guide/tour.md", "packaging/Dockerfile"] {
+    let pages = ["docs/guide/tour.md", "docs/zh/getting-started.md", "packaging/Dockerfile"];
+    for page in ["README.md", "README.zh-CN.md"].into_iter().chain(pages) {
         let text = read(page);
         assert!(text.contains(&format!("Rust {rust}")) || text.contains(&format!("rust:{rust}")), "{page}");
     }

@@ -1,4 +1,4 @@
-//! Tests the figures of the READMEs, guides and internals: each measured time, speed, price or accuracy has a date and
+//! Tests the figures of the READMEs, guides, Chinese pages and internals: each measured time, speed, price or accuracy has a date and
 //! a processor, or a link to the recorded results.
 //!
 //! A block is a paragraph, a list or a table. A block with a figure needs evidence: a link into `docs/results/`, or
@@ -10,8 +10,8 @@ use super::{files, links, prose, read, without_code};
 /// Units of time, speed and money after a number.
 const UNITS: &str = "ms µs s min minutes seconds hours days dollars TFLOP/s GFLOP/s GOP/s GB/s MB/s GiB/s MiB/s \
                      images/s samples/s tokens/s rows/s records/s steps/s";
-/// Chinese units of time and of ratios; the text after them is not separated.
-const CHINESE_UNITS: &[&str] = &["毫秒", "秒", "分钟", "小时", "倍"];
+/// Chinese units of time, money and ratios; the text after them is not separated.
+const CHINESE_UNITS: &[&str] = &["毫秒", "秒", "分钟", "小时", "倍", "美元"];
 /// What a speed counts: `512 images a second`.
 const COUNTED: &[&str] =
     &["images", "pictures", "samples", "tokens", "rows", "records", "steps", "batches", "elements"];
@@ -53,7 +53,8 @@ struct Block {
 
 fn pages() -> Vec<String> {
     let readmes = ["README.md", "README.zh-CN.md"].map(String::from);
-    readmes.into_iter().chain(files("docs/guide", ".md")).chain(files("docs/internals", ".md")).collect()
+    let folders = ["docs/guide", "docs/zh", "docs/internals"];
+    readmes.into_iter().chain(folders.into_iter().flat_map(|folder| files(folder, ".md"))).collect()
 }
 
 /// Blocks of a page, without code blocks and generated parts.

@@ -2,6 +2,7 @@
 //! tables are generated from the program, and their examples are run or at least parsed.
 
 mod callbacks;
+mod chinese;
 mod commands;
 mod configuration;
 mod models;

@@ -10,14 +10,16 @@ use std::process::Command;
 use systole::config::RunConfig;
 use toml::{Table, Value};
 
-struct Block {
-    language: String,
-    text: String,
-    line: usize,
+/// A fenced block of a page.
+pub struct Block {
+    pub language: String,
+    pub text: String,
+    /// Line of its fence.
+    pub line: usize,
 }
 
 /// The fenced blocks of a page.
-fn blocks(text: &str) -> Vec<Block> {
+pub fn blocks(text: &str) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     let mut open = false;
     for (i, line) in text.lines().enumerate() {
@@ -88,7 +90,7 @@ fn completed(part: &str, place: &str) -> String {
 }
 
 /// A command's words: what stands in quotes is one of them.
-fn words(line: &str) -> Vec<String> {
+pub fn words(line: &str) -> Vec<String> {
     let line = line.split(" # ").next().unwrap_or("").trim();
     let mut words = Vec::new();
     for (i, part) in line.split('\'').enumerate() {
