@@ -166,6 +166,7 @@ mod tests {
     use super::*;
     use systole_ir::{DType, GraphBuilder, Literal, TensorType, interp};
 
+    #[allow(clippy::approx_constant, reason = "values as Keras computes them")]
     const KERAS: &[(&str, [f32; 7])] = &[
         ("linear", [-3.0, -1.0, -0.3, 0.0, 0.4, 2.0, 7.0]),
         ("relu", [0.0, 0.0, 0.0, 0.0, 0.4, 2.0, 7.0]),

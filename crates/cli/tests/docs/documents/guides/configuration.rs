@@ -330,7 +330,7 @@ where
 
 /// Names of activations with their descriptions.
 pub fn activation_names() -> Vec<(String, Item)> {
-    let items = Source::read("crates/nn/src/layer/activation.rs").items(&["pub enum Activation {"]);
+    let items = Source::read("crates/nn/src/layer/activation.rs").items(&["activations! {"]);
     let unknown = serde_json::from_value::<Activation>(json!("?")).expect_err("no such activation");
     let find = |name: String| {
         let item = items.iter().find(|i| snake(&i.name) == name);
