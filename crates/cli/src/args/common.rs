@@ -8,6 +8,7 @@ use systole_ir::{Error, ErrorKind, knobs};
 
 /// Options of every command.
 #[derive(Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct CommonArgs {
     /// Write JSON to standard output, and everything else to standard error
     #[arg(long, global = true)]
