@@ -3,7 +3,7 @@
 use crate::keras::KerasFile;
 use crate::names::bert::BertNames;
 use crate::names::hf_config::DerivedModel;
-use crate::names::{bert, gpt2, keras as keras_names, match_by_order, resnet, vit};
+use crate::names::{bert, distilbert, gpt2, keras as keras_names, match_by_order, resnet, vit};
 use crate::weight_mapping::{self, ImportReport, is_weight};
 use crate::{hdf5, huggingface, legacy_torch, safetensors, torch};
 use serde_json::Value;
@@ -30,7 +30,7 @@ impl WeightSource {
     /// If the format is unknown, or the file is damaged or malicious; nothing in it is executed.
     pub fn open(path: &Path) -> Result<WeightSource> {
         if path.is_dir() {
-            let config = huggingface::config(path)?;
+            let config = huggingface::config(path)?.map(distilbert::config_as_bert);
             let tensors = named_as_today(huggingface::tensors(path)?);
             return Ok(WeightSource {
                 tensors,
@@ -43,7 +43,7 @@ impl WeightSource {
         let mut source = WeightSource::from_bytes(&path.display().to_string(), huggingface::file(path)?)?;
         let named = path.file_name().is_some_and(|n| n == "model.safetensors" || n == "pytorch_model.bin");
         if let (true, Some(folder)) = (named, path.parent()) {
-            source.config = huggingface::config(folder)?;
+            source.config = huggingface::config(folder)?.map(distilbert::config_as_bert);
         }
         Ok(source)
     }
@@ -98,7 +98,7 @@ impl WeightSource {
     /// # Errors
     /// If it is not valid JSON.
     pub fn set_config(&mut self, json: &[u8]) -> Result<()> {
-        self.config = Some(huggingface::parsed("config.json", json)?);
+        self.config = Some(distilbert::config_as_bert(huggingface::parsed("config.json", json)?));
         Ok(())
     }
 
@@ -243,8 +243,9 @@ impl WeightSource {
     }
 }
 
-/// Renames a BERT's tensors to their current names.
+/// Renames a BERT's tensors to their current names, and a DistilBERT's to a BERT's.
 fn named_as_today(mut tensors: Vec<(String, Literal)>) -> Vec<(String, Literal)> {
+    distilbert::as_bert(&mut tensors);
     if bert::prefix(&tensors).is_some() {
         tensors.iter_mut().for_each(|(name, _)| *name = bert::today(name));
     }

@@ -139,8 +139,13 @@ fn folders_of_hugging_face_are_known_by_their_names() {
 /// Returns the model of a directory, filled and checked.
 #[track_caller]
 fn encoder(folder: &str) -> Model {
+    encoder_of("encoders", folder)
+}
+
+#[track_caller]
+fn encoder_of(expected: &str, folder: &str) -> Model {
     let source = open(folder);
-    let all = open("encoders_expected.safetensors");
+    let all = open(&format!("{expected}_expected.safetensors"));
     let array = |name: &str| {
         let name = format!("{folder}/{name}");
         all.tensors().iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no {name}")).1.clone()
@@ -165,6 +170,20 @@ fn folders_of_hugging_face_fill_what_their_names_say() {
         survives(&model, WeightFormat::Safetensors, "again.safetensors");
         survives(&model, WeightFormat::Torch, "again.pt");
     }
+}
+
+#[test]
+fn distilberts_and_electras_are_berts_with_other_names() {
+    for folder in ["distilbert", "distilbert_classifier", "electra", "electra_classifier"] {
+        let model = encoder_of("flax_encoders", folder);
+        let inputs = model.architecture().inputs.len();
+        assert_eq!(inputs, if folder.starts_with("distilbert") { 1 } else { 2 }, "{folder}");
+    }
+    // A projection of narrow embeddings is no part of a BERT here.
+    let mut tensors = open("electra").tensors().to_vec();
+    tensors.push(("embeddings_project.weight".into(), Literal::from_slice([8, 4], &[0f32; 32]).unwrap()));
+    let e = configs::alone(&tensors).architecture().unwrap_err().to_string();
+    assert!(e.contains("its embeddings are 4 wide"), "{e}");
 }
 
 #[test]

@@ -50,6 +50,8 @@ with_defaults! {
         pub activation: Activation = Activation::Gelu { approximate: false },
         /// Epsilon added to variances. Default: 1e-12.
         pub layer_norm_epsilon: f64 = 1e-12,
+        /// Activation of the pooled output's dense layer: tanh in BERT, relu in DistilBERT, gelu in ELECTRA. Default: tanh.
+        pub pooled_activation: Activation = Activation::Tanh,
         /// Output if there are no classes: `"pooled"` or `"sequence"`. Default: pooled.
         pub output: String = "pooled".into(),
         /// Number of classes of a dense layer on the pooled output; 0 for none. Default: 0.
@@ -109,7 +111,7 @@ impl Bert {
             return Architecture::functional(&inputs, &x);
         }
         let dense = |units| dense(units).kernel_initializer(BERT_INITIALIZER);
-        let pooled = dense(self.hidden_dim).activation("tanh").name("pooled_dense");
+        let pooled = dense(self.hidden_dim).activation(self.pooled_activation).name("pooled_dense");
         let mut y = x.apply(first_step().name("first_step")).apply(pooled);
         if self.classes > 0 {
             let head = dense(self.classes).activation(self.classifier_activation).name("predictions");

@@ -1,4 +1,5 @@
-//! Maps weight names of Hugging Face's BERT and RoBERTa to Systole's: encoder, pooled output and classifier.
+//! Maps weight names of Hugging Face's BERT, RoBERTa, DistilBERT and ELECTRA to Systole's: encoder, pooled output and
+//! classifier.
 
 use super::hf_config::{DerivedModel, FamilyConfig};
 use super::transformer_encoder::{EncoderBlockNames, dense, same, shape_of};
@@ -25,15 +26,26 @@ const ROBERTAS: [&str; 3] = ["roberta", "camembert", "xlm-roberta"];
 /// Returns the common name prefix if the tensors are a BERT's or RoBERTa's.
 pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
     let has = |name: String| theirs.iter().any(|(n, _)| *n == name);
-    ["bert.", "roberta.", ""].into_iter().find(|p| {
+    ["bert.", "roberta.", "electra.", ""].into_iter().find(|p| {
         has(format!("{p}encoder.layer.0.attention.self.query.weight"))
-            && has(format!("{p}embeddings.token_type_embeddings.weight"))
+            && has(format!("{p}embeddings.word_embeddings.weight"))
     })
 }
 
+/// Pretraining heads of the families.
+const HEADS: [&str; 7] = [
+    "cls.",
+    "lm_head.",
+    "vocab_transform.",
+    "vocab_layer_norm.",
+    "vocab_projector.",
+    "discriminator_predictions.",
+    "generator_",
+];
+
 /// Whether a tensor belongs to a pretraining head, which the models here lack.
 pub(crate) fn is_head(name: &str) -> bool {
-    name.starts_with("cls.") || name.starts_with("lm_head.")
+    HEADS.iter().any(|head| name.starts_with(head))
 }
 
 /// How the tensors of a file are named and used.
@@ -105,7 +117,8 @@ impl BertNames {
 }
 
 fn family(config: Option<&Value>) -> Result<FamilyConfig<'_>> {
-    FamilyConfig::new("BERT", &["bert", "roberta", "camembert", "xlm-roberta"], config)
+    let kinds = ["bert", "roberta", "camembert", "xlm-roberta", "distilbert", "electra"];
+    FamilyConfig::new("BERT", &kinds, config)
 }
 
 /// Returns the current name of a tensor; early files used TensorFlow's names for normalizations.
@@ -140,7 +153,11 @@ pub(crate) fn architecture(
     let own = |name: &str| table(&format!("{prefix}{name}"));
     let [vocabulary_size, hidden_dim] = own("embeddings.word_embeddings")?;
     let [positions, _] = own("embeddings.position_embeddings")?;
-    let [num_segments, _] = own("embeddings.token_type_embeddings")?;
+    // DistilBERT has no segments.
+    let num_segments = own("embeddings.token_type_embeddings").map_or(0, |[n, _]| n);
+    if let Ok([_, width]) = own("embeddings_project") {
+        return Err(config.wrong(format!("its embeddings are {width} wide, and projected: not supported")));
+    }
     let [intermediate_dim, _] = own("encoder.layer.0.intermediate.dense")?;
     let num_layers =
         (0..1000).take_while(|i| own(&format!("encoder.layer.{i}.intermediate.dense")).is_ok()).count();
@@ -151,6 +168,7 @@ pub(crate) fn architecture(
         ("type_vocab_size", num_segments),
         ("intermediate_size", intermediate_dim),
         ("num_hidden_layers", num_layers),
+        ("embedding_size", hidden_dim),
     ] {
         config.same(key, size)?;
     }
@@ -161,6 +179,7 @@ pub(crate) fn architecture(
     };
     let is_pooled = table(&names.pooler()).is_ok();
     let classes = table(names.classifier()).ok().filter(|_| is_pooled).map_or(0, |[n, _]| n);
+    let pooled_activation = pooled_activation(&config, prefix, is_pooled && names.has_dense_head)?;
     let usual_epsilon = if names.first_position > 0 { 1e-5 } else { 1e-12 };
     let bert = Bert {
         vocabulary_size,
@@ -173,6 +192,7 @@ pub(crate) fn architecture(
         activation: activation(&config)?,
         layer_norm_epsilon: config.number_or("layer_norm_eps", 1e-12, usual_epsilon)?,
         dropout: config.dropout("hidden_dropout_prob", 0.1, &OTHER_RATES)?,
+        pooled_activation,
         output: if is_pooled { "pooled" } else { "sequence" }.into(),
         classes,
         classifier_activation: config.head(classes)?,
@@ -180,8 +200,19 @@ pub(crate) fn architecture(
         ..Bert::default()
     };
     let ids = TensorType::new(DType::I32, [max_sequence_length]);
-    let architecture = bert.architecture()?;
-    Ok(DerivedModel { architecture, inputs: vec![ids.clone(), ids], config: config.finish()? })
+    let inputs = vec![ids; if num_segments > 0 { 2 } else { 1 }];
+    Ok(DerivedModel { architecture: bert.architecture()?, inputs, config: config.finish()? })
+}
+
+/// Returns the activation of the dense layer before a classifier, which the families choose.
+fn pooled_activation(config: &FamilyConfig<'_>, prefix: &str, has_dense_head: bool) -> Result<Activation> {
+    Ok(match (config.text("model_type")?, prefix) {
+        _ if !has_dense_head => Activation::Tanh,
+        // Without config.json: of BERT's own prefix, only DistilBERT's classifier has a dense layer.
+        (Some("distilbert"), _) | (None, "bert.") => Activation::Relu,
+        (Some("electra"), _) | (None, "electra.") => Activation::Gelu { approximate: false },
+        _ => Activation::Tanh,
+    })
 }
 
 fn activation(config: &FamilyConfig<'_>) -> Result<Activation> {

@@ -100,13 +100,14 @@ const WITHOUT_EFFECT: [&str; 58] = [
 ];
 
 /// More keys without effect; those of double heads (`summary_…`) and of sampling.
-const MORE_WITHOUT_EFFECT: [&str; 18] = [
+const MORE_WITHOUT_EFFECT: [&str; 19] = [
     "output_attentions",
     "output_hidden_states",
     "output_scores",
     "sentence_transformers",
     "summary_activation",
     "summary_first_dropout",
+    "summary_last_dropout",
     "summary_proj_to_labels",
     "summary_type",
     "summary_use_proj",

@@ -1,6 +1,7 @@
 //! Weight names in external files: one module per model family, and one for layers of any model.
 
 pub(crate) mod bert;
+pub(crate) mod distilbert;
 pub(crate) mod gpt2;
 pub(crate) mod hf_config;
 pub(crate) mod keras;
