@@ -123,6 +123,9 @@ fn bert(architecture: &Architecture) -> Option<(&'static str, Json)> {
     all.insert("activation".into(), of("transformer_layer_0", "activation")?);
     all.insert("layer_norm_epsilon".into(), of("transformer_layer_0", "layer_norm_epsilon")?);
     all.insert("output".into(), json!(if has("pooled_dense") { "pooled" } else { "sequence" }));
+    if let Some(activation) = of("pooled_dense", "activation") {
+        all.insert("pooled_activation".into(), activation);
+    }
     if has("predictions") {
         all.insert("classes".into(), of("predictions", "units")?);
         all.insert("classifier_activation".into(), of("predictions", "activation")?);
@@ -148,6 +151,7 @@ mod tests {
             ("bertbase", json!({"classes": 3, "mask_zero": true, "activation": "relu"})),
             ("bertbase", json!({"output": "sequence", "num_segments": 0, "layer_norm_epsilon": 1e-5})),
             ("bertbase", json!({"classes": 1, "classifier_activation": "linear"})),
+            ("bertbase", json!({"classes": 2, "pooled_activation": "relu", "num_segments": 0})),
         ] {
             let mut arguments = small.clone();
             more.as_object().unwrap().iter().for_each(|(key, value)| arguments[key] = value.clone());
