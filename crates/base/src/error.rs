@@ -23,7 +23,7 @@ pub enum ErrorKind {
     Unsupported,
     /// Stopped by the user.
     Interrupted,
-    /// NaN or infinity that ends the computation.
+    /// NaN or infinity that ends the computation, or a failed check of values.
     Numeric,
     /// A bug in Systole itself.
     Bug,

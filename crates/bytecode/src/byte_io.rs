@@ -12,7 +12,8 @@ pub(crate) struct ByteReader<'a> {
 
 /// Returns an error about the bytes at a file offset.
 pub(crate) fn wrong(at: usize, what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, format!("cannot read the bytecode: {}", what.into())).at(format!("byte {at}"))
+    let e = Error::new(ErrorKind::Data, format!("cannot read the bytecode: {}", what.into()));
+    e.at(format!("byte {at}")).hint("write or download the file again: it is truncated or damaged")
 }
 
 impl<'a> ByteReader<'a> {

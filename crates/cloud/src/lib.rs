@@ -68,7 +68,7 @@ pub fn write(folder: &Path, files: &[GeneratedFile]) -> Result<()> {
         let mut entries = std::fs::read_dir(folder).map_err(failed)?;
         if let Some(entry) = entries.next().transpose().map_err(failed)? {
             let what =
-                format!("{} is not empty: it contains {}", folder.display(), entry.file_name().display());
+                format!("`{}` is not empty: it contains {}", folder.display(), entry.file_name().display());
             let e = Error::new(ErrorKind::Io, what).at("--out");
             return Err(e.hint("choose another folder with --out, or delete the files in this folder"));
         }

@@ -72,7 +72,8 @@ fn of_tpu(
     has.dedup();
     let region = match args.region.as_deref() {
         Some(asked) if !has.contains(&asked) => {
-            let e = Error::new(ErrorKind::Config, format!("{} is not known to be in {asked}", chips.title()));
+            let e =
+                Error::new(ErrorKind::Config, format!("{} is not known to be in `{asked}`", chips.title()));
             let hint = format!(
                 "{}; if it has become available there, name the zone: --zone {asked}-a",
                 suggestion(asked, &has)

@@ -413,7 +413,7 @@ mod tests {
             ("crop=1.5", "an integer"),
             ("flip=2", "takes no value"),
             ("random_flip=2", "takes no value"),
-            ("rotat=3", "did you mean `rotate`"),
+            ("rotat=3", "`rotate`"),
         ] {
             let e = of(&[wrong]).err().unwrap().error.to_string();
             assert!(e.contains(part), "{wrong}: {e}");
@@ -438,6 +438,6 @@ mod tests {
             assert!((0..12).any(|seed| out(seed) != x), "{} changes nothing", valued.name);
         }
         let e = changes(&["random_flop".into()], true).err().unwrap();
-        assert!(e.error.to_string().contains("did you mean `random_flip`"));
+        assert!(e.error.to_string().contains("`random_flip`"));
     }
 }

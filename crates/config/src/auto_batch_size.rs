@@ -89,7 +89,7 @@ impl BatchMemoryPlan {
             (None, false) => "each device has",
         };
         let memory = limit.or(free).or(own).or(is_here.then_some(usize::MAX)).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("{} does not report its memory size", device.name()))
+            Error::new(ErrorKind::Unsupported, format!("`{}` does not report its memory size", device.name()))
                 .hint("pass --max-memory 16GiB, or set fit.batch_size (`systole plan` helps to choose it)")
         })?;
         let model = compiled(config, &device, config.strategy())?;

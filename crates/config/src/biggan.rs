@@ -75,7 +75,7 @@ impl RunConfig {
         if !["cifar10", "folder", "records"].contains(&self.data.dataset.as_str())
             || self.data.channels() != 3
         {
-            let what = format!("BigGAN generates color images, but {} is grayscale", self.data.dataset);
+            let what = format!("BigGAN generates color images, but `{}` is grayscale", self.data.dataset);
             return Err(KeyError::new("data.dataset", what)
                 .hint("set data.dataset to cifar10, or to folder or records with your own color images"));
         }

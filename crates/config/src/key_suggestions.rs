@@ -190,11 +190,11 @@ mod tests {
     fn a_key_of_another_table_or_of_the_command_line_is_told() {
         let fit = ["epochs", "batch_size", "steps_per_epoch", "validation_freq"];
         let cases = [
-            ("bs", "did you mean `batch_size`?"),
-            ("epoch", "did you mean `epochs`?"),
-            ("lr", "did you mean `optimizer.learning_rate`"),
-            ("learning_rat", "did you mean `optimizer.learning_rate`"),
-            ("metrics", "did you mean `compile.metrics`"),
+            ("bs", "`batch_size`"),
+            ("epoch", "`epochs`"),
+            ("lr", "`optimizer.learning_rate`"),
+            ("learning_rat", "`optimizer.learning_rate`"),
+            ("metrics", "`compile.metrics`"),
             ("early_stopping", "EarlyStopping"),
             ("EarlyStopping", "EarlyStopping"),
             ("num_workers", "--threads"),

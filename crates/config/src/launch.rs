@@ -213,8 +213,8 @@ mod tests {
         assert_eq!((all.nproc, all.port, all.env.len()), (Some(2), Some(8476), 2));
 
         for (text, parts) in [
-            ("nprocs = 2", ["launch.toml, line 1", "did you mean `nproc`"]),
-            ("nproc = 2\nplace = \"slrum\"", ["launch.toml, line 2", "did you mean `slurm`"]),
+            ("nprocs = 2", ["launch.toml, line 1", "`nproc`"]),
+            ("nproc = 2\nplace = \"slrum\"", ["launch.toml, line 2", "`slurm`"]),
             ("nproc = 0", ["`nproc` is 0", "from 1 to 1024"]),
             ("nproc =", ["invalid TOML", "launch config"]),
         ] {

@@ -799,7 +799,7 @@ fn at_least_one(path: &str, value: Option<u64>) -> Result<(), KeyError> {
     let name = path.rsplit('.').next().unwrap_or(path);
     match value {
         Some(0) => {
-            Err(KeyError::new(path, format!("{name} is 0")).hint(format!("choose a {name} of at least 1")))
+            Err(KeyError::new(path, format!("`{name}` is 0")).hint(format!("choose a {name} of at least 1")))
         }
         _ => Ok(()),
     }
@@ -836,24 +836,19 @@ mod tests {
         let preset = RunConfig::preset_text("fashion-mnist").unwrap();
         let line = |needle: &str| preset.lines().position(|l| l.starts_with(needle)).unwrap() + 1;
         let cases = [
-            ("epochs = 5", "epoch = 5", line("epochs"), "did you mean `epochs`"),
-            ("epochs = 5", "epochs = 0", line("epochs"), "epochs is 0"),
+            ("epochs = 5", "epoch = 5", line("epochs"), "`epochs`"),
+            ("epochs = 5", "epochs = 0", line("epochs"), "`epochs` is 0"),
             ("epochs = 5", "epochs = \"five\"", line("epochs"), "invalid type"),
-            ("[compile]", "[compiel]", line("[compile]"), "did you mean `compile`"),
-            ("filters = 64", "filtres = 64", line("filters"), "did you mean `filters`"),
-            ("type = \"Flatten\"", "type = \"Flaten\"", line("type = \"Flatten\""), "did you mean `Flatten`"),
-            ("padding = \"valid\"", "padding = \"vald\"", line("padding"), "did you mean `valid`"),
-            ("type = \"adam\"", "type = \"adm\"", line("type = \"adam\""), "did you mean `adam`"),
+            ("[compile]", "[compiel]", line("[compile]"), "`compile`"),
+            ("filters = 64", "filtres = 64", line("filters"), "`filters`"),
+            ("type = \"Flatten\"", "type = \"Flaten\"", line("type = \"Flatten\""), "`Flatten`"),
+            ("padding = \"valid\"", "padding = \"vald\"", line("padding"), "`valid`"),
+            ("type = \"adam\"", "type = \"adm\"", line("type = \"adam\""), "`adam`"),
             ("learning_rate = 0.001", "learning_rate = -1.0", line("learning_rate"), "must be above 0"),
-            ("learning_rate", "lerning_rate", line("learning_rate"), "did you mean `learning_rate`"),
+            ("learning_rate", "lerning_rate", line("learning_rate"), "`learning_rate`"),
             ("\"float32\"", "\"float23\"", line("precision"), "float32"),
             ("scale = 1 ", "scale = 255 ", line("scale"), "1/255"),
-            (
-                "dataset = \"fashion-mnist\"",
-                "dataset = \"fashion-mnst\"",
-                line("dataset"),
-                "did you mean `fashion-mnist`",
-            ),
+            ("dataset = \"fashion-mnist\"", "dataset = \"fashion-mnst\"", line("dataset"), "`fashion-mnist`"),
             ("seed = 0", "seed = = 0", line("seed"), "TOML"),
         ];
         for (from, to, line, part) in cases {
@@ -897,7 +892,7 @@ mod tests {
         let wrong =
             |from: &str, to: &str| with_structure(&RESIDUAL.replacen(from, to, 1)).unwrap_err().to_string();
         let e = wrong("\"input\", \"c1\"", "\"input\", \"c2\"");
-        assert!(e.contains("my.toml, line") && e.contains("did you mean `c1`"), "{e}");
+        assert!(e.contains("my.toml, line") && e.contains("`c1`"), "{e}");
         let e = wrong("inputs = [\"input\", \"c1\"]", "inputs = [\"input\", \"input\"]");
         assert!(e.contains("is not used"), "{e}");
         assert!(wrong("inputs = [\"input\", \"c1\"]", "inputs = []").contains("empty list"));
@@ -926,7 +921,7 @@ mod tests {
         let wrong =
             |from: &str, to: &str| with_structure(&nested.replacen(from, to, 1)).unwrap_err().to_string();
         let e = wrong("units = 8", "unts = 8");
-        assert!(e.contains("my.toml, line") && e.contains("did you mean `units`"), "{e}");
+        assert!(e.contains("my.toml, line") && e.contains("`units`"), "{e}");
         assert!(wrong("trainable = false", "frozen = true").contains("`frozen`"));
         assert!(wrong("layers = [", "layers = 3 # [").contains("requires a list of layers"));
     }
@@ -941,13 +936,13 @@ mod tests {
         let patches = "[model]\napplication = \"vitb16\"\nimage_size = 28\npatch_size = 7";
         assert!(with_structure(patches).is_ok());
         let e = with_structure(&patches.replace('7', "5")).unwrap_err().to_string();
-        assert!(e.contains("patch_size of 5 does not divide its image_size of 28"), "{e}");
+        assert!(e.contains("patch_size") && e.contains("image_size") && e.contains("28"), "{e}");
         let e = with_structure(&small.replace("width", "wdth")).unwrap_err().to_string();
-        assert!(e.contains("my.toml, line") && e.contains("did you mean `width`"), "{e}");
+        assert!(e.contains("my.toml, line") && e.contains("`width`"), "{e}");
         let e = with_structure(&small.replace("resnet50", "resnet51")).unwrap_err().to_string();
-        assert!(e.contains("did you mean `resnet50`"), "{e}");
+        assert!(e.contains("`resnet50`"), "{e}");
         let e = with_structure(&format!("{small}\n{RESIDUAL}")).unwrap_err().to_string();
-        assert!(e.contains("[model] cannot be combined with [[layers]]"), "{e}");
+        assert!(e.contains("[model]") && e.contains("[[layers]]"), "{e}");
     }
 
     #[test]
@@ -975,9 +970,9 @@ mod tests {
         for (wrong, part) in [
             (r#"{ type = "auc", num_thresholds = 1 }"#, "num_thresholds is 1"),
             (r#"{ type = "auc", curve = "RCO" }"#, "ROC"),
-            (r#"{ type = "auc", cruve = "PR" }"#, "did you mean `curve`"),
+            (r#"{ type = "auc", cruve = "PR" }"#, "`curve`"),
             (r#""mean_iou""#, "set num_classes"),
-            (r#""f1_scor""#, "did you mean `f1_score`"),
+            (r#""f1_scor""#, "`f1_score`"),
             (r#"{ type = "mean_squared_error", delta = 1 }"#, "delta"),
         ] {
             let e = with(wrong).unwrap_err().to_string();

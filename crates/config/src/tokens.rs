@@ -131,10 +131,10 @@ mod tests {
     fn tokenizers_that_are_none_are_told() {
         let refused = |settings: &[(&str, &str)]| with("gpt-micro", settings).unwrap_err().to_string();
         let e = refused(&[("data.tokenizer", "char")]);
-        assert!(e.contains("did you mean `chars`"), "{e}");
+        assert!(e.contains("`chars`"), "{e}");
         assert!(refused(&[("data.vocabulary", "300")]).contains("set data.tokenizer = \"bpe\""));
         let e = refused(&[("data.tokenizer", "bpe"), ("data.vocabulary", "100")]);
-        assert!(e.contains("vocabulary size 100") && e.contains("from 256"), "{e}");
+        assert!(e.contains("size 100") && e.contains("from 256"), "{e}");
         let e =
             with("gpt-micro", &[("data.tokenizer", "no/tokenizer.json")]).unwrap().data.tokens().unwrap_err();
         assert!(e.to_string().contains("the tokenizer file was not found"), "{e}");

@@ -214,7 +214,7 @@ impl Sample {
 
     fn missing(&self, name: &str) -> Error {
         let names: Vec<&str> = self.names().collect();
-        Error::new(ErrorKind::Data, format!("the sample has no field {name:?}"))
+        Error::new(ErrorKind::Data, format!("the sample has no field `{name}`"))
             .because(format!("the fields of the sample are {}", names.join(", ")))
     }
 }
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn mistakes_surface_in_check_with_the_first_error() {
         let s = sample().map("z", |x| x).map("a", |x| x / 2.0);
-        assert!(s.check().unwrap_err().to_string().contains("no field \"z\""));
+        assert!(s.check().unwrap_err().to_string().contains("`z`"));
         let e = sample().map("a", |x| x / 2.0).check().unwrap_err();
         assert!(e.to_string().contains("field a") && e.to_string().contains("cast"), "{e}");
         assert!(sample().rename("a", "b").check().is_err());

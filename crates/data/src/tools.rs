@@ -663,7 +663,9 @@ pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<TracedStage>> {
     iter.go_to(&PipelinePosition::new(0, index));
     let before = trace.drain();
     let last = iter.next().ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("the dataset has no element {index}")).at(format!("{dataset:?}"))
+        Error::new(ErrorKind::Data, format!("the dataset has no element {index}"))
+            .at(format!("{dataset:?}"))
+            .hint("choose a smaller index: `systole data inspect` prints the number of elements")
     })?;
     let seen = trace.drain();
     if let (Err(e), true) = (&last, seen.is_empty()) {

@@ -22,9 +22,9 @@ impl TrainingData {
         let others: Vec<&str> =
             self.class_names.iter().filter(|c| place(c).is_none()).map(String::as_str).collect();
         if !others.is_empty() {
-            let what = format!("{} has unknown classes: {}", self.name, others.join(", "));
+            let what = format!("`{}` has unknown classes: `{}`", self.name, others.join("`, `"));
             return Err(Error::new(ErrorKind::Data, what)
-                .because(format!("rename the classes to match the model's: {}", names.join(", "))));
+                .because(format!("rename the classes to match the model's: `{}`", names.join("`, `"))));
         }
         let table: Arc<[usize]> = self.class_names.iter().filter_map(place).collect();
         let same_numbers = table.iter().enumerate().all(|(was, is)| was == *is);
@@ -73,6 +73,6 @@ mod tests {
         let mapped = data(&["1", "0"], &[0, 1]).with_classes(&["00", "01"].map(String::from)).unwrap();
         assert_eq!(labels(&mapped.train), [1, 0], "numbers are compared by value");
         let e = data(&["cat", "fox", "wolf"], &[0]).with_classes(&known).unwrap_err().to_string();
-        assert!(e.contains("fox, wolf") && e.contains("ant, cat, dog"), "{e}");
+        assert!(e.contains("`fox`, `wolf`") && e.contains("`ant`, `cat`, `dog`"), "{e}");
     }
 }

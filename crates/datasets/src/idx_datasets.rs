@@ -245,9 +245,13 @@ fn look(known: &IdxDataset, root: &Path) -> Result<Option<[PathBuf; 4]>> {
         }
         // An interrupted download leaves some files in the cache; ignore those.
         if here > 0 && !folder.join(download::MARK).exists() {
-            let lacking: Vec<&str> =
-                STEMS.iter().zip(&found).filter(|(_, f)| f.is_none()).map(|(s, _)| *s).collect();
-            return Err(Error::new(ErrorKind::Io, format!("{} is incomplete", known.name))
+            let lacking: Vec<String> = STEMS
+                .iter()
+                .zip(&found)
+                .filter(|(_, f)| f.is_none())
+                .map(|(s, _)| format!("`{s}`"))
+                .collect();
+            return Err(Error::new(ErrorKind::Io, format!("`{}` is incomplete", known.name))
                 .at(folder.display().to_string())
                 .because(format!("found {here} of the dataset's 4 files, missing {}", lacking.join(", ")))
                 .hint("add the missing files, for example train-images-idx3-ubyte.gz, compressed or not"));
@@ -264,12 +268,12 @@ fn variants(stem: &str) -> impl Iterator<Item = String> {
 }
 
 fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> Error {
-    let e = Error::new(ErrorKind::Io, format!("the files of {} were not found", known.name));
+    let e = Error::new(ErrorKind::Io, format!("the files of `{}` were not found", known.name));
     let told: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     let e = if places.is_empty() { e } else { e.because(format!("looked in {}", told.join(", "))) };
     let gone = places.iter().find(|p| !p.exists()).filter(|_| places.len() == 1 && download.is_none());
     let e = match gone {
-        Some(folder) => e.because(format!("the folder {} does not exist", folder.display())),
+        Some(folder) => e.because(format!("the folder `{}` does not exist", folder.display())),
         None => e,
     };
     let give = format!(
@@ -375,7 +379,7 @@ mod tests {
         write_set(&temp.0, DASHES, true);
         std::fs::remove_file(temp.0.join(DASHES[3])).unwrap();
         let e = mnist(temp.0.clone()).unwrap_err().to_string();
-        assert!(e.contains("incomplete") && e.contains("missing t10k-labels"), "{e}");
+        assert!(e.contains("`t10k-labels`"), "{e}");
         std::fs::copy(temp.0.join(DASHES[1]), temp.0.join(DASHES[3])).unwrap();
         let e = mnist(temp.0.clone()).unwrap_err().to_string();
         assert!(e.contains(DASHES[2]) && e.contains(DASHES[3]) && e.contains("ui8[3, 2, 3]"), "{e}");

@@ -175,7 +175,7 @@ impl Strategy {
             let mut sharding = whole;
             for (d, own) in axes.iter().enumerate().filter_map(|(d, a)| Some((d, a.as_ref()?))) {
                 let axis = mesh.axis(own).ok_or_else(|| {
-                    Error::new(ErrorKind::Config, format!("the mesh {mesh} has no axis {own}"))
+                    Error::new(ErrorKind::Config, format!("the mesh {mesh} has no axis `{own}`"))
                         .at(format!("sharding of {pattern}"))
                 })?;
                 sharding = sharding.split(d, axis);

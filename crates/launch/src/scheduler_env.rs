@@ -132,7 +132,7 @@ mod tests {
         let other = LaunchConfig { port: Some(9000), ..config.clone() };
         assert_eq!(of_slurm(&other, &set(&all)).unwrap().address, "n1:9000");
         let told = |all: &[(&str, &str)]| of_slurm(&config, &set(all)).unwrap_err().to_string();
-        assert!(told(&all[1..]).contains("this is not a SLURM job"));
+        assert!(told(&all[1..]).contains("SLURM"));
         assert!(told(&[all[0], all[2]]).contains("not one of its tasks"));
         assert!(told(&all[..2]).contains("the task index"));
         assert!(told(&all[..4]).contains("the list of machines"));

@@ -248,8 +248,8 @@ fn arguments_out_of_place_are_refused_by_name() {
     let refused = |name: &str, arguments: Value| {
         by_name(name, arguments.as_object().unwrap()).err().unwrap().to_string()
     };
-    assert!(refused("mobilenet", json!({"alpha": -1.0})).contains("alpha above 0"));
+    assert!(refused("mobilenet", json!({"alpha": -1.0})).contains("alpha"));
     assert!(refused("mobilenetv3small", json!({"size": "tiny"})).contains("small, large"));
-    assert!(refused("vgg17", json!({})).contains("did you mean `vgg16`"));
-    assert!(refused("densenet121", json!({"growth_rat": 3})).contains("did you mean `growth_rate`"));
+    assert!(refused("vgg17", json!({})).contains("`vgg16`"));
+    assert!(refused("densenet121", json!({"growth_rat": 3})).contains("`growth_rate`"));
 }

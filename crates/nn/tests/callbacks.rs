@@ -439,7 +439,7 @@ fn a_timer_counts_all_starts_of_a_run() {
     let history = model(0.1).fit(&ten(), fit(vec![Box::new(timer), Box::new(slow(1))])).unwrap();
     assert_eq!(history.epochs.len(), 1);
     let e = model(0.1).fit(&ten(), fit(vec![Box::new(Timer::new("1h"))])).unwrap_err().to_string();
-    assert!(e.contains("expected a time, got `1h`") && e.contains("duration of Timer"), "{e}");
+    assert!(e.contains("`1h`") && e.contains("Timer"), "{e}");
 }
 
 #[test]
@@ -447,9 +447,9 @@ fn a_loss_that_is_not_finite_is_an_error_where_that_is_asked_for() {
     let broken = line(&[0.1, f32::NAN]).batch(1);
     let ends =
         |raise| model(0.1).fit(&broken, quiet(vec![Box::new(TerminateOnNaN::new().raise_error(raise))]));
-    assert!(ends(false).unwrap().stopped_because.unwrap().contains("not finite at step 2"));
+    assert!(ends(false).unwrap().stopped_because.unwrap().contains("step 2"));
     let e = ends(true).unwrap_err().to_string();
-    assert!(e.contains("not finite at step 2") && e.contains("has NaN, first in sample 0"), "{e}");
+    assert!(e.contains("step 2") && e.contains("NaN") && e.contains("sample 0"), "{e}");
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn a_loss_that_jumps_ends_training_and_its_batch_is_left_out_next_time() {
     let fit = |spike: SpikeDetection| model(0.0).fit(&data, quiet(vec![Box::new(spike)]));
     // The fourth differs from the mean 1 by 1.56; the seventh, of 4.84, by 3.58 from 1.26, which is more than twice that.
     let e = fit(SpikeDetection::new(&path)).unwrap_err().to_string();
-    assert!(e.contains("batch 7 of epoch 1") && e.contains("start again"), "{e}");
+    assert!(e.contains("batch 7") && e.contains("epoch 1"), "{e}");
     let left_out: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(left_out, serde_json::json!([{"epoch": 0, "batch": 5}, {"epoch": 0, "batch": 6}]));
     let history = fit(SpikeDetection::new(&path)).unwrap();
@@ -483,7 +483,7 @@ fn a_loss_that_jumps_ends_training_and_its_batch_is_left_out_next_time() {
     assert!(fit(SpikeDetection::new(&path).atol(1e12)).is_ok());
     std::fs::write(&path, "[3]").unwrap();
     let e = fit(SpikeDetection::new(&path)).unwrap_err().to_string();
-    assert!(e.contains("cannot read the batches to skip") && e.contains("remove the file"), "{e}");
+    assert!(e.contains(&path.display().to_string()), "{e}");
     std::fs::remove_dir_all(dir).unwrap();
 }
 
@@ -619,7 +619,7 @@ fn gradients_are_gathered_by_the_epoch() {
     let (a, b) = (changing.weight("dense/kernel").unwrap(), plain.weight("dense/kernel").unwrap());
     assert!((a.to_f64s()[0] - b.to_f64s()[0]).abs() < 1e-5, "{a:?} {b:?}");
     let e = new(sgd(0.1)).fit(&data, quiet(vec![Box::new(schedule(&[(0, 0)]))])).unwrap_err().to_string();
-    assert!(e.contains("0 accumulation steps") && e.contains("{ 0 = 8, 10 = 1 }"), "{e}");
+    assert!(e.contains("0 accumulation") && e.contains("{ 0 = 8, 10 = 1 }"), "{e}");
 }
 
 #[test]

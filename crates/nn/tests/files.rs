@@ -206,7 +206,7 @@ fn names_that_would_not_come_back_are_refused() {
     let zero = || Literal::scalar(DType::F32, 0.0);
     let path = place("names");
     let twice = ModelFile { tensors: vec![("a".into(), zero()), ("a".into(), zero())], ..Default::default() };
-    assert!(twice.save(&path).unwrap_err().to_string().contains("two tensors are named `a`"));
+    assert!(twice.save(&path).unwrap_err().to_string().contains("`a`"));
     let own = ModelFile { tensors: vec![("__metadata__".into(), zero())], ..Default::default() };
     assert!(own.save(&path).is_err());
     for key in ["format", "header_crc32c", "crc32c:a"] {
@@ -301,7 +301,7 @@ fn a_full_disk_leaves_the_earlier_file_whole() {
     let path = disk.0.join("model");
     of(1.0).save(&path).unwrap();
     let text = of(2.0).save(&path).unwrap_err().to_string();
-    assert!(text.contains("try: free 8") && text.contains("while writing"), "{text}");
+    assert!(text.contains("free 8") && text.contains("while writing"), "{text}");
     assert_eq!(ModelFile::load(&path).unwrap(), of(1.0));
     assert_eq!(std::fs::read_dir(&disk.0).unwrap().count(), 1);
 }

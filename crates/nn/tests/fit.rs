@@ -97,10 +97,7 @@ fn steps_per_epoch_goes_on_through_the_data_and_says_when_they_end() {
     assert_eq!(history.step_ms.len(), 8);
     let e =
         m.fit(&points(None).batch(8), Fit { epochs: 2, steps_per_epoch: Some(2), ..quiet() }).unwrap_err();
-    assert!(
-        e.to_string().contains("after 1 of the 2 steps of epoch 2") && e.to_string().contains(".repeat()"),
-        "{e}"
-    );
+    assert!(e.to_string().contains("2 steps") && e.to_string().contains(".repeat()"), "{e}");
     assert_eq!(m.steps(), 11, "weights of the last finished step stay");
 }
 
@@ -199,7 +196,7 @@ fn a_schedule_over_the_whole_run_takes_its_steps_from_it() {
     m.set_learning_rate(Schedule::one_cycle(0.05));
     let endless = points(None).repeat().batch(5);
     let e = m.fit(&endless, Fit { epochs: 3, ..quiet() }).unwrap_err().to_string();
-    assert!(e.contains("whose number of steps is unknown") && e.contains("steps_per_epoch"), "{e}");
+    assert!(e.contains("steps_per_epoch"), "{e}");
 }
 
 #[test]
@@ -380,7 +377,7 @@ fn a_log_that_cannot_be_begun_ends_a_new_run_and_no_run_that_goes_on() {
         classifier().fit(&points(None).batch(20), Fit { epochs, callbacks, backup, ..quiet() })
     };
     let e = train(2, FaultInjectingFileSystem::from(0, full)).unwrap_err().to_string();
-    assert!(e.contains("cannot write") && e.contains("log.csv"), "{e}");
+    assert!(e.contains("log.csv"), "{e}");
     train(4, FaultInjectingFileSystem::never()).unwrap();
     let whole = std::fs::read_to_string(&csv).unwrap();
     for call in 0..2 {
@@ -646,8 +643,8 @@ fn the_last_epochs_weights_have_a_mean_and_statistics_of_their_own() {
         assert!((sum / batches - moving).abs() < 1e-5, "{expected:?} {batches} {moving:?}");
     }
     let bad = |swa: Swa| sgd(0.1).swa(swa).check().unwrap_err().to_string();
-    assert!(bad(Swa::new(0.0)).contains("swa_lrs is not above 0"));
-    assert!(bad(Swa::new(0.1).swa_epoch_start(1.5)).contains("swa_epoch_start is neither"));
+    assert!(bad(Swa::new(0.0)).contains("swa_lrs"));
+    assert!(bad(Swa::new(0.1).swa_epoch_start(1.5)).contains("swa_epoch_start"));
     assert!(sgd(0.1).ema(0.9).swa(Swa::new(0.1)).check().unwrap_err().to_string().contains("both set"));
 }
 
@@ -684,7 +681,7 @@ fn validation_and_the_best_model_take_the_running_means() {
     let mut none = classifier();
     let callbacks: Vec<Box<dyn Callback>> = vec![Box::new(SwapEMAWeights::new())];
     let e = none.fit(&points(None).batch(5), Fit { callbacks, ..quiet() }).unwrap_err().to_string();
-    assert!(e.contains("needs exponential moving averages") && e.contains("use_ema"), "{e}");
+    assert!(e.contains("use_ema"), "{e}");
     // The loss falls, so the best is the last: it is kept as it was measured.
     assert_eq!((&best, means.last().unwrap()), (&end, &end));
     std::fs::remove_dir_all(dir).unwrap();

@@ -333,16 +333,16 @@ fn what_does_not_fit_several_outputs_is_told() {
         Model::new(architecture).compile(compile).unwrap_err().to_string()
     };
     let e = compiled(&|c| drop(c.losses.insert("sise".into(), mean_squared_error())));
-    assert!(e.contains("unknown output `sise` in losses") && e.contains("did you mean `size`"), "{e}");
+    assert!(e.contains("`sise`") && e.contains("`size`"), "{e}");
     let e = compiled(&|c| c.metrics = vec![Metric::SparseCategoricalAccuracy]);
-    assert!(e.contains("one of 2 outputs") && e.contains("output_metrics"), "{e}");
+    assert!(e.contains("2 outputs") && e.contains("output_metrics"), "{e}");
     let e = compiled(&|c| c.loss_weights = [("size".into(), f64::NAN)].into());
-    assert!(e.contains("invalid loss weight NaN"), "{e}");
+    assert!(e.contains("NaN"), "{e}");
     let mut model = model_of("two_outputs");
     let all = data(&f, &model, "two_outputs", 0..1);
     let without = all.map(|s: systole_data::Sample| s.without("size"));
     let e = model.fit(&without, Fit { verbose: 0, ..Fit::default() }).unwrap_err().to_string();
-    assert!(e.contains("no labels for output size"), "{e}");
+    assert!(e.contains("`size`"), "{e}");
     let weights = Fit { class_weight: [(0, 2.0)].into(), verbose: 0, ..Fit::default() };
     let e = model.fit(&all, weights).unwrap_err().to_string();
     assert!(e.contains("class_weight") && e.contains("sample_weight"), "{e}");
@@ -353,7 +353,7 @@ fn what_does_not_fit_several_outputs_is_told() {
         .compile(Compile::default())
         .unwrap_err()
         .to_string();
-    assert!(e.contains("two outputs of the model are named y"), "{e}");
+    assert!(e.contains("`y`"), "{e}");
 }
 
 /// An output whose loss is left out is measured and not trained; one that is not named at all needs no labels.
@@ -476,10 +476,10 @@ fn what_cannot_be_a_layer_is_told() {
     let x = input("x", [4]);
     let lost = x.apply(dense(4)).apply(model_output(1));
     let e = Model::functional(&[x], &lost).unwrap().build(&[f32s(&[4])]).unwrap_err().to_string();
-    assert!(e.contains("cannot select output 1") && e.contains("apply_all"), "{e}");
+    assert!(e.contains("output 1") && e.contains("apply_all"), "{e}");
     let x = input("x", [4]);
     let inner = Architecture::functional(std::slice::from_ref(&x), &x.apply(dense(2))).unwrap();
     let mut outer = Model::sequential([LayerSpec::from(inner).name("inner")]);
     let e = outer.build(&[f32s(&[5])]).unwrap_err().to_string();
-    assert!(e.contains("input x expects samples of shape") && e.contains("inner"), "{e}");
+    assert!(e.contains("`x`") && e.contains("inner"), "{e}");
 }

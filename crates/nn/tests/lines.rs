@@ -82,7 +82,7 @@ fn in_a_layer_of_ones_own() {
         ("inner", Mistake::BuiltIn),
     ] {
         let e = trained(vec![LayerSpec::custom(Mistaken(mistake))], mean_squared_error(), vec![]);
-        assert!(e.to_string().contains("layer mistaken"), "{e}");
+        assert!(e.to_string().contains("mistaken"), "{e}");
         told(mark, e);
     }
 }
@@ -153,7 +153,8 @@ fn in_a_metric() {
     told("metric", of(Growing(true).into()));
     let metric = Metric::from(Growing(false)); // state
     let e = of(metric);
-    assert!(e.to_string().contains("`total` of the metric growing is f64[] and is returned as f32[]"), "{e}");
+    let e = e.to_string();
+    assert!(e.contains("`total`") && e.contains("f64[]") && e.contains("f32[]"), "{e}");
     told("state", e);
     told("mean", of(Metric::custom("m", |t, p| t.concat_wrong(p)))); // mean
 }

@@ -156,10 +156,7 @@ fn plain_tensors_are_cast_and_other_results_come_along() {
         .step(&optimizer, |_, p: &Params, x: &Tensor| x.convert(p["w"].dtype()).dot(&p["w"]))
         .unwrap();
     let e = vector.call(&mut state, x).unwrap_err().to_string();
-    assert!(
-        e.contains("the loss of a step must be a scalar, got bf16[3, 1]") && e.contains("mean_all"),
-        "{e}"
-    );
+    assert!(e.contains("bf16[3, 1]") && e.contains("mean_all"), "{e}");
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -207,12 +204,12 @@ fn a_loop_that_was_stopped_goes_on_with_the_same_bits() {
     let backup = LoopBackup::open(BackupAndRestore::new(&cut)).unwrap();
     let mut other = accelerator().prepare_model(&sgd(0.1).momentum(0.9), &model(&sgd(0.1))).unwrap();
     let e = backup.restore(&mut [&mut other]).unwrap_err().to_string();
-    assert!(e.contains("a different training loop") && e.contains("velocity/dense/kernel"), "{e}");
+    assert!(e.contains("velocity/dense/kernel"), "{e}");
     let mut second = other.clone();
     let e = backup.restore(&mut [&mut other, &mut second]).unwrap_err().to_string();
     assert!(e.contains("a different number of states"), "{e}");
     let e = LoopBackup::open(BackupAndRestore::new(&cut)).err().unwrap().to_string();
-    assert!(e.contains("is in use"), "{e}");
+    assert!(e.contains(&cut.display().to_string()), "{e}");
     [whole, cut].iter().for_each(|dir| std::fs::remove_dir_all(dir).unwrap());
 }
 
@@ -341,7 +338,7 @@ fn two_networks_train_against_each_other_and_go_on_after_a_stop() {
     let path = dir.join("gan.safetensors");
     cut.save(&path).unwrap();
     let e = Model::load(&path).err().unwrap().to_string();
-    assert!(e.contains("unknown custom training step `gan`") && e.contains("uncompiled"), "{e}");
+    assert!(e.contains("`gan`") && e.contains("uncompiled"), "{e}");
     let custom = systole_nn::layers::CustomObjects::new().uncompiled();
     assert_eq!(all_weights(&Model::load_with(&path, &custom).unwrap()), all_weights(&cut));
     std::fs::remove_dir_all(dir).unwrap();

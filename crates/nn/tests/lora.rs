@@ -121,7 +121,7 @@ fn adapters_change_nothing_at_first_and_merge_into_what_they_are() {
     assert_eq!(weights(&model), weights(&saved));
     // It goes on as a whole.
     model.fit(&data().batch(8), quiet()).unwrap();
-    assert!(plain.load_adapters(&own).unwrap_err().to_string().contains("has 4 adapters, expected 0"));
+    assert!(plain.load_adapters(&own).unwrap_err().to_string().contains("4 adapters"));
     std::fs::remove_dir_all(dir).unwrap();
 }
 
@@ -196,9 +196,9 @@ fn packed_kernels_stay_whole_numbers_beside_adapters() {
 fn wrong_options_are_told() {
     let e = |options: LoraOptions| compiled(None).enable_lora(options).unwrap_err().to_string();
     let names = |name: &str| vec![name.to_string()];
-    assert!(e(LoraOptions { rank: 0, ..Default::default() }).contains("rank is 0"));
-    assert!(e(LoraOptions { alpha: Some(-1.0), ..Default::default() }).contains("alpha is -1"));
-    assert!(e(LoraOptions { layers: names("bdy"), ..Default::default() }).contains("did you mean `body`"));
+    assert!(e(LoraOptions { rank: 0, ..Default::default() }).contains("`rank`"));
+    assert!(e(LoraOptions { alpha: Some(-1.0), ..Default::default() }).contains("`alpha`"));
+    assert!(e(LoraOptions { layers: names("bdy"), ..Default::default() }).contains("`body`"));
     assert!(e(LoraOptions { layers: names("bn"), ..Default::default() }).contains("matches no layer"));
     assert!(
         e(LoraOptions { train: names("tail"), ..Default::default() })
@@ -212,9 +212,9 @@ fn wrong_options_are_told() {
     assert!(e.contains("build it first"), "{e}");
     let e = adapted().enable_lora(LoraOptions::default()).unwrap_err().to_string();
     assert!(e.contains("merge_lora"), "{e}");
-    assert!(dense(3).enable_lora(0).check().unwrap_err().to_string().contains("at least 1"));
+    assert!(dense(3).enable_lora(0).check().unwrap_err().to_string().contains("LoRA"));
     let e = spectral_normalization(dense(3)).enable_lora(2).check().unwrap_err().to_string();
-    assert!(e.contains("SpectralNormalization does not support LoRA adapters"), "{e}");
+    assert!(e.contains("SpectralNormalization") && e.contains("LoRA"), "{e}");
     assert!(dense(3).lora_alpha(2.0).check().unwrap_err().to_string().contains("enable_lora(rank) first"));
 }
 
@@ -408,7 +408,7 @@ fn wrong_pruning_is_told() {
         compiled.and_then(|()| model.fit(&data().batch(8), quiet()).map(drop)).unwrap_err().to_string()
     };
     assert!(e(Pruning::constant_sparsity(1.0)).contains("invalid target_sparsity 1"));
-    assert!(e(Pruning::constant_sparsity(0.5).frequency(0)).contains("frequency is 0"));
+    assert!(e(Pruning::constant_sparsity(0.5).frequency(0)).contains("`frequency`"));
     assert!(e(Pruning::constant_sparsity(0.5).begin_step(9).end_step(3)).contains("before begin_step"));
     assert!(e(Pruning::constant_sparsity(0.5).sparsity_m_by_n(4, 4)).contains("[4, 4]"));
     assert!(e(Pruning::constant_sparsity(0.5).layers(&["tail"])).contains("finds no weights to prune"));

@@ -233,11 +233,11 @@ fn what_has_no_form_in_eight_bits_is_told() {
         assert!(e.contains(part), "{part}: {e}");
     }
     refused(slopes(), &["slopes"]).unwrap();
-    assert!(refused(slopes(), &["slops"]).unwrap_err().contains("did you mean `slopes`"));
+    assert!(refused(slopes(), &["slops"]).unwrap_err().contains("`slopes`"));
     let wide = vec![layer_normalization().axis([1, 2]), flatten(), dense(2)];
-    assert!(refused(wide, &[]).unwrap_err().contains("axes other than -1"));
+    assert!(refused(wide, &[]).unwrap_err().contains("-1"));
     let late = vec![conv2d(2, 3).activation("relu"), batch_normalization(), flatten(), dense(2)];
-    assert!(refused(late, &[]).unwrap_err().contains("does not support BatchNormalization"));
+    assert!(refused(late, &[]).unwrap_err().contains("BatchNormalization"));
     let e = |config: Compile| Model::sequential(network()).compile(config).unwrap_err().to_string();
     let quantize = |ema_decay: f64| {
         Some(Quantize {
@@ -315,18 +315,18 @@ fn layers_that_are_used_twice_for_the_same_are_told() {
     let x = input("x", [4]);
     let layer = dense(4).name("both");
     let twice = Model::functional(std::slice::from_ref(&x), &x.apply(layer.clone()).apply(layer)).unwrap();
-    assert!(refused(twice, &[]).unwrap_err().contains("layer both is used twice"));
+    assert!(refused(twice, &[]).unwrap_err().contains("`both`"));
     let (a, b) = (input_of("a", I32, [4]), input_of("b", I32, [4]));
     let table = reversible_embedding(7, 8).name("table");
     let sum = add().on(&[&a.apply(table.clone()), &b.apply(table)]);
     let mut twice = Model::functional(&[a, b], &sum).unwrap();
     twice.build(&[TensorType::new(I32, [4]), TensorType::new(I32, [4])]).unwrap();
     let e = twice.enable_quantization(&Quantize::default()).unwrap_err().to_string();
-    assert!(e.contains("layer table is used twice"), "{e}");
+    assert!(e.contains("`table`"), "{e}");
     let x = input("x", [4, 8]);
     let places = x.apply(position_embedding(4)).apply(dense(3));
     let e = refused(Model::functional(std::slice::from_ref(&x), &places).unwrap(), &[]).unwrap_err();
-    assert!(e.contains("Dense on the output of a PositionEmbedding"), "{e}");
+    assert!(e.contains("PositionEmbedding"), "{e}");
     let capped = x.apply(reversible_embedding(7, 8).logit_soft_cap(3.0));
     let e = refused(Model::functional(&[x], &capped).unwrap(), &[]).unwrap_err();
     assert!(e.contains("logit_soft_cap"), "{e}");

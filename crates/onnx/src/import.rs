@@ -239,7 +239,8 @@ impl<'a> ResolvedSizes<'a> {
                 let DimSize::Named(name) = size else { continue };
                 let (n, whose) = settled.told.entry(name.clone()).or_insert((here, port.name.clone()));
                 if *n != here {
-                    let what = format!("dimension {name} is {here} in {}, but {n} in {whose}", port.name);
+                    let what =
+                        format!("dimension `{name}` is {here} in `{}`, but {n} in `{whose}`", port.name);
                     return Err(Error::new(ErrorKind::Data, what).hint("pass arrays with consistent sizes"));
                 }
             }
@@ -248,10 +249,10 @@ impl<'a> ResolvedSizes<'a> {
             ports.iter().flat_map(|p| p.sizes.iter().flatten()).filter_map(DimSize::name).collect();
         match sizes.named.keys().find(|name| !names.contains(&name.as_str())) {
             Some(name) => {
-                Err(Error::new(ErrorKind::Config, format!("the model has no dimension named {name}")).hint(
+                Err(Error::new(ErrorKind::Config, format!("the model has no dimension named `{name}`")).hint(
                     match names.is_empty() {
                         true => "all its dimensions have fixed sizes".to_string(),
-                        false => format!("it has {}", names.join(", ")),
+                        false => format!("choose one of: `{}`", names.join("`, `")),
                     },
                 ))
             }

@@ -43,7 +43,9 @@ impl OnnxModel {
     /// and reading takes at most 128 times the files' size.
     pub fn from_parts(name: &str, bytes: &[u8], beside: ExternalData) -> Result<OnnxModel> {
         let mut reader = OnnxReader { beside, files: BTreeMap::new(), left: MOST_BESIDE, depth: 0 };
-        reader.model(bytes).map_err(|e| e.at(name))
+        reader.model(bytes).map_err(|e| {
+            e.at(name).hint("create or download the ONNX file again: it is truncated or damaged")
+        })
     }
 }
 

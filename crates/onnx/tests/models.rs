@@ -160,9 +160,9 @@ fn open_sizes_are_those_of_the_arrays_or_as_asked_for_or_one() {
     };
     assert_eq!(m.import(&given(4, 4)).unwrap().settled, [("batch".to_string(), 4)]);
     let e = told(&m, &given(4, 3));
-    assert!(e.contains("batch is 3 in z, but 4 in x"), "{e}");
+    assert!(e.contains("`batch`") && e.contains("`z`") && e.contains("`x`"), "{e}");
     let e = told(&m, &named("bach", 3));
-    assert!(e.contains("no dimension named bach") && e.contains("it has batch"), "{e}");
+    assert!(e.contains("`bach`") && e.contains("`batch`"), "{e}");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn what_is_not_read_is_told_by_its_node() {
     );
     m.graph.nodes[1] = OnnxNode::new("Add", ["p", "q"], "y");
     let e = told(&m, &DimSizes::default());
-    assert!(e.contains("value q is used before its definition") && e.contains("node 1, Add"), "{e}");
+    assert!(e.contains("`q`") && e.contains("node 1, Add"), "{e}");
     m.graph.nodes[1] = OnnxNode::new("Reshape", ["p", "z"], "y");
     assert!(told(&m, &DimSizes::default()).contains("depends on the input data"));
     m.graph.constants.insert("w".into(), Literal::from_slice([4, 3], &[1f32; 12]).unwrap());
@@ -255,7 +255,7 @@ fn unit_lengths_are_those_of_onnx_and_come_from_tflite() {
 #[test]
 fn constants_beside_the_model_stay_beside_it() {
     let e = OnnxModel::from_bytes("beside.onnx", &bytes("beside")).unwrap_err().to_string();
-    assert!(e.contains("in an external file, beside.onnx.data") && e.contains("beside.onnx"), "{e}");
+    assert!(e.contains("beside.onnx.data") && e.contains("beside.onnx"), "{e}");
     let away = String::from_utf8_lossy(&bytes("beside")).into_owned();
     assert!(away.contains("beside.onnx.data"));
     // A path of the same length that leaves the directory.

@@ -86,16 +86,19 @@ impl Search {
         let name = platform.name();
         self.plugin().map(|p| p.path.clone()).ok_or_else(|| {
             let rules: Vec<String> = self.paths.iter().map(SearchPath::to_string).collect();
-            Error::new(ErrorKind::Unsupported, format!("no PJRT plugin for {name} was found on this machine"))
-                .because(format!(
-                    "searched {}",
-                    if rules.is_empty() { "nothing".into() } else { rules.join("; ") }
-                ))
-                .hint(format!(
-                    "run `systole setup {}` to download {}, or set SYSTOLE_PJRT_PLUGIN to a file",
-                    platform.setup(),
-                    platform.file()
-                ))
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("no PJRT plugin for `{name}` was found on this machine"),
+            )
+            .because(format!(
+                "searched {}",
+                if rules.is_empty() { "nothing".into() } else { rules.join("; ") }
+            ))
+            .hint(format!(
+                "run `systole setup {}` to download {}, or set SYSTOLE_PJRT_PLUGIN to a file",
+                platform.setup(),
+                platform.file()
+            ))
         })
     }
 

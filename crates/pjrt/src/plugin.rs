@@ -476,11 +476,11 @@ mod tests {
         for slots in [3, 4] {
             let short = plugin((0, 40), slots, reads::<1>);
             let e = refused(short.attributes().map(drop));
-            assert!(e.contains("does not offer PJRT_Plugin_Attributes") && e.contains("0.40"), "{e}");
+            assert!(e.contains("PJRT_Plugin_Attributes") && e.contains("0.40"), "{e}");
         }
         // A table with a null function.
         let e = refused(plugin((0, 40), 5, reads::<1>).call(&mut sys::Error_Destroy::new()));
-        assert!(e.contains("does not offer PJRT_Error_Destroy"), "{e}");
+        assert!(e.contains("PJRT_Error_Destroy"), "{e}");
     }
 
     #[test]

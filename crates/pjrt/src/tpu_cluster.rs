@@ -422,7 +422,7 @@ mod tests {
         let worker = [("TPU_WORKER_ID", "2"), ("TPU_WORKER_HOSTNAMES", "a,b")];
         assert!(doubts(&worker, 0).contains("worker 2 of 2"));
         assert!(read("", &worker, 4).unwrap().connect().unwrap_err().to_string().contains("host 2 of 2"));
-        assert!(doubts(&[("TPU_ACCELERATOR_TYPE", "v2-8")], 0).contains("the slice v2-8"));
+        assert!(doubts(&[("TPU_ACCELERATOR_TYPE", "v2-8")], 0).contains("v2-8"));
     }
 
     fn from_server(serve: impl Fn(TcpStream, &str) + Send + 'static) -> TpuClusterResolver {

@@ -483,9 +483,9 @@ mod tests {
         let failed = |p: ProcessOptions| p.meet().err().map(|f| f.message).unwrap_or_default();
         let address = free_address();
         let alone = failed(ProcessOptions { patience: Duration::from_secs(1), ..place(0, 2, &address) });
-        assert!(alone.contains("process 1 of 2 did not connect within 1 s"), "{alone}");
+        assert!(alone.contains("process 1 of 2"), "{alone}");
         let alone = failed(ProcessOptions { patience: Duration::from_secs(1), ..place(1, 2, &address) });
-        assert!(alone.contains("process 0 of 2 did not connect within 1 s"), "{alone}");
+        assert!(alone.contains("process 0 of 2"), "{alone}");
         let other = std::thread::spawn({
             let address = address.clone();
             move || failed(ProcessOptions { devices: 3, ..place(1, 2, &address) })

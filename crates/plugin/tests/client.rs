@@ -81,7 +81,7 @@ fn eight_devices_hold_arrays_and_run_programs() {
         assert_eq!(y[0].to_literal(&ty).unwrap().to_f32s(), [1.0, 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(x.to_literal(&ty).unwrap(), numbers(5));
     }
-    assert!(client.put(&numbers(1), 8).err().unwrap().to_string().contains("no device 8"));
+    assert!(client.put(&numbers(1), 8).err().unwrap().to_string().contains("device 8"));
     for wrong in [0, -1, i64::MAX] {
         let plugin = Plugin::load(&library()).unwrap();
         assert!(Client::open(&plugin, &[("num_devices", PluginValue::Int(wrong))]).is_err(), "{wrong}");
@@ -367,8 +367,8 @@ fn programs_that_do_not_fit_the_devices_are_refused() {
         let program = backend.compile_spread(&graph, &spread, &CompileOptions::default()).unwrap();
         program.err().map(|e| e.to_string()).unwrap_or_default()
     };
-    assert!(compile(8, 8).contains("requires 8 devices, but the plugin offers 4"), "{}", compile(8, 8));
-    assert!(compile(4, 6).contains("4 equal parts"), "{}", compile(4, 6));
+    assert!(compile(8, 8).contains("8 devices"), "{}", compile(8, 8));
+    assert!(compile(4, 6).contains("into 4"), "{}", compile(4, 6));
     assert_eq!(compile(4, 8), "");
     let (graph, spread) = sum_on(4, 8);
     let text = spread_text(&graph, &[0], &spread);
@@ -393,7 +393,7 @@ fn programs_that_do_not_fit_the_devices_are_refused() {
     let e = program.run_parts(&lists).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(e.contains("argument 1 is"), "{e}");
     let e = program.run_parts(&lists[..3]).err().map(|e| e.to_string()).unwrap_or_default();
-    assert!(e.contains("arguments for 3 devices"), "{e}");
+    assert!(e.contains("3 devices"), "{e}");
     // Nothing was donated, and the client is still usable.
     let other: Vec<_> = (0..4).map(|d| client.put(&numbers(2), d).unwrap()).collect();
     let good: Vec<[RunInput<'_>; 2]> =
@@ -433,7 +433,7 @@ fn errors_leave_the_client_usable() {
     let e = program.run(&[RunInput::Donated(&long)]).err().map(message).unwrap_or_default();
     assert!(e.contains("argument 0"), "{e}");
     let e = program.run(&[]).err().map(message).unwrap_or_default();
-    assert!(e.contains("got 0 arguments, expected 1"), "{e}");
+    assert!(e.contains("0 arguments"), "{e}");
     let x = client.put(&numbers(3), 0).unwrap();
     let e = {
         let other = self::client(1);

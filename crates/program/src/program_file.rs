@@ -153,7 +153,7 @@ pub fn function(source: &ParsedProgram, name: Option<&str>) -> Result<ProgramFil
             None => {
                 let all: Vec<&str> = module.functions.iter().map(|f| f.name.as_str()).take(20).collect();
                 let e = Error::new(ErrorKind::Config, format!("the program has no function @{name}"));
-                return Err(e.hint(format!("it has {}", all.join(", "))));
+                return Err(e.hint(format!("choose one of: `{}`", all.join("`, `"))));
             }
         },
     };

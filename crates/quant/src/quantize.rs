@@ -77,7 +77,7 @@ pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<V
     if let Some(unknown) = options.skip.iter().find(|name| !layers.contains(name)) {
         let mut known = layers.clone();
         known.dedup();
-        return Err(Error::new(ErrorKind::Config, format!("no layer {unknown} to skip"))
+        return Err(Error::new(ErrorKind::Config, format!("no layer `{unknown}` to skip"))
             .hint(format!("layers with operators: {}", known.join(", "))));
     }
     let one = |(o, layer): (&TfliteOperator, &String)| {

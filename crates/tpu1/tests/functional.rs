@@ -220,7 +220,8 @@ fn what_does_not_fit_is_told_with_the_layer_and_a_way_out() {
     };
     let e = told(Tpu1Chip::v1(), &dense(8, 8), 5000);
     assert!(
-        e.contains("5000 needs 5000 rows of accumulators")
+        e.contains("5000")
+            && e.contains("5000 rows")
             && e.contains("`dense_1`")
             && e.contains("--batch 4096"),
         "{e}"
@@ -237,7 +238,7 @@ fn what_does_not_fit_is_told_with_the_layer_and_a_way_out() {
     let mut wide = dense(1, 1);
     wide.tensors = vec![ImageShape { height: 1, width: 50, channels: 1 }; 2];
     let e = told(Tpu1Chip { accumulators: 40, ..Tpu1Chip::v1() }, &wide, 1);
-    assert!(e.contains("line of 50 pixels") && e.contains("--accumulators 100"), "{e}");
+    assert!(e.contains("50 pixels") && e.contains("--accumulators 100"), "{e}");
     let mut odd = dense(3, 3);
     odd.tensors[1].channels = 4;
     assert!(told(Tpu1Chip::v1(), &odd, 1).contains("`dense_1`"));

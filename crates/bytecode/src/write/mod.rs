@@ -27,7 +27,7 @@ const OLDEST: StablehloVersion = StablehloVersion::new(1, 0, 0);
 pub fn write(module: &MlirModule, version: StablehloVersion) -> Result<Vec<u8>> {
     if version < OLDEST || version.ops() > CURRENT.ops() {
         return Err(Error::new(ErrorKind::Unsupported, format!("cannot write StableHLO {version}"))
-            .because(format!("versions {OLDEST} to {CURRENT} are supported")));
+            .hint(format!("choose a version from {OLDEST} to {CURRENT}")));
     }
     let mut writer = ModuleWriter { module, version, tables: BytecodeTables::default() };
     let ir = operation::module(&mut writer)?;

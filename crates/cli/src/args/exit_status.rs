@@ -54,7 +54,9 @@ impl From<Error> for CommandError {
 
 impl From<ConfigError> for CommandError {
     fn from(refused: ConfigError) -> CommandError {
-        CommandError { code: if refused.in_setting { 2 } else { 1 }, error: refused.error }
+        let error =
+            refused.error.hint("correct the value: `systole init` writes a file that explains the keys");
+        CommandError { code: if refused.in_setting { 2 } else { 1 }, error }
     }
 }
 
@@ -63,6 +65,20 @@ impl CommandError {
     pub(crate) fn usage(error: Error) -> CommandError {
         CommandError { error, code: 2 }
     }
+
+    /// Returns the stable code of the error, which determines the exit code: `usage` for an invalid argument (2),
+    /// otherwise the name of the [`ErrorKind`] (1). Shown as `error[KIND]`, and as `kind` with `--json`.
+    pub(crate) fn kind(&self) -> String {
+        match self.code {
+            2 => "usage".into(),
+            _ => kind_name(self.error.kind()),
+        }
+    }
+}
+
+/// Returns the name of an error kind in the program's output.
+pub(crate) fn kind_name(kind: ErrorKind) -> String {
+    format!("{kind:?}").to_lowercase()
 }
 
 /// Rejects an output file that exists, unless `force` is set.

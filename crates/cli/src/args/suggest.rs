@@ -113,7 +113,8 @@ fn in_words(error: Error, root: &Command) -> Error {
     };
     let Some(wanted) = wanted(&told) else { return error };
     let (value, option) = (shown(ContextKind::InvalidValue), shown(ContextKind::InvalidArg));
-    let text = format!("invalid value '{value}' for '{option}': {wanted}\n");
+    let text =
+        format!("invalid value '{value}' for '{option}': {wanted}\n\nFor more information, try '--help'.\n");
     Error::raw(ErrorKind::ValueValidation, text).with_cmd(root)
 }
 
@@ -242,32 +243,32 @@ mod tests {
     #[test]
     fn what_other_programs_say_comes_before_what_looks_alike() {
         let cases = [
-            ("fit", "did you mean `train`?"),
-            ("trian", "did you mean `train`?"),
-            ("eval", "did you mean `evaluate`?"),
-            ("test", "did you mean `evaluate`?"),
-            ("benchmark", "did you mean `bench`?"),
-            ("continue", "did you mean `resume`?"),
-            ("data info x.csv", "did you mean `inspect`?"),
+            ("fit", "`train`"),
+            ("trian", "`train`"),
+            ("eval", "`evaluate`"),
+            ("test", "`evaluate`"),
+            ("benchmark", "`bench`"),
+            ("continue", "`resume`"),
+            ("data info x.csv", "`inspect`"),
             ("frobnicate", "available commands: train, resume"),
-            ("torchrun", "did you mean `launch`?"),
+            ("torchrun", "`launch`"),
             ("train small.toml --fast-dev-run 3", "write --fast-dev-run=3"),
-            ("compile-her", "did you mean `compile`?"),
+            ("compile-her", "`compile`"),
             ("train --preset glyphs", "pass it without an option: train glyphs"),
             ("train --config=run.toml", "pass it without an option: train run.toml"),
-            ("train --epoch 3", "did you mean `--epochs`?"),
-            ("train --lr 0.1", "did you mean `--learning-rate`?"),
-            ("train --bs 8", "did you mean `--batch-size`?"),
-            ("train --amp", "did you mean `--precision`?"),
-            ("train --output runs/a", "did you mean `--out`?"),
-            ("train --ckpt a.safetensors", "did you mean `--from`?"),
-            ("train --gpus 2", "did you mean `--devices`?"),
-            ("train --num-workers 2", "did you mean `--threads`?"),
+            ("train --epoch 3", "`--epochs`"),
+            ("train --lr 0.1", "`--learning-rate`"),
+            ("train --bs 8", "`--batch-size`"),
+            ("train --amp", "`--precision`"),
+            ("train --output runs/a", "`--out`"),
+            ("train --ckpt a.safetensors", "`--from`"),
+            ("train --gpus 2", "`--devices`"),
+            ("train --num-workers 2", "`--threads`"),
             ("train --optimizer lion", "--set optimizer.type=lion"),
             ("train --momentum 0.9", "--set optimizer.momentum=0.9"),
             ("train --loss=mse", "--set compile.loss=mse"),
             ("predict --model m.safetensors", "pass it without an option: predict m.safetensors"),
-            ("evaluate m.safetensors --data photos", "did you mean `--data-dir`?"),
+            ("evaluate m.safetensors --data photos", "`--data-dir`"),
         ];
         for (line, part) in cases {
             let text = told(line);

@@ -186,16 +186,16 @@ fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()>
     let what = match (data.dataset.as_str(), &data.dir) {
         ("glyphs", _) => "the dataset glyphs is synthetic",
         ("text", None) => "no text is named, and the machines have none",
-        ("cifar10", None) => "CIFAR-10 is not downloaded, and its folder is not named",
+        ("cifar10", None) => "`cifar10` is not downloaded, and its folder is not named",
         ("folder" | "records" | "sentences", None) => {
             return Err(Error::new(
                 ErrorKind::Config,
-                format!("the location of the data of {model} is not set"),
+                format!("the location of the data of `{model}` is not set"),
             )
             .hint(format!("{copy}; or set data.dir in the TOML file")));
         }
         _ if is_synthetic => {
-            let what = format!("{model} trains on {}, which is not synthetic", data.dataset);
+            let what = format!("`{model}` trains on `{}`, which is not synthetic", data.dataset);
             return Err(Error::new(ErrorKind::Config, what).at("--synthetic").hint("remove --synthetic"));
         }
         _ => return Ok(()),
@@ -207,7 +207,7 @@ fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()>
         "glyphs" => "pass --synthetic to rent machines for it, or choose a model with another dataset".into(),
         _ => format!("{copy}; or pass --synthetic to rent machines for synthetic data"),
     };
-    Err(Error::new(ErrorKind::Config, format!("{model} would train on synthetic data"))
+    Err(Error::new(ErrorKind::Config, format!("`{model}` would train on synthetic data"))
         .because(what)
         .hint(hint))
 }

@@ -263,10 +263,15 @@ pub fn main() -> ExitCode {
     let cli = parse().unwrap_or_else(|e| {
         let args: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
         let e = suggest::with_suggestion(e, command(), &args);
-        if e.use_stderr() && args.iter().any(|a| a == "--json") {
-            Screen::new(true, true, false).object(&failure_object(&suggest::usage_error(&e), e.exit_code()));
+        if !e.use_stderr() {
+            e.exit();
         }
-        e.exit()
+        let failure = CommandError::usage(suggest::usage_error(&e));
+        if args.iter().any(|a| a == "--json") {
+            Screen::new(true, true, false).object(&failure_object(&failure));
+        }
+        screen::usage_error(&e.render(), &failure.kind());
+        std::process::exit(failure.code.into())
     });
     clap_root::set(command);
     plugins::quieten(&cli.common, cli.command.own_devices());
@@ -350,7 +355,9 @@ fn draw_flames(path: &Path) -> Result<(), Error> {
     let Some(svg) = systole_report::flame::graph(&screen::profiles()) else {
         let e = Error::new(ErrorKind::Config, "cannot draw a flame graph: no kernel profile was recorded")
             .at("--flame");
-        return Err(e.because("no program ran on the CPU engine, the only device that profiles kernels"));
+        return Err(e
+            .because("no program ran on the CPU engine, the only device that profiles kernels")
+            .hint("pass --device cpu with a command that trains or runs a model"));
     };
     write_atomically(&OsFileSystem, path, &[svg.as_bytes()])
 }
@@ -368,16 +375,18 @@ fn defect(panic: &(dyn Any + Send)) -> Error {
 }
 
 fn report_failure(screen: &Screen, failure: &CommandError) {
-    let e = &failure.error;
-    screen.error(&e.to_string());
+    screen.error(&failure.kind(), &failure.error.to_string());
     if screen.json {
-        screen.object(&failure_object(e, failure.code.into()));
+        screen.object(&failure_object(failure));
     }
 }
 
 /// The JSON object that a failing command prints.
-fn failure_object(e: &Error, exit_code: i32) -> serde_json::Value {
-    let kind = format!("{:?}", e.kind()).to_lowercase();
+fn failure_object(failure: &CommandError) -> serde_json::Value {
+    let (e, kind, exit_code) = (&failure.error, failure.kind(), failure.code);
     let place = (!e.places().is_empty()).then(|| e.places().join(", in "));
-    json!({"error": e.what(), "kind": kind, "where": place, "try": e.hint_text(), "exit_code": exit_code})
+    let why = (!e.reasons().is_empty()).then(|| e.reasons().join("; "));
+    json!({
+        "error": e.what(), "kind": kind, "where": place, "why": why, "try": e.hint_text(), "exit_code": exit_code,
+    })
 }

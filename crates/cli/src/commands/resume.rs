@@ -42,7 +42,7 @@ fn run_of(named: &Path) -> String {
 fn resume(args: ResumeArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     let Some(mut record) = RunRecord::read(&args.folder)? else {
-        let e = Error::new(ErrorKind::Io, format!("{} contains no run", args.folder.display()));
+        let e = Error::new(ErrorKind::Io, format!("`{}` contains no run", args.folder.display()));
         return Err(e.hint(run_of(&args.folder)).into());
     };
     record.config.fit.tui |= args.tui;

@@ -1,7 +1,7 @@
 //! `systole run`: runs a StableHLO program, an ONNX model or a .tflite file on a device.
 
 use crate::args::common::CommonArgs;
-use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand, kind_name};
 use crate::models::program::{self, InputArgs};
 use crate::models::tflite;
 use crate::render::screen::{Screen, note, number_of, table};
@@ -99,7 +99,7 @@ fn run(args: &RunArgs, screen: &Screen) -> CommandResult {
             Err(e) => {
                 failed += 1;
                 let e = e.at(format!("@{name}"));
-                screen.error(&e.to_string());
+                screen.error(&kind_name(e.kind()), &e.to_string());
                 objects.push(json!({"function": name, "error": e.to_string()}));
             }
         }
@@ -271,8 +271,9 @@ impl Answer<'_> {
         };
         let name = &self.program.program.graph.name;
         let file = program::called(&self.args.program);
-        let why = wrong.join("; ");
-        screen.error(&format!("{what}\n  where: @{name} of {file}\n  why: {why}\n  try: {hint}"));
+        let e = Error::new(ErrorKind::Numeric, what).at(format!("@{name} of {file}"));
+        let e = e.because(wrong.join("; ")).hint(hint);
+        screen.error(&kind_name(e.kind()), &e.to_string());
         1
     }
 }

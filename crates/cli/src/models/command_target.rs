@@ -107,7 +107,7 @@ pub(crate) fn missing(path: &Path) -> Error {
     let e = Error::new(ErrorKind::Io, format!("no such file or folder: {}", path.display()));
     let first = path.ancestors().filter(|p| !p.as_os_str().is_empty() && !p.exists()).last();
     let e = match first {
-        Some(first) if first != path => e.because(format!("{} does not exist", first.display())),
+        Some(first) if first != path => e.because(format!("`{}` does not exist", first.display())),
         _ => e,
     };
     e.hint(match beside(first.unwrap_or(path)) {

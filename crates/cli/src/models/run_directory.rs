@@ -150,14 +150,14 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
             Ok(path(&if models.contains(&best) { best } else { format!("{stem}{LAST}") }))
         }
         (2.., _) => {
-            let e = Error::new(ErrorKind::Config, format!("{name} contains several models"));
+            let e = Error::new(ErrorKind::Config, format!("`{name}` contains several models"));
             Err(e.hint(format!(
                 "name one of these models: {}",
                 models.iter().map(path).collect::<Vec<_>>().join(", ")
             )))
         }
         _ => {
-            let e = Error::new(ErrorKind::Io, format!("{name} contains no model"));
+            let e = Error::new(ErrorKind::Io, format!("`{name}` contains no model"));
             Err(match record_file(folder).is_file() {
                 true => e
                     .because("the run was stopped before it saved a model")
@@ -375,14 +375,14 @@ fn refused(folder: &Path, place: &RunPosition, differs: &[String]) -> Error {
     let state = if place.finished { "a finished run" } else { "an unfinished run" };
     let shown = folder.display();
     if differs.iter().all(|key| key.starts_with("the data is ")) {
-        return Error::new(ErrorKind::Config, format!("{shown} already has {state} with other data"))
+        return Error::new(ErrorKind::Config, format!("`{shown}` already has {state} with other data"))
             .because(differs.join("; "))
             .hint(
                 "restore the run's data, or continue on the changed data with `systole train` and --resume=force; start \
                  a new run with --resume=never, or in another folder with --out",
             );
     }
-    Error::new(ErrorKind::Config, format!("{shown} already has {state} with another configuration"))
+    Error::new(ErrorKind::Config, format!("`{shown}` already has {state} with another configuration"))
         .because(differs.join("; "))
         .hint(format!(
             "resume it unchanged with `systole resume {shown}`, with the new configuration by --resume=force; \

@@ -2,6 +2,7 @@
 //! output.
 
 use super::version::added_features;
+use clap::builder::StyledStr;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -69,12 +70,21 @@ impl Screen {
         }
     }
 
-    /// Prints an error; the word `error` is red on a terminal.
-    pub(crate) fn error(&self, text: &str) {
-        let colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        let head = if colours { "\x1b[1;31merror\x1b[0m" } else { "error" };
-        note(&format!("{head}: {text}"));
+    /// Prints an error after its kind: `error[KIND]: text`. The head is red on a terminal.
+    pub(crate) fn error(&self, kind: &str, text: &str) {
+        let (on, off) = if has_colors() { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+        note(&format!("{on}error[{kind}]{off}: {text}"));
     }
+}
+
+/// Prints an error in the command line, formatted by clap, with its kind.
+pub(crate) fn usage_error(message: &StyledStr, kind: &str) {
+    let text = if has_colors() { message.ansi().to_string() } else { message.to_string() };
+    note(text.replacen("error:", &format!("error[{kind}]:"), 1).trim_end());
+}
+
+fn has_colors() -> bool {
+    stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
 /// Whether the reader of standard output has closed the pipe.
@@ -122,7 +132,9 @@ fn written(result: std::io::Result<()>) {
             }
             return IS_CLOSED.store(true, Ordering::Relaxed);
         }
-        note(&format!("error: cannot write to standard output: {e}"));
+        note(&format!(
+            "error[io]: cannot write to standard output\n  why: {e}\n  try: check the disk or the pipe that the output goes to"
+        ));
         std::process::exit(1);
     }
 }

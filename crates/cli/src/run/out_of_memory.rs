@@ -15,7 +15,7 @@ pub(crate) fn report_as_json() {
 pub fn report(bytes: usize) {
     let mut text = [0; 512];
     write(rustix::stdio::stderr(), &mut text, |to| {
-        writeln!(to, "error: out of memory: {bytes} bytes were refused")?;
+        writeln!(to, "error[unsupported]: out of memory: {bytes} bytes were refused")?;
         writeln!(
             to,
             "  why: the memory or the address space of the process is limited (ulimit -v, a container)"

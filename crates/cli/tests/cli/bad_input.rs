@@ -8,14 +8,20 @@ use systole_ir::Literal;
 
 const SET: &str = "data/fashion-mnist";
 
-/// Trains on a data set that `damage` has spoiled; it must fail with `parts` and write nothing.
+/// Trains on a data set that `damage` has spoiled; it must fail with `names` and write nothing.
 #[track_caller]
-fn spoiled(name: &str, damage: impl Fn(&Folder), parts: &[&str]) {
+fn spoiled(name: &str, damage: impl Fn(&Folder), names: &[&str]) {
+    spoiled_as("data", name, damage, names);
+}
+
+#[track_caller]
+fn spoiled_as(kind: &str, name: &str, damage: impl Fn(&Folder), names: &[&str]) {
     let f = Folder::with_data(&format!("bad-{name}"));
     damage(&f);
     let mut args = vec!["train", "fashion-mnist", "--data-dir=data", "--out=out"];
     args.extend(TINY);
-    f.run(&args).fails(1, &[parts, &["where: ", "try: "]].concat());
+    let done = f.run(&args).fails(kind, names);
+    assert!(!done.error().place.is_empty(), "{}", done.err);
     assert!(f.files("out").is_empty(), "{name} left {:?}", f.files("out"));
 }
 
@@ -33,14 +39,15 @@ const LABELS: &str = "train-labels-idx1-ubyte";
 fn missing_files() {
     let f = Folder::new("bad-nothing");
     let done = f.run(&["train", "fashion-mnist", "--data-dir", "nowhere", "--out=out"]);
-    done.fails(1, &["the files of fashion-mnist were not found", "nowhere", "--data-dir", "try: "]);
+    done.fails("io", &["`fashion-mnist`", "`nowhere`", "--data-dir"]);
     assert!(f.files("out").is_empty());
     let remove = |file: &'static str| move |f: &Folder| fs::remove_file(f.path(SET).join(file)).unwrap();
-    spoiled("missing", remove(LABELS), &["fashion-mnist is incomplete", "train-labels"]);
-    spoiled(
+    spoiled_as("io", "missing", remove(LABELS), &["`fashion-mnist`", "`train-labels`"]);
+    spoiled_as(
+        "io",
         "missing-test",
         remove("t10k-images-idx3-ubyte.gz"),
-        &["fashion-mnist is incomplete", "t10k-images"],
+        &["`fashion-mnist`", "t10k-images"],
     );
 }
 
@@ -48,24 +55,23 @@ fn missing_files() {
 fn paths_at_which_nothing_is() {
     let f = Folder::new("bad-path");
     fs::create_dir(f.path("photos")).unwrap();
-    let parts = ["no such file or folder: photos/flower/roses", "photos/flower does not exist", "try: "];
-    f.run(&["train", "photos/flower/roses"]).fails(2, &parts);
+    let parts = ["photos/flower/roses", "`photos/flower`"];
+    f.run(&["train", "photos/flower/roses"]).fails("usage", &parts);
     let done = f.run(&["summary", "photos/model.safetensors"]);
-    done.fails(1, &["no such file or folder: photos/model.safetensors", "check the path"]);
+    done.fails("io", &["photos/model.safetensors"]);
     // One word may be a preset misspelt.
-    f.run(&["train", "fashion-mnsit"])
-        .fails(2, &["is not a file, a folder or a preset", "did you mean `fashion-mnist`"]);
+    f.run(&["train", "fashion-mnsit"]).fails("usage", &["`fashion-mnsit`", "`fashion-mnist`"]);
 }
 
 #[test]
 fn truncated_files() {
     let cut = |file: &'static str, n: usize| move |f: &Folder| change(f, file, |b| b.truncate(n));
-    spoiled("cut-packed", cut(IMAGES, 1000), &["truncated", IMAGES]);
+    spoiled("cut-packed", cut(IMAGES, 1000), &["byte 3528", IMAGES]);
     spoiled("cut-plain", cut(LABELS, 40), &[LABELS, "byte 8", "64"]);
-    spoiled("cut-header", cut(LABELS, 6), &["truncated", LABELS]);
-    spoiled("empty", cut(LABELS, 0), &["empty", LABELS]);
+    spoiled("cut-header", cut(LABELS, 6), &["byte 6", LABELS]);
+    spoiled("empty", cut(LABELS, 0), &[LABELS]);
     let longer = |f: &Folder| change(f, LABELS, |b| b.push(0));
-    spoiled("longer", longer, &["more data", LABELS]);
+    spoiled("longer", longer, &["byte 72", LABELS]);
 }
 
 #[test]
@@ -75,12 +81,12 @@ fn flipped_bits() {
         let flip = move |f: &Folder| change(f, IMAGES, |b| b[at] ^= 0x10);
         spoiled(&format!("flip-{at}"), flip, &[IMAGES]);
     }
-    spoiled("flip-magic", |f| change(f, LABELS, |b| b[2] ^= 0x40), &["not an IDX file", LABELS]);
+    spoiled("flip-magic", |f| change(f, LABELS, |b| b[2] ^= 0x40), &["byte 0", LABELS]);
 }
 
 #[test]
 fn mislabelled_files() {
-    spoiled("label-range", |f| change(f, LABELS, |b| b[8 + 5] = 10), &["label 10", LABELS, "10 classes"]);
+    spoiled("label-range", |f| change(f, LABELS, |b| b[8 + 5] = 10), &["10", LABELS, "9"]);
     spoiled("count", |f| change(f, LABELS, |b| b[7] = 63), &[LABELS, "63"]);
     spoiled(
         "labels-as-images",
@@ -103,22 +109,19 @@ fn mislabelled_files() {
             let images = Literal::from_slice([32, 20, 20], &vec![9u8; 32 * 400]).unwrap();
             idx::write(f.path(SET).join("t10k-images-idx3-ubyte.gz"), &images, true).unwrap();
         },
-        &["different sizes", "28", "20"],
+        &["t10k-images-idx3-ubyte.gz", "28", "20"],
     );
-    spoiled(
-        "text",
-        |f| fs::write(f.path(SET).join(IMAGES), "<html>not found</html>").unwrap(),
-        &["not an IDX file"],
-    );
+    spoiled("text", |f| fs::write(f.path(SET).join(IMAGES), "<html>not found</html>").unwrap(), &["byte 0"]);
 }
 
 #[test]
 fn wrong_knobs() {
     let f = Folder::new("bad-knobs");
-    let wrong = |name: &str, value: &str, code, parts: &[&str]| {
+    let wrong = |name: &str, value: &str, kind, names: &[&str]| {
         let args = ["train", "glyphs", "--epochs=1", "--out=out"];
         let done = Done::of(f.command(&args).env(name, value).output().unwrap(), &args);
-        done.fails(code, &[&[name, "where: ", "try: "], parts].concat());
+        let done = done.fails(kind, &[&[name], names].concat());
+        assert!(!done.error().place.is_empty(), "{}", done.err);
         assert!(f.files("out").is_empty(), "{name}: {:?}", f.files("out"));
     };
     for name in [
@@ -128,13 +131,13 @@ fn wrong_knobs() {
         "SYSTOLE_JIT",
         "SYSTOLE_BLOCKS",
     ] {
-        wrong(name, "maybe", 1, &["invalid value `maybe`", "on|off"]);
+        wrong(name, "maybe", "config", &["`maybe`", "on|off"]);
     }
-    wrong("SYSTOLE_ISA", "avx3", 1, &["instruction-set level `avx3`", "avx512"]);
-    wrong("SYSTOLE_KERNEL", "matmul/magic", 1, &["kernel `matmul/magic`", "rng/philox"]);
-    wrong("SYSTOLE_THREADS", "two", 2, &["invalid value `two`", "0..1024"]);
-    wrong("SYSTOLE_LOG", "loud", 2, &["invalid value `loud`", "0..4"]);
-    wrong("SYSTOLE_GRACE", "long", 2, &["invalid value `long`", "SECONDS"]);
+    wrong("SYSTOLE_ISA", "avx3", "config", &["`avx3`", "avx512"]);
+    wrong("SYSTOLE_KERNEL", "matmul/magic", "config", &["`matmul/magic`", "rng/philox"]);
+    wrong("SYSTOLE_THREADS", "two", "usage", &["`two`", "0..1024"]);
+    wrong("SYSTOLE_LOG", "loud", "usage", &["`loud`", "0..4"]);
+    wrong("SYSTOLE_GRACE", "long", "usage", &["`long`", "SECONDS"]);
 }
 
 #[test]
@@ -142,30 +145,29 @@ fn wrong_configurations() {
     let f = Folder::with_data("bad-config");
     let preset = f.run(&["init"]).ok().out;
     let cases: [(&str, &str, &[&str]); 9] = [
-        ("epochs = 5", "epoch = 5", &["unknown key `epoch`", "did you mean `epochs`", "run.toml, line "]),
-        ("[fit]", "[fti]", &["did you mean `fit`", "run.toml, line "]),
-        ("batch_size = 1000", "batch_size = 0", &["batch_size is 0", "run.toml, line "]),
-        ("epochs = 5", "epochs = 0", &["epochs is 0", "run.toml, line "]),
-        ("filters = 64", "filtres = 64", &["did you mean `filters`", "run.toml, line "]),
-        ("type = \"Conv2D\"", "type = \"Conv2\"", &["unknown layer `Conv2`", "did you mean `Conv2D`"]),
+        ("epochs = 5", "epoch = 5", &["`epoch`", "`epochs`", "run.toml, line"]),
+        ("[fit]", "[fti]", &["`fit`", "run.toml, line"]),
+        ("batch_size = 1000", "batch_size = 0", &["batch_size", "run.toml, line"]),
+        ("epochs = 5", "epochs = 0", &["`epochs`", "run.toml, line"]),
+        ("filters = 64", "filtres = 64", &["`filters`", "run.toml, line"]),
+        ("type = \"Conv2D\"", "type = \"Conv2\"", &["`Conv2`", "`Conv2D`"]),
         ("kernel_size = [3, 3]", "kernel_size = [30, 3]", &["conv2d", "30", "28"]),
-        ("units = 10", "units = 7", &["7 values", "10 classes"]),
-        ("seed = 0", "seed = zero", &["invalid TOML", "run.toml, line "]),
+        ("units = 10", "units = 7", &["7", "10"]),
+        ("seed = 0", "seed = zero", &["run.toml, line 8"]),
     ];
     for (from, to, parts) in cases {
         assert!(preset.contains(from), "{from}");
         f.write("run.toml", preset.replacen(from, to, 1));
         let done = f.run(&["train", "run.toml", "--data-dir=data", "--out=out"]);
-        done.fails(1, &[parts, &["try: "]].concat());
+        done.fails(if to.starts_with("kernel_size") { "graph" } else { "config" }, parts);
         assert!(f.files("out").is_empty(), "{to}");
     }
     f.write("run.toml", preset.split("[compile]").next().unwrap());
-    f.run(&["train", "run.toml"]).fails(1, &["compile", "run.toml", "systole init"]);
-    f.run(&["train", "absent.toml"]).fails(1, &["absent.toml"]);
+    f.run(&["train", "run.toml"]).fails("config", &["`compile`", "run.toml", "systole init"]);
+    f.run(&["train", "absent.toml"]).fails("io", &["absent.toml"]);
     f.run(&["train", "fashion-mnist", "--data-dir=data", "--batch-size=0", "--out=out"])
-        .fails(2, &["--batch-size"]);
-    f.run(&["train", "fashion-mnist", "--set=fit.batch_size=0", "--out=out"])
-        .fails(2, &["batch_size is 0", "try: "]);
+        .fails("usage", &["--batch-size"]);
+    f.run(&["train", "fashion-mnist", "--set=fit.batch_size=0", "--out=out"]).fails("usage", &["batch_size"]);
     assert!(f.files("out").is_empty());
 }
 
@@ -175,7 +177,7 @@ fn a_folder_that_cannot_be_written_is_told_before_training() {
     f.write("file", "");
     let mut args = vec!["train", "fashion-mnist", "--data-dir=data", "--out=file/out"];
     args.extend(TINY);
-    let done = f.run(&args).fails(1, &["cannot create the folder", "file/out", "try: "]);
+    let done = f.run(&args).fails("io", &["file/out"]);
     assert!(!done.err.contains("Epoch "), "{}", done.err);
 }
 
@@ -192,7 +194,7 @@ fn a_full_disk_leaves_the_earlier_file_whole() {
         TINY.iter().filter(|a| !a.contains("seed")).copied().collect::<Vec<_>>().join(" ")
     );
     let output = std::process::Command::new("sh").arg("-c").arg(&line).current_dir(&f.0).output().unwrap();
-    let done = crate::program::Done::of(output, &[&line]).fails(1, &["fashion-mnist.safetensors", "try: "]);
+    let done = crate::program::Done::of(output, &[&line]).fails("io", &["fashion-mnist.safetensors"]);
     assert!(!done.out.contains("Test: "), "{}", done.out);
     assert_eq!(fs::read(&model).unwrap(), before);
     assert_eq!(f.files("out"), files, "something was left behind");
@@ -208,7 +210,7 @@ fn model_files_that_are_cut_or_lie() {
         f.write("bad.safetensors", bytes);
         let done = f.run(&["summary", "bad.safetensors"]);
         assert_eq!(done.code, Some(1), "{what}: {}\n{}", done.out, done.err);
-        done.fails(1, &["bad.safetensors"]);
+        done.fails("data", &["bad.safetensors"]);
     };
     let cuts =
         [0, 1, 7, 8, 9, 100, header / 2, header + 7, header + 8, header + 9, good.len() / 2, good.len() - 1];
@@ -236,14 +238,14 @@ fn model_files_that_are_cut_or_lie() {
     refused("other type", &swap("\"F32\"", "\"I32\""));
     refused("other layer", &swap("MaxPooling2D", "MaxPooling3D"));
     for command in ["evaluate", "show"] {
-        f.run(&[command, "bad.safetensors"]).fails(1, &["bad.safetensors"]);
+        f.run(&[command, "bad.safetensors"]).fails("data", &["bad.safetensors"]);
     }
-    f.run(&["predict", "bad.safetensors", "x.png"]).fails(1, &["bad.safetensors"]);
-    f.run(&["train", "--from", "bad.safetensors"]).fails(1, &["bad.safetensors"]);
-    f.run(&["evaluate", "absent.safetensors"]).fails(1, &["absent.safetensors"]);
+    f.run(&["predict", "bad.safetensors", "x.png"]).fails("data", &["bad.safetensors"]);
+    f.run(&["train", "--from", "bad.safetensors"]).fails("data", &["bad.safetensors"]);
+    f.run(&["evaluate", "absent.safetensors"]).fails("io", &["absent.safetensors"]);
     // The run's own folder of data is not replaced by another location.
     fs::remove_dir_all(f.path("data")).unwrap();
-    f.run(&["evaluate", "out"]).fails(1, &["fashion-mnist", "out"]);
+    f.run(&["evaluate", "out"]).fails("io", &["`fashion-mnist`", "out"]);
 }
 
 #[test]
@@ -256,16 +258,16 @@ fn pictures_that_are_none() {
     f.write("empty.png", "");
     let labels = format!("{SET}/{LABELS}");
     let cases = [
-        ("absent.png", "cannot read"),
-        ("text.png", "not a JPEG, PNG or IDX file"),
-        ("cut.png", "cut.png"),
-        ("empty.png", "empty.png"),
-        (labels.as_str(), "contains no images"),
+        ("io", "absent.png", "absent.png"),
+        ("data", "text.png", "text.png"),
+        ("data", "cut.png", "cut.png"),
+        ("data", "empty.png", "empty.png"),
+        ("data", labels.as_str(), "ui8[64]"),
     ];
-    for (file, part) in cases {
+    for (kind, file, name) in cases {
         // A good picture before the bad one gives no half of an answer.
         let args = ["predict", "out/fashion-mnist.safetensors", "out/fashion-mnist-example.png", file];
-        let done = f.run(&args).fails(1, &[part, "try: "]);
+        let done = f.run(&args).fails(kind, &[name]);
         assert_eq!(done.out, "");
     }
 }
@@ -283,24 +285,23 @@ fn data_that_does_not_fit_the_model() {
         idx::write(f.path(&format!("small/{stem}-labels-idx1-ubyte")), &labels, false).unwrap();
     }
     f.run(&["evaluate", model, "--data-dir=small"])
-        .fails(1, &["does not accept", "[28, 28, 1]", "[20, 20, 1]", "try: "]);
-    f.run(&["train", "--from", model, "--data-dir=small"]).fails(1, &["does not accept", "try: "]);
-    f.run(&["evaluate", model, "--dataset=minst"]).fails(2, &["did you mean `mnist`"]);
+        .fails("data", &["out/fashion-mnist.safetensors", "[28, 28, 1]", "[20, 20, 1]"]);
+    f.run(&["train", "--from", model, "--data-dir=small"]).fails("data", &["out/fashion-mnist.safetensors"]);
+    f.run(&["evaluate", model, "--dataset=minst"]).fails("usage", &["`mnist`"]);
 }
 
 #[test]
 fn weights_that_cannot_be_read() {
     let f = Folder::new("bad-weights");
     fs::write(f.path("x.pt"), b"PK\x03\x04 and no more").unwrap();
-    f.run(&["import", "x.pt", "--out=y.safetensors"]).fails(1, &["invalid ZIP archive", "x.pt", "try: "]);
+    f.run(&["import", "x.pt", "--out=y.safetensors"]).fails("data", &["x.pt"]);
     fs::write(f.path("x.h5"), b"hello").unwrap();
-    f.run(&["import", "x.h5", "--out=y.safetensors"])
-        .fails(1, &["unknown weight file format", "68 65 6c 6c 6f", "try: "]);
-    f.run(&["import", "none.pt", "--out=y.safetensors"]).fails(1, &["no such file or folder: none.pt"]);
+    f.run(&["import", "x.h5", "--out=y.safetensors"]).fails("data", &[".pt", ".h5", "6c"]);
+    f.run(&["import", "none.pt", "--out=y.safetensors"]).fails("io", &["none.pt"]);
     let whole = format!("{}/fixtures/weights/whole_module.pt", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let parts = ["`torch.nn.modules.linear.Linear`", "nothing in a file is executed", "state_dict"];
-    f.run(&["import", &whole, "--out=y.safetensors"]).fails(1, &parts);
-    f.run(&["export", "none", "--format=torch", "--out=x.onnx"]).fails(2, &["use the extension .pt"]);
+    let parts = ["`torch.nn.modules.linear.Linear`", "state_dict"];
+    f.run(&["import", &whole, "--out=y.safetensors"]).fails("data", &parts);
+    f.run(&["export", "none", "--format=torch", "--out=x.onnx"]).fails("usage", &[".pt"]);
     assert!(!f.path("y.safetensors").exists());
 }
 
@@ -308,27 +309,27 @@ fn weights_that_cannot_be_read() {
 #[test]
 fn what_a_gan_cannot_be_trained_with() {
     let f = Folder::new("bad-gan");
-    let refused = |code: i32, more: &[&str], parts: &[&str]| {
-        f.run(&[&["train", "biggan", "--out=out"], more].concat()).fails(code, &[parts, &["try: "]].concat());
+    let refused = |kind: &str, more: &[&str], names: &[&str]| {
+        f.run(&[&["train", "biggan", "--out=out"], more].concat()).fails(kind, names);
     };
-    let train = |more: &[&str], parts: &[&str]| refused(2, more, parts);
+    let train = |more: &[&str], names: &[&str]| refused("usage", more, names);
     // What does not go with a key of the preset is told at that key.
-    let beside = |more: &[&str], parts: &[&str]| refused(1, more, parts);
-    train(&["--set=biggan.G_chanels=3"], &["unknown key `G_chanels`"]);
-    train(&["--set=biggan.batch_size=3"], &["BigGAN-PyTorch's option: fit.batch_size"]);
-    train(&["--set=biggan.cross_replica=true"], &["batch statistics always cover the whole batch"]);
-    train(&["--set=biggan.resolution=48"], &["unsupported BigGAN resolution 48", "32, 64, 128, 256"]);
+    let beside = |more: &[&str], names: &[&str]| refused("config", more, names);
+    train(&["--set=biggan.G_chanels=3"], &["`G_chanels`"]);
+    train(&["--set=biggan.batch_size=3"], &["fit.batch_size"]);
+    train(&["--set=biggan.cross_replica=true"], &["`cross_replica`"]);
+    train(&["--set=biggan.resolution=48"], &["48", "256"]);
     beside(&["--set=biggan.resolution=64"], &["data.image_size=[64,64]"]);
-    beside(&["--set=biggan.num_D_accumulations=3"], &["batch size 50 is not divisible into 3"]);
-    train(&["--learning-rate=0.1"], &["BigGAN has two optimizers", "in [biggan]: G_lr and D_lr"]);
-    train(&["--set=optimizer.type=sgd"], &["BigGAN requires the Adam optimizer"]);
-    train(&["--set=compile.loss=mse"], &["hinge"]);
-    train(&["--set=compile.metrics=[\"accuracy\"]"], &["no metric applies to BigGAN"]);
+    beside(&["--set=biggan.num_D_accumulations=3"], &["biggan.num_D_accumulations"]);
+    train(&["--learning-rate=0.1"], &["`learning_rate`", "G_lr", "D_lr"]);
+    train(&["--set=optimizer.type=sgd"], &["optimizer.type=sgd"]);
+    train(&["--set=compile.loss=mse"], &["compile.loss"]);
+    train(&["--set=compile.metrics=[\"accuracy\"]"], &["compile.metrics"]);
     train(&["--precision=mixed_float16"], &["mixed_bfloat16"]);
     train(&["--set=data.scale=1"], &["1/255"]);
-    train(&["--set=data.dataset=glyphs"], &["color images"]);
-    train(&["--augment=mixup"], &["generate mixed images"]);
-    beside(&["--set=model.application=resnet50"], &["[biggan] cannot be combined with layers"]);
+    train(&["--set=data.dataset=glyphs"], &["`glyphs`"]);
+    train(&["--augment=mixup"], &["--augment mixup"]);
+    beside(&["--set=model.application=resnet50"], &["[biggan]"]);
     assert!(f.files("out").is_empty());
 }
 
@@ -348,7 +349,7 @@ fn limited_address_space_is_an_error_and_no_abort() {
             Some(127) if done.err.contains("error while loading shared libraries") => {}
             Some(1) => {
                 assert_eq!(done.json()["exit_code"], 1, "{all}");
-                assert!(done.err.contains("error: ") && !done.err.contains("report this bug"), "{all}");
+                assert!(done.err.contains("error[") && !done.err.contains("error[bug]"), "{all}");
                 refused += 1;
             }
             _ => panic!("{all}"),

@@ -44,13 +44,12 @@ fn runs_are_set_side_by_side() {
 fn what_cannot_be_compared_is_told() {
     let f = Folder::with_data("compare-wrong");
     train(&f, "a", &[]);
-    for (args, told) in [
-        (&["compare", "a", "nowhere"][..], "nowhere"),
-        (&["compare", "a", "--metric", "val_los"], "did you mean `val_loss`"),
-        (&["compare", "data"], "contains no model"),
-        (&["compare"], "<RUN>"),
+    for (args, kind, name) in [
+        (&["compare", "a", "no/where"][..], "io", "no/where"),
+        (&["compare", "a", "--metric", "val_los"], "usage", "`val_loss`"),
+        (&["compare", "data"], "io", "`data`"),
+        (&["compare"], "usage", "<RUN>"),
     ] {
-        let done = f.run(args);
-        assert!(done.code != Some(0) && done.err.contains(told), "{args:?}: {}", done.err);
+        f.run(args).fails(kind, &[name]);
     }
 }

@@ -297,7 +297,8 @@ fn followed(step: &Step, case: &Case, error: &str) -> Vec<String> {
 /// What went wrong and where, and what to try.
 fn error_of(done: &Done) -> (String, String) {
     // Some samples were told of, the others answered.
-    let Some(text) = done.err.split("error: ").nth(1) else { return (String::new(), String::new()) };
+    let text = done.err.split_once("error[").and_then(|(_, rest)| rest.split_once("]: "));
+    let Some((_, text)) = text else { return (String::new(), String::new()) };
     let is_hint = |line: &&str| ["try: ", "tip: "].iter().any(|t| line.trim_start().starts_with(t));
     let hint = text.lines().find(is_hint).map(|l| l.trim_start()[5..].to_string()).unwrap_or_default();
     let what: Vec<&str> =
@@ -437,7 +438,7 @@ fn hints_about_settings_lead_somewhere() {
         ],
     );
     // What no argument does.
-    let done = run(&f, &set("data.scale=255").args).fails(2, &["try: "]);
+    let done = run(&f, &set("data.scale=255").args).fails("usage", &["1/255"]);
     assert!(error_of(&done).1.contains("1/255"), "{}", done.err);
 }
 

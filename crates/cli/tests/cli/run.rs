@@ -95,8 +95,8 @@ fn our_own_text_runs_as_it_is_shown() {
     assert!(run["arguments"].as_u64() > Some(6) && run["results"].as_array().unwrap().len() > 6, "{run}");
     f.run(&["show", "step.mlir", "--stage", "kernels"]).ok();
     assert_eq!(f.run(&["show", "step.mlir"]).ok().out, text);
-    f.run(&["show", "step.mlir", "--stage", "grad"]).fails(2, &["a program has no training step", "try: "]);
-    f.run(&["show", "step.mlir", "--batch-size", "4"]).fails(2, &["are fixed", "--batch-size"]);
+    f.run(&["show", "step.mlir", "--stage", "grad"]).fails("usage", &["--stage grad"]);
+    f.run(&["show", "step.mlir", "--batch-size", "4"]).fails("usage", &["--batch-size"]);
 }
 
 #[test]
@@ -235,76 +235,68 @@ fn elements_that_the_ir_has_no_type_for_are_given_and_written_as_others_have_the
     f.run(&["check", "all.mlir"]).ok();
     f.write("wide.mlir", program.replace("complex<f32>", "complex<f64>"));
     f.run(&["run", "wide.mlir", "--random", "0", "--output", "out.safetensors"])
-        .fails(1, &["do not support elements of type complex<f64>", ".npz"]);
+        .fails("unsupported", &["complex<f64>", ".npz"]);
 }
 
 #[test]
 fn arguments_that_do_not_fit_are_told_with_what_is_expected() {
     let f = folder("misfit");
-    let listed = "arg0: f32[4, 3], arg1: f32[3, 2], arg2: i32[4]";
-    f.run(&["run", "layer.mlir"])
-        .fails(1, &["requires 3 arguments, got none", listed, "--random 0", "--input"]);
+    f.run(&["run", "layer.mlir"]).fails("config", &["3", "arg0", "i32[4]", "--random 0", "--input"]);
     let x = npy::to_bytes(&Literal::zeros(systole_ir::TensorType::new(DType::F64, [4, 3]))).unwrap();
     f.write("in.npz", crate::program::made::npz(&[("arg0", x.clone()), ("z", x.clone())]));
     f.run(&["run", "layer.mlir", "--input", "in.npz", "--output", "out.npz"]).fails(
-        1,
-        &[
-            "in.npz",
-            "arg0 has type f64[4, 3], expected f32[4, 3]",
-            "arg1 is missing: f32[3, 2]",
-            "arg2 is missing: i32[4]",
-            "`z` (f64[4, 3]) matches no argument",
-            listed,
-        ],
+        "data",
+        &["in.npz", "arg0", "f64[4, 3]", "f32[4, 3]", "arg1", "f32[3, 2]", "arg2", "i32[4]", "`z`"],
     );
     assert!(f.files(".").iter().all(|name| name != "out.npz"));
     f.write("cut.npz", &crate::program::made::npz(&[("arg0", x)])[..90]);
-    f.run(&["run", "layer.mlir", "--input", "cut.npz"]).fails(1, &["cut.npz", "try: "]);
+    f.run(&["run", "layer.mlir", "--input", "cut.npz"]).fails("data", &["cut.npz"]);
     f.write("empty.safetensors", "");
-    f.run(&["run", "layer.mlir", "--input", "empty.safetensors"]).fails(1, &["empty.safetensors", "try: "]);
-    f.run(&["run", "layer.mlir", "--input", "none.npz"]).fails(1, &["none.npz", "try: "]);
+    f.run(&["run", "layer.mlir", "--input", "empty.safetensors"]).fails("data", &["empty.safetensors"]);
+    f.run(&["run", "layer.mlir", "--input", "none.npz"]).fails("io", &["none.npz"]);
     f.run(&["run", "layer.mlir", "--random", "0", "--output", "out.txt"])
-        .fails(2, &["out.txt", "--output", ".npz"]);
+        .fails("usage", &["out.txt", "--output", ".npz"]);
     f.run(&["run", "layer.mlir", "--random", "0", "--output", "no/where/out.npz"])
-        .fails(1, &["no/where/out.npz", "try: "]);
-    let both = f.run(&["run", "layer.mlir", "--random", "0", "--input", "in.npz"]);
-    assert!(both.code == Some(2) && both.err.contains("--random"), "{}", both.err);
+        .fails("io", &["no/where/out.npz"]);
+    f.run(&["run", "layer.mlir", "--random", "0", "--input", "in.npz"]).fails("usage", &["--random"]);
 }
 
 #[test]
 fn files_that_are_no_programs_end_in_one_clear_error() {
     let f = folder("bad");
-    for (name, content, part) in [
-        ("empty.mlir", &b""[..], "is empty"),
-        ("page.mlir", b"<!DOCTYPE html><html><body>404</body></html>", "web page"),
-        ("cut.mlir", &LAYER.as_bytes()[..LAYER.len() / 2], "line 6"),
-        ("hlo.txt", b"HloModule jit_f, entry_computation_layout={()->f32[]}", "HLO text"),
-        ("binary.bc", b"\x00\x01\x02\xff\xfe", "neither StableHLO text nor bytecode"),
-        ("bits.mlirbc", b"ML\xefR\x06", "bits.mlirbc"),
-        ("packed.mlir", b"\x1f\x8b\x08\x00", "gzip"),
+    for (name, content, kind, part) in [
+        ("empty.mlir", &b""[..], "data", "the file is empty"),
+        ("page.mlir", b"<!DOCTYPE html><html><body>404</body></html>", "data", "it is a web page"),
+        ("cut.mlir", &LAYER.as_bytes()[..LAYER.len() / 2], "data", "line 6"),
+        ("hlo.txt", b"HloModule jit_f, entry_computation_layout={()->f32[]}", "data", "it is HLO text"),
+        ("binary.bc", b"\x00\x01\x02\xff\xfe", "data", "neither StableHLO text nor bytecode"),
+        ("bits.mlirbc", b"ML\xefR\x06", "data", "byte 5"),
+        ("packed.mlir", b"\x1f\x8b\x08\x00", "data", "compressed with gzip"),
         (
             "op.mlir",
             b"func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {\n %0 = \"stablehlo.frobnicate\"(%a) : (tensor<2xf32>) -> tensor<2xf32>\n return %0 : tensor<2xf32> }",
+            "unsupported",
             "stablehlo.frobnicate",
         ),
         (
             "type.mlir",
             b"func.func @main(%a: tensor<2xf32>) -> tensor<3xf32> {\n %0 = stablehlo.tanh %a : tensor<3xf32>\n return %0 : tensor<3xf32> }",
+            "data",
             "line 2",
         ),
     ] {
         f.write(name, content);
         for command in ["run", "check", "shrink"] {
-            f.run(&[command, name]).fails(1, &[name, part]);
+            // What the file is instead is worded; it has no name.
+            f.run(&[command, name]).fails(kind, &[name]).says(part);
         }
     }
     #[cfg(unix)]
-    f.run(&["run", "/dev/zero", "--memory-limit", "64MiB"])
-        .fails(1, &["/dev/zero is larger than the read limit of 8 MiB"]);
-    piped(&f, &["run", "-"], b"").fails(1, &["standard input", "is empty"]);
-    f.run(&["run", "nothing.mlir"]).fails(1, &["no such file or folder: nothing.mlir", "try: "]);
-    f.run(&["run", "layer.mlr", "--random", "0"]).fails(1, &["did you mean `layer.mlir`?"]);
-    f.run(&["run", "."]).fails(1, &["is a folder"]);
+    f.run(&["run", "/dev/zero", "--memory-limit", "64MiB"]).fails("data", &["/dev/zero", "8 MiB"]);
+    piped(&f, &["run", "-"], b"").fails("data", &["standard input"]);
+    f.run(&["run", "nothing.mlir"]).fails("io", &["nothing.mlir"]);
+    f.run(&["run", "layer.mlr", "--random", "0"]).fails("io", &["`layer.mlir`"]);
+    f.run(&["run", "."]).fails("io", &["."]);
 }
 
 #[test]
@@ -321,13 +313,14 @@ fn a_program_that_is_too_large_is_refused_before_it_runs() {
     f.write("large.mlir", program(2_000_000));
     for device in ["cpu", "ref"] {
         f.run(&["run", "large.mlir", "--random", "0", "--device", device])
-            .fails(1, &["needs 30517579 MiB of memory", "f32[2000000, 2000000]", "try: "]);
+            .fails("unsupported", &["30517579 MiB", "f32[2000000, 2000000]"]);
     }
     f.write("endless.mlir", program(9_000_000_000));
-    f.run(&["run", "endless.mlir", "--random", "0"]).fails(1, &["too large", "parameter"]);
+    f.run(&["run", "endless.mlir", "--random", "0"])
+        .fails("data", &["tensor<9000000000x9000000000xf32>", "@main"]);
     f.write("small.mlir", program(2_000));
     f.run(&["run", "small.mlir", "--random", "0", "--memory-limit", "16MiB"])
-        .fails(1, &["MiB of memory", "f32[2000, 2000]", "--memory-limit"]);
+        .fails("unsupported", &["31 MiB", "f32[2000, 2000]", "--memory-limit"]);
 }
 
 /// `x + 1 = expected`, by the program's own check.
@@ -353,8 +346,7 @@ fn programs_that_check_themselves_are_judged() {
     for device in ["cpu", "ref"] {
         let good = f.run(&["run", "good.mlir", "--device", device]).ok();
         assert!(good.out.contains("the program's check passed"), "{}", good.out);
-        f.run(&["run", "bad.mlir", "--device", device])
-            .fails(1, &["the program's check failed", "element [1] is 3.0, expected 4.0", "try: "]);
+        f.run(&["run", "bad.mlir", "--device", device]).fails("numeric", &["@main", "[1]", "3.0", "4.0"]);
     }
     let bad = f.run(&["run", "bad.mlir", "--json"]);
     assert_eq!((bad.code, &bad.json()["checks"][0]["holds"]), (Some(1), &Value::Bool(false)));
@@ -390,9 +382,9 @@ fn devices_that_agree_and_devices_that_part_are_told() {
     assert_ne!(told["first"]["difference"]["first"], told["first"]["difference"]["second"]);
     let agreed = f.run(&["check", "exp.mlir", "--json"]).ok().json();
     assert_eq!((&agreed["agree"], &agreed["first"]), (&Value::Bool(true), &Value::Null));
-    f.run(&["check", "exp.mlir", "--devices", "cpu"]).fails(2, &["expected two devices", "--devices"]);
-    f.run(&["check", "exp.mlir", "--devices", "cpu,gpu9"]).fails(1, &["gpu9", "--devices", "try: "]);
-    f.run(&["check", "exp.mlir", "--tolerance", "7"]).fails(2, &["from 0 to 1"]);
+    f.run(&["check", "exp.mlir", "--devices", "cpu"]).fails("usage", &["`cpu`", "--devices"]);
+    f.run(&["check", "exp.mlir", "--devices", "cpu,gpu9"]).fails("config", &["gpu9", "--devices"]);
+    f.run(&["check", "exp.mlir", "--tolerance", "7"]).fails("usage", &["--tolerance"]);
 }
 
 #[test]
@@ -406,9 +398,9 @@ fn a_failing_program_is_made_small_and_fails_again() {
     assert_eq!(done["written"], "step.min.mlir");
     let again: Vec<&str> = done["again"].as_str().unwrap().split(' ').skip(1).collect();
     assert_eq!(f.run(&again).code, Some(1), "{done}");
-    f.run(&["shrink", "step.mlir"]).fails(1, &["does not fail", "agree in all results", "try: "]);
+    f.run(&["shrink", "step.mlir"]).fails("config", &["step.mlir"]);
     let to = ["shrink", "step.mlir", "--tolerance", "0", "--output", "no/where.mlir"];
-    f.run(&to).fails(1, &["no/where.mlir"]);
+    f.run(&to).fails("io", &["no/where.mlir"]);
 }
 
 #[test]
@@ -417,7 +409,7 @@ fn a_function_is_run_by_its_name() {
     let out = f.run(&["run", "layer.mlir", "--function", "relu", "--random", "0"]).ok().out;
     assert!(out.starts_with("layer.mlir, @relu, on cpu: 1 argument") && !out.contains("out1"), "{out}");
     f.run(&["check", "layer.mlir", "--function", "@relu"]).ok();
-    f.run(&["run", "layer.mlir", "--function", "gelu"]).fails(1, &["no function @gelu", "it has main, relu"]);
+    f.run(&["run", "layer.mlir", "--function", "gelu"]).fails("config", &["@gelu", "`main`", "`relu`"]);
 }
 
 #[test]
@@ -450,8 +442,7 @@ fn a_file_of_tests_runs_all_of_them() {
         (&Value::from(2), &Value::Bool(false))
     );
     f.run(&["run", "bad.mlir", "--function", "a"]).ok();
-    f.run(&["run", "bad.mlir", "--output", "out.npz"])
-        .fails(2, &["3 test functions and no main program", "--function"]);
+    f.run(&["run", "bad.mlir", "--output", "out.npz"]).fails("usage", &["3", "--function"]);
 }
 
 #[test]
@@ -495,15 +486,16 @@ fn programs_are_translated_and_compute_the_same() {
     assert_eq!(results("own.bc"), want);
     for (args, parts) in [
         (&["layer.mlir", "out.txt"][..], &["out.txt", ".mlirbc"][..]),
-        (&["layer.mlir", "out.bc", "--target", "new"], &["expected a version, got `new`", "--target"]),
-        (&["layer.mlir", "out.mlir", "--target", "1.0.0"], &["text has no version"]),
+        (&["layer.mlir", "out.bc", "--target", "new"], &["`new`", "--target"]),
+        (&["layer.mlir", "out.mlir", "--target", "1.0.0"], &["--target"]),
     ] {
-        translate(args).fails(2, parts);
+        translate(args).fails("usage", parts);
     }
-    translate(&["layer.mlir", "out.bc", "--target", "99.0.0"]).fails(1, &["99.0.0", "layer.mlir"]);
+    translate(&["layer.mlir", "out.bc", "--target", "99.0.0"])
+        .fails("unsupported", &["99.0.0", "layer.mlir"]);
     for cut in [1, 4, 40, old.len() / 2, old.len() - 1] {
         f.write("cut.bc", &old[..cut]);
-        translate(&["cut.bc", "out.mlir"]).fails(1, &["cut.bc"]);
+        translate(&["cut.bc", "out.mlir"]).fails("data", &["cut.bc"]);
     }
     assert!(f.files(".").iter().all(|name| !name.starts_with("out")));
 }
@@ -548,7 +540,7 @@ fn a_full_disk_is_an_error() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let args = ["run", "layer.mlir", "--random", "0"];
     let done = Done::of(f.command(&args).stdout(full).output().unwrap(), &args);
-    done.fails(1, &["cannot write to standard output"]);
+    done.fails("io", &["(os error 28)"]);
 }
 
 #[test]
@@ -569,23 +561,15 @@ fn a_program_that_needs_more_memory_than_there_is_is_refused_with_what_takes_it(
     f.write("between.mlir", program("", &format!("{make}\n{sum}\nreturn %1 : tensor<f32>"), "tensor<f32>"));
     // The scalar beside the wide array is a MiB begun.
     let cases = [
-        ("argument.mlir", "cpu", "4194305 MiB of memory for its arguments and results"),
-        ("argument.mlir", "ref", "4194305 MiB of memory for its arguments and results"),
-        ("result.mlir", "cpu", "4194304 MiB of memory for its arguments and results"),
-        ("result.mlir", "ref", "4194304 MiB of memory for its arguments and results"),
-        ("between.mlir", "ref", "4194305 MiB of memory for all its values"),
+        ("argument.mlir", "cpu", "4194305 MiB"),
+        ("argument.mlir", "ref", "4194305 MiB"),
+        ("result.mlir", "cpu", "4194304 MiB"),
+        ("result.mlir", "ref", "4194304 MiB"),
+        ("between.mlir", "ref", "4194305 MiB"),
     ];
     for (file, device, needs) in cases {
         let done = f.run(&["run", file, "--random", "0", "--device", device]);
-        done.fails(
-            1,
-            &[
-                needs,
-                "are free",
-                "the largest arrays of the program: f32[1099511627776] (4194304 MiB)",
-                "try: ",
-            ],
-        );
+        done.fails("unsupported", &[needs, "f32[1099511627776]"]);
     }
 }
 
@@ -642,12 +626,7 @@ fn what_others_call_the_commands_is_understood() {
         ("reduce", "shrink"),
         ("convert", "translate"),
     ] {
-        let done = f.run(&[typed, "x.mlir"]);
-        assert!(
-            done.code == Some(2) && done.err.contains(&format!("did you mean `{meant}`?")),
-            "{typed}: {}",
-            done.err
-        );
+        f.run(&[typed, "x.mlir"]).fails("usage", &[&format!("`{meant}`")]);
     }
 }
 

@@ -41,7 +41,7 @@ fn refused(args: &[&str]) -> String {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     let code = out.status.code();
     assert!(matches!(code, Some(1 | 2)), "{args:?}: {code:?} {said}");
-    assert!(said.contains("error: "), "{said}");
+    assert!(said.contains("error["), "{said}");
     said
 }
 

@@ -180,11 +180,11 @@ fn more_devices_are_asked_for() {
     assert!(told.out.contains("over data=8; 8 devices"), "{}", told.out);
     // Not where the number was given.
     let pinned = r.run(&[&args[..], &["--plugin-option=cpu_device_count=4", "--out=four"]].concat());
-    pinned.fails(1, &["the mesh data=8 has 8 devices, but xla has 4", "data=4", "-vv"]);
+    pinned.fails("config", &["data=8", "data=4", "8", "4"]);
     let wrong = r.run(&[&args[..], &["--plugin-option=nonsense=1", "--out=wrong"]].concat());
-    wrong.fails(1, &["nonsense", "--plugin-option"]);
+    wrong.fails("config", &["nonsense", "--plugin-option"]);
     // What fails before a plugin is loaded has nothing to do with what it would have written.
-    let before = r.run(&["evaluate", "none.safetensors", "--device=xla"]).fails(1, &["none.safetensors"]);
+    let before = r.run(&["evaluate", "none.safetensors", "--device=xla"]).fails("io", &["none.safetensors"]);
     assert!(!before.err.contains("warnings"), "{}", before.err);
     // Options of `--devices` are for what they name.
     r.folder.write("p.mlir", "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n  %y = stablehlo.add %x, %x : tensor<2xf32>\n  return %y : tensor<2xf32>\n}\n");
@@ -197,15 +197,12 @@ fn more_devices_are_asked_for() {
 #[test]
 fn options_without_a_plugin_are_refused() {
     let f = Folder::new("xla-cpu-options");
-    let usage = |args: &[&str], parts: &[&str]| f.run(args).fails(2, parts);
+    let usage = |args: &[&str], names: &[&str]| f.run(args).fails("usage", names);
     usage(&["train", "glyphs", "--plugin-option=a=1"], &["--plugin-option a=1", "--device"]);
-    usage(&["train", "glyphs", "--device=cpu", "--plugin-option=a=1"], &["cpu is not a plugin device"]);
+    usage(&["train", "glyphs", "--device=cpu", "--plugin-option=a=1"], &["--plugin-option"]);
     usage(&["train", "glyphs", "--device=xla", "--plugin-option=a"], &["KEY=VALUE"]);
-    usage(
-        &["check", "p.mlir", "--devices=cpu,ref", "--plugin-option=a=1"],
-        &["cpu and ref are not plugin devices"],
-    );
-    usage(&["setup", "xla-cpu", "--version=0.0.1"], &["hash", "--version"]);
+    usage(&["check", "p.mlir", "--devices=cpu,ref", "--plugin-option=a=1"], &["--plugin-option"]);
+    usage(&["setup", "xla-cpu", "--version=0.0.1"], &["--version"]);
     // Without the variables by which one is found.
     let mut bare = f.command(&["train", "glyphs", "--device=xla", "--epochs=1", "--steps-per-epoch=1"]);
     for name in ["SYSTOLE_PJRT_PLUGIN", "SYSTOLE_PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH"] {
@@ -213,7 +210,7 @@ fn options_without_a_plugin_are_refused() {
     }
     let done = Done::of(bare.env("HOME", &f.0).output().unwrap(), &["train --device xla"]);
     if done.code != Some(0) {
-        done.fails(1, &["no PJRT plugin for xla", "systole setup xla-cpu"]);
+        done.fails("unsupported", &["`xla`", "systole setup xla-cpu"]);
     }
 }
 

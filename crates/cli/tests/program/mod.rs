@@ -3,7 +3,9 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod made;
+pub mod shown_error;
 
+use shown_error::{ShownError, exit_code};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -130,8 +132,9 @@ impl Drop for Folder {
 
 /// Returns what is wrong with the wording of a line of an error message: a repeated label, or an empty part.
 pub fn wording_slip(line: &str) -> Option<String> {
-    let label =
-        ["error: ", "  where: ", "  why: ", "  try: "].into_iter().find(|label| line.starts_with(label))?;
+    let labels = ["  where: ", "  why: ", "  try: "];
+    let head = line.starts_with("error[").then(|| line.find("]: ").map(|at| &line[..at + 3])).flatten();
+    let label = head.or_else(|| labels.into_iter().find(|label| line.starts_with(label)))?;
     let text = &line[label.len()..];
     let repeated =
         ["where: ", "why: ", "try: "].into_iter().find(|other| text.contains(&format!(" {other}")));
@@ -173,17 +176,36 @@ impl Done {
         self
     }
 
-    /// Returns itself after asserting a clean failure: this exit code, and one error with all of `parts` and a hint.
+    /// Returns itself after asserting a clean failure: one error of this kind, with the exit code of the kind, a hint and
+    /// all `names`. A name is an option, key, file, layer, shape or number, and not the wording of the message.
     #[track_caller]
-    pub fn fails(self, code: i32, parts: &[&str]) -> Done {
+    pub fn fails(self, kind: &str, names: &[&str]) -> Done {
         let all = format!("{}\n{}\n{}", self.what, self.out, self.err);
-        assert_eq!(self.code, Some(code), "{all}");
-        assert_eq!(self.err.matches("error: ").count(), 1, "{all}");
+        // `launch` prefixes the lines of its processes, which have errors of their own.
+        assert_eq!(self.err.lines().filter(|line| line.starts_with("error[")).count(), 1, "{all}");
         assert!(!self.err.contains("panicked") && !self.err.contains('\x1b'), "{all}");
-        for part in parts {
-            assert!(self.err.contains(part), "expected `{part}` in:\n{all}");
+        let error = self.error();
+        assert_eq!((error.kind.as_str(), self.code), (kind, Some(exit_code(kind))), "{all}");
+        assert!(!error.hint.is_empty(), "no hint in:\n{all}");
+        for name in names {
+            let lacks = error.lacks(name);
+            assert!(lacks.is_none(), "{} in:\n{all}", lacks.unwrap_or_default());
         }
         self
+    }
+
+    /// Returns itself after asserting the wording of the error, where wording is what is tested and [`Done::fails`] cannot
+    /// assert it. `architecture::error_prose` counts the uses.
+    #[track_caller]
+    pub fn says(self, wording: &str) -> Done {
+        assert!(self.err.contains(wording), "expected `{wording}` in:\n{}\n{}", self.what, self.err);
+        self
+    }
+
+    /// Returns the error of a failed run.
+    #[track_caller]
+    pub fn error(&self) -> ShownError {
+        ShownError::parse(&self.err).unwrap_or_else(|| panic!("no error: {}\n{}", self.what, self.err))
     }
 
     /// Parses standard output as one JSON value.

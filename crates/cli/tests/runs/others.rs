@@ -55,12 +55,12 @@ fn values_that_are_not_finite_are_told_with_their_place() {
     let f = Folder::new("others-finite");
     for value in ["nan", "inf", "-Infinity", "1e999"] {
         f.write("t.csv", spoilt(50, 0, value));
-        train(&f, "t.csv", "x", &[]).fails(1, &["t.csv, line 52", "`a` is not finite", value, "empty cell"]);
+        train(&f, "t.csv", "x", &[]).fails("data", &["t.csv, line 52", "`a`", value]);
     }
     f.write("t.csv", spoilt(50, 1, ""));
     let model = train(&f, "t.csv", "out", &[]).ok().json()["model_file"].as_str().unwrap().to_string();
     f.write("new.csv", "a,b\n1,2\n3,nan\n");
-    f.run(&["predict", &model, "new.csv"]).fails(1, &["new.csv, line 3", "`b` is not finite"]);
+    f.run(&["predict", &model, "new.csv"]).fails("data", &["new.csv, line 3", "`b`"]);
     f.write("new.csv", "a,b\n1,2\n3,NA\n");
     assert_eq!(f.run(&["predict", &model, "new.csv"]).ok().out.lines().count(), 2);
     // A weight that is not finite gives no answer, rather than `NaN %`.
@@ -77,7 +77,7 @@ fn values_that_are_not_finite_are_told_with_their_place() {
     let y: Vec<i64> = (0..200).map(|i| pair(i).2 as i64).collect();
     x[101] = f32::NAN;
     f.write("t.npz", npz(&[("x", array([200, 2], &x)), ("y", array([200], &y))]));
-    train(&f, "t.npz", "x", &[]).fails(1, &["t.npz, record ", "column 1", "`x` is not finite"]);
+    train(&f, "t.npz", "x", &[]).fails("data", &["t.npz, record", "column 1", "`x`"]);
 }
 
 #[test]
@@ -86,13 +86,12 @@ fn labels_say_what_they_are() {
     f.write("case.csv", table("a,b,Label", 200, plain));
     train(&f, "case.csv", "case", &[]).ok();
     f.write("odd.csv", table("a,b,outcome", 200, plain));
-    train(&f, "odd.csv", "odd", &[])
-        .fails(1, &["the fields of the records are a, b, outcome", "data.records.label"]);
+    train(&f, "odd.csv", "odd", &[]).fails("data", &["`a`", "`b`", "`outcome`", "data.records.label"]);
     // The hint is followed.
     let set = ["--set=data.records.label=outcome", "--set=data.records.inputs=[\"a\"]"];
     assert_eq!(columns(&train(&f, "odd.csv", "odd", &set).ok().json()), ["a"]);
     f.write("gap.csv", spoilt(50, 2, ""));
-    train(&f, "gap.csv", "x", &[]).fails(1, &["gap.csv, line 52", "no label `label`"]);
+    train(&f, "gap.csv", "x", &[]).fails("data", &["gap.csv, line 52", "`label`"]);
     f.write("space.csv", table("a,b,label", 200, |i| format!("{}{}", plain(i), [" ", ""][i % 2])));
     assert!(train(&f, "space.csv", "space", &[]).ok().err.contains(" of 2 classes "));
     f.write("float.csv", table("a,b,label", 200, |i| plain(i) + ".0"));
@@ -136,9 +135,9 @@ fn gaps_texts_and_truth_values_are_learnt_from_and_kept_in_the_model() {
     let first = answer("a,city,flag\n,Oslo,true\n");
     assert_eq!(first, answer(&format!("flag,x,city,a\nTRUE,?,Oslo,{median}\n")));
     f.write("new.csv", "a,city,flag\n0.5,Oslo,true\n0.5,Lima,true\n");
-    f.run(&["predict", model, "new.csv"]).fails(1, &["new.csv, line 3", "\"Lima\"", "\"Oslo\", \"Rome\""]);
+    f.run(&["predict", model, "new.csv"]).fails("data", &["new.csv, line 3", "\"Lima\"", "`city`"]);
     f.write("new.csv", "a,city,flag\nlarge,Oslo,true\n");
-    f.run(&["predict", model, "new.csv"]).fails(1, &["new.csv, line 2", "`a` holds text: \"large\""]);
+    f.run(&["predict", model, "new.csv"]).fails("data", &["new.csv, line 2", "`a`"]);
     // Fewer categories in what is evaluated: each keeps its place.
     let e = f.run(&["evaluate", model, "--data-dir=data", "--json"]).ok().json();
     assert_eq!(e["sparse_categorical_accuracy"], o["val_sparse_categorical_accuracy"]);
@@ -175,17 +174,16 @@ fn tables_are_read_as_other_programs_write_them() {
     );
     train(&f, "late.csv", "late", &[]).ok();
     f.write("headless.csv", (0..200).map(|i| plain(i) + "\n").collect::<String>());
-    train(&f, "headless.csv", "x", &[])
-        .fails(1, &["the fields of the records are 0, 1, 2", "data.records.label"]);
+    train(&f, "headless.csv", "x", &[]).fails("data", &["`0`", "`1`", "`2`", "data.records.label"]);
     let done = train(&f, "headless.csv", "headless", &["--set=data.records.label=2"]).ok();
     assert!(done.err.contains("160 + 40 records"), "{}", done.err);
     f.write("ragged.csv", text.replacen("\n0.37,", "\n0.37,7,", 1));
-    train(&f, "ragged.csv", "x", &[]).fails(1, &["ragged.csv, line 3", "4 fields, expected 3"]);
+    train(&f, "ragged.csv", "x", &[]).fails("data", &["ragged.csv, line 3", "4", "3"]);
     train(&f, "ragged.csv", "skip", &["--set=data.records.skip=1"]).ok();
     let accents = table("a,b,label", 200, |i| format!("{i},1,n~gatif"));
     let accents: Vec<u8> = accents.bytes().map(|b| if b == b'~' { 0xe9 } else { b }).collect();
     f.write("latin1.csv", accents);
-    train(&f, "latin1.csv", "x", &[]).fails(1, &["latin1.csv, line 2", "invalid UTF-8", "iconv"]);
+    train(&f, "latin1.csv", "x", &[]).fails("data", &["latin1.csv, line 2", "UTF-8", "0xe9"]);
 }
 
 #[test]
@@ -201,14 +199,12 @@ fn files_are_found_by_their_names_and_odd_ones_are_named() {
     let done = train(&f, "set", "set-out", &[]).ok();
     assert!(done.err.contains("test.csv is skipped: it has no `label`"), "{}", done.err);
     f.write("set/sample_submission.csv", table("id,label", 50, |i| format!("{i},0")));
-    train(&f, "set", "x", &[]).fails(
-        1,
-        &["sample_submission.csv has other columns than train.csv", "data.records.train=[\"train.csv\"]"],
-    );
+    train(&f, "set", "x", &[])
+        .fails("data", &["sample_submission.csv", "train.csv", "data.records.train=[\"train.csv\"]"]);
     train(&f, "set", "set-again", &["--set=data.records.train=[\"train.csv\"]"]).ok();
     f.write("mixed/a.csv", &text);
     f.write("mixed/b.npz", "PK");
-    train(&f, "mixed", "x", &[]).fails(1, &["b.npz has another format than a.csv"]);
+    train(&f, "mixed", "x", &[]).fails("data", &["b.npz", "a.csv", "data.records.train=[\"a.csv\"]"]);
     // Shards under other names.
     f.convert("records", "1", &[]);
     fs::create_dir_all(f.path("shards")).unwrap();
@@ -350,7 +346,7 @@ fn parts_links_and_transparent_pictures_of_an_album_are_told() {
     }
     let white = [&small[..], &["--set=data.background=1"]].concat();
     assert!(train(&f, "album", "white", &white).ok().err.contains("blended with white"));
-    train(&f, "album", "x", &["--set=data.background=2"]).fails(2, &["data.background", "0 to 1"]);
+    train(&f, "album", "x", &["--set=data.background=2"]).fails("usage", &["data.background", "2"]);
 }
 
 fn array<T: systole_ir::Element>(shape: impl Into<systole_ir::Shape>, values: &[T]) -> Vec<u8> {
@@ -397,19 +393,17 @@ fn numbers_with_signs_and_tables_without_rows_say_what_to_do() {
     let f = Folder::new("others-signs");
     f.write("price.csv", table("a,b,price", 200, |i| format!("{},{},${}.25", i % 7, i % 9, i)));
     let label = ["--set=data.records.label=price"];
-    train(&f, "price.csv", "x", &label)
-        .fails(1, &["200 different texts", "such as `$0.25`", "try: remove the signs"]);
+    train(&f, "price.csv", "x", &label).fails("data", &["200", "`$0.25`", "`price`"]);
     f.write("share.csv", table("a,label", 200, |i| format!("{i}%,{}", i % 2)));
-    train(&f, "share.csv", "x", &[])
-        .fails(1, &["no usable input column", "`a` is skipped", "such as `0%`", "try: "]);
+    train(&f, "share.csv", "x", &[]).fails("data", &["`a`", "`0%`"]);
     f.write("head.csv", "a,label\n");
-    train(&f, "head.csv", "x", &[]).fails(1, &["the file has no records", "only a header", "try: "]);
+    train(&f, "head.csv", "x", &[]).fails("data", &["head.csv"]);
     f.write("one.csv", "a,label\n1,0\n");
-    train(&f, "one.csv", "x", &[]).fails(1, &["no records to train on", "try: add records"]);
+    train(&f, "one.csv", "x", &[]).fails("data", &["one.csv", "data.validation_split"]);
     f.write(
         "wide.csv",
         table("a,b,label", 50, |i| format!("{}{}", plain(i), if i == 7 { ",9" } else { "" })),
     );
-    let wide = train(&f, "wide.csv", "x", &[]).fails(1, &["4 fields, expected 3", "data.records.skip=10"]);
+    let wide = train(&f, "wide.csv", "x", &[]).fails("data", &["4", "3", "data.records.skip=10"]);
     assert_eq!(wide.err.matches("data.records.skip").count(), 1, "{}", wide.err);
 }

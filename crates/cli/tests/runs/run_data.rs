@@ -22,7 +22,6 @@ const SMALL: [&str; 5] = [
     "--epochs=1",
     "--batch-size=8",
 ];
-const ELSEWHERE: &str = "does not contain the location of its data";
 
 /// Runs the program where another text and another Fashion-MNIST are in the default location.
 fn run(f: &Folder, args: &[&str]) -> Done {
@@ -72,7 +71,7 @@ fn a_text_of_ones_own_is_the_text_of_every_command() {
         assert!(done.out.contains(" of my\n"), "{}", done.out);
     }
     for args in commands(&alone, "more") {
-        run(&f, &args).fails(1, &[ELSEWHERE, "`my`", "--data-dir"]);
+        run(&f, &args).fails("config", &["`my`", "--data-dir"]);
         run(&f, &[&args[..], &["--data-dir=my.txt"]].concat()).ok();
     }
     // The text by its name: nine tenths of it are training text, wherever a part begins.
@@ -86,10 +85,10 @@ fn a_text_of_ones_own_is_the_text_of_every_command() {
     assert!(shown.contains("none of them used in training"), "{shown}");
     // A changed text is neither the run's text nor continued.
     f.write("my.txt", format!("{text}More."));
-    run(&f, &["evaluate", "run"]).fails(1, &["was not trained on this text", "`my`", "--data-dir"]);
-    run(&f, &["resume", "run"]).fails(1, &["with other data", "the data is text", "--resume=force"]);
+    run(&f, &["evaluate", "run"]).fails("data", &["my.txt", "`my`", "--data-dir"]);
+    run(&f, &["resume", "run"]).fails("config", &["`run`", "--resume=force"]);
     fs::remove_file(f.path("my.txt")).unwrap();
-    run(&f, &["evaluate", "run"]).fails(1, &["the text file was not found", "my.txt"]);
+    run(&f, &["evaluate", "run"]).fails("io", &["my.txt"]);
 }
 
 #[test]
@@ -104,7 +103,7 @@ fn a_default_text_is_not_replaced_by_another() {
         "drawn-text"
     );
     f.write("others/tiny-shakespeare/input.txt", "First Citizen: hear me speak. ".repeat(150));
-    run(&f, &["evaluate", "run"]).fails(1, &["was not trained on this text", "`drawn-text`"]);
+    run(&f, &["evaluate", "run"]).fails("data", &["input.txt", "`drawn-text`"]);
 }
 
 #[test]
@@ -120,9 +119,9 @@ fn synthetic_images_do_not_replace_cifar10() {
     run(&f, &["train", "cifar-cnn", "--out=run", "--quiet", "--epochs=1", "--batch-size=10"]).ok();
     assert_eq!(run(&f, &["evaluate", "run", "--json"]).ok().json()["samples"], 20);
     for command in [&["evaluate", "run"][..], &["train", "--from=run", "--out=more"]] {
-        f.run(command).fails(1, &["was not trained on this dataset", "`cifar10`", "--data-dir"]);
+        f.run(command).fails("data", &["`cifar10`", "--data-dir"]);
     }
-    f.run(&["resume", "run"]).fails(1, &["the data is colour-glyphs", "--resume=force"]);
+    f.run(&["resume", "run"]).fails("config", &["`run`", "--resume=force"]);
     assert_eq!(f.run(&["evaluate", "run", "--data-dir=others", "--json"]).ok().json()["samples"], 20);
 }
 
@@ -148,12 +147,12 @@ fn a_folder_of_pictures_is_the_folder_of_every_command() {
             if i < 2 {
                 assert!(done.code == Some(0) || done.code == Some(3), "{args:?}: {}", done.err);
             } else {
-                done.fails(1, &[ELSEWHERE, "`album`", "--data-dir"]);
+                done.fails("config", &["`album`", "--data-dir"]);
             }
         }
     }
     // The .tflite file of the model knows no more about the location than the model.
-    run(&f, &["evaluate", "0.tflite"]).fails(1, &[ELSEWHERE, "--data-dir"]);
+    run(&f, &["evaluate", "0.tflite"]).fails("config", &["0.tflite", "--data-dir"]);
     run(&f, &["evaluate", "0.tflite", "--data-dir=album"]).ok();
     let from = ["train", "--from", "run", "--fine-tune", "--epochs=1", "--out=tuned", "--json"];
     assert_eq!(run(&f, &from).ok().json()["dataset"], "album");
@@ -240,6 +239,6 @@ fn a_folder_of_a_published_dataset_is_kept_too() {
     let args = ["evaluate", "../run", "--json"];
     let output = f.command(&args).current_dir(f.path("below")).output().unwrap();
     assert_eq!(Done::of(output, &args).ok().json()["samples"], 32);
-    run(&f, &["evaluate", &alone]).fails(1, &[ELSEWHERE, "--data-dir"]);
+    run(&f, &["evaluate", &alone]).fails("config", &["`fashion-mnist`", "--data-dir"]);
     assert_eq!(run(&f, &["evaluate", &alone, "--data-dir=others", "--json"]).ok().json()["samples"], 16);
 }

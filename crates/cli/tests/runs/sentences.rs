@@ -116,11 +116,11 @@ fn a_folder_of_a_bert_classifies_texts() {
     for file in ["one.txt", "two.jsonl"] {
         close(&probabilities(&f.run(&["predict", "bert", file, "--json"]).ok()), &expected(&[2, 6, 12, 3]));
     }
-    let e = f.run(&["predict", "bert", "--text", "x", "--tta=2"]).fails(2, &["image input"]).err;
+    let e = f.run(&["predict", "bert", "--text", "x", "--tta=2"]).fails("usage", &["--tta"]).err;
     assert!(!e.contains("pictures"), "{e}");
     copy(&f, "bert", "plain");
     f.write("plain/vocab.txt", VOCABULARY.join("\n"));
-    f.run(&["predict", "plain", "--text", "bad"]).fails(1, &["no classification head", "--fine-tune"]);
+    f.run(&["predict", "plain", "--text", "bad"]).fails("unsupported", &["`plain`", "[8]", "--fine-tune"]);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_bert_is_fine_tuned_on_texts_of_each_form() {
     reviews(&f, 40);
     f.run(&["import", "bert", "--out", "b.safetensors"]).ok();
     f.run(&["train", "reviews.csv", "--from", "b.safetensors"])
-        .fails(2, &["classes of reviews.csv", "--fine-tune"]);
+        .fails("usage", &["reviews.csv", "--fine-tune"]);
     let more = ["--fine-tune", "--epochs=1", "--threads=1", "--json"];
     for data in ["reviews", "reviews.csv", "reviews.jsonl"] {
         let done =
@@ -160,7 +160,7 @@ fn a_bert_is_fine_tuned_on_texts_of_each_form() {
         "--set=model.hidden_dim=16",
         "--out=x",
     ])
-    .fails(1, &["model.hidden_dim is 16, but 8 in the saved model"]);
+    .fails("config", &["model.hidden_dim", "16", "8"]);
 }
 
 #[test]
@@ -195,17 +195,13 @@ fn errors_about_texts_speak_of_texts() {
     f.write("short.md", "a");
     f.write("labels.jsonl", "{\"text\": \"a b\", \"kind\": 1}\n{\"text\": \"c d\"}\n");
     let cases = [
-        (vec!["train", "loose"], vec!["2 text files, but no class folders", "loose/a.txt"]),
-        (vec!["train", "one"], vec!["only one class: pos"]),
-        (vec!["train", "short.md"], vec!["too short", "bytes"]),
-        (vec!["train", "labels.jsonl"], vec!["line 2", "no label"]),
+        (["train", "loose"], &["2", "loose/a.txt"][..]),
+        (["train", "one"], &["`pos`"]),
+        (["train", "short.md"], &["short.md"]),
+        (["train", "labels.jsonl"], &["line 2"]),
     ];
-    for (args, parts) in cases {
-        let done = f.run(&args);
-        assert!(done.code != Some(0), "{args:?}");
-        for part in parts {
-            assert!(done.err.contains(part), "{args:?}: {part}\n{}", done.err);
-        }
+    for (args, names) in cases {
+        let done = f.run(&args).fails("data", names);
         for word in ["image", "picture", "record files"] {
             assert!(!done.err.contains(word), "{args:?}: {}", done.err);
         }
@@ -247,16 +243,15 @@ fn an_imported_language_model_brings_its_sizes() {
     let short = train(&["my.txt", "--set=data.sequence_length=5"]).ok().json();
     assert_eq!(short["config"]["data"]["sequence_length"], 5);
     train(&["my.txt", "--set=model.hidden_dim=64"])
-        .fails(1, &["model.hidden_dim is 64, but 8", "g.safetensors"]);
-    train(&["my.txt", "--set=data.sequence_length=10"])
-        .fails(1, &["data.sequence_length is 10", "9 positions"]);
+        .fails("config", &["model.hidden_dim", "64", "8", "g.safetensors"]);
+    train(&["my.txt", "--set=data.sequence_length=10"]).fails("config", &["data.sequence_length", "10", "9"]);
     train(&["my.txt", "--set=data.tokenizer=bytes"])
-        .fails(2, &["data.tokenizer is bytes", "g.safetensors has a chars tokenizer of 13 tokens"]);
+        .fails("usage", &["data.tokenizer", "g.safetensors", "13"]);
     f.write("t.csv", "a,b,label\n1,2,0\n2,1,1\n");
-    train(&["t.csv"]).fails(2, &["language model", "t.csv is a table", ".txt"]);
+    train(&["t.csv"]).fails("usage", &["t.csv", ".txt"]);
     let evaluated = f.run(&["evaluate", "g.safetensors", "my.txt", "--json"]).ok().json();
     assert!(evaluated["perplexity"].as_f64().unwrap() > 1.0);
     fs::remove_file(f.path("gpt/tokenizer.json")).unwrap();
     f.run(&["import", "gpt", "--out", "g.safetensors", "--force"]).ok();
-    train(&["my.txt"]).fails(2, &["no tokenizer", "data.tokenizer"]);
+    train(&["my.txt"]).fails("usage", &["data.tokenizer"]);
 }

@@ -146,7 +146,7 @@ fn a_tokenizer_stays_with_its_model() {
     assert!(told.contains("without the folder's tokenizer") && told.contains("WordPiece"), "{told}");
     // Where the text has changed since, its tokens would be others: the run is not gone on with.
     f.write("my.txt", "quite another text, a quiet one. ".repeat(60));
-    f.run(&["resume", "run"]).fails(1, &["try: "]);
+    f.run(&["resume", "run"]).fails("config", &["`run`"]);
 }
 
 /// A small GPT-2 as Hugging Face keeps it, with this tokenizer and an embedding of 270 tokens.
@@ -197,22 +197,22 @@ fn what_cannot_be_generated_is_told() {
     let f = Folder::with_data("text-bad");
     text(&f);
     train(&f, "my.txt", "run", &["--set=data.tokenizer=chars"]).ok();
-    let refused = |args: &[&str], code: i32, parts: &[&str]| {
-        f.run(&[&["generate", "run", "--max-tokens=2"], args].concat()).fails(code, parts);
+    let refused = |args: &[&str], kind: &str, names: &[&str]| {
+        f.run(&[&["generate", "run", "--max-tokens=2"], args].concat()).fails(kind, names);
     };
-    refused(&["--prompt=Zebra"], 1, &["no token for the character `Z`", "--prompt", "try: "]);
-    refused(&["--temperature=-1"], 2, &["temperature is -1", "try: "]);
-    refused(&["--top-k=0"], 2, &["top_k", "try: "]);
-    refused(&["--top-p=1.5"], 2, &["top_p is 1.5"]);
-    f.run(&["generate", "run", "--max-tokens=0"]).fails(2, &["expected an integer of at least 1"]);
-    refused(&["--tokenizer=nowhere.json"], 1, &["the tokenizer file was not found", "nowhere.json", "try: "]);
+    refused(&["--prompt=Zebra"], "data", &["`Z`", "--prompt"]);
+    refused(&["--temperature=-1"], "usage", &["`temperature`", "-1"]);
+    refused(&["--top-k=0"], "usage", &["top_k"]);
+    refused(&["--top-p=1.5"], "usage", &["top_p", "1.5"]);
+    f.run(&["generate", "run", "--max-tokens=0"]).fails("usage", &["--max-tokens"]);
+    refused(&["--tokenizer=nowhere.json"], "io", &["nowhere.json"]);
     f.write("bad.json", "{\"model\": {\"type\": \"Unigram\"}}");
-    refused(&["--tokenizer=bad.json"], 1, &["`Unigram`", "are not supported", "try: "]);
+    refused(&["--tokenizer=bad.json"], "unsupported", &["`Unigram`", "bad.json"]);
     f.train("pictures");
-    f.run(&["generate", "pictures/fashion-mnist.safetensors"]).fails(1, &["not a language model", "try: "]);
-    train(&f, "my.txt", "no", &["--set=data.tokenizer=word"]).fails(2, &["unknown tokenizer `word`", "bpe"]);
-    train(&f, "my.txt", "no", &["--set=data.vocabulary=300"])
-        .fails(2, &["data.vocabulary applies only to bpe"]);
+    f.run(&["generate", "pictures/fashion-mnist.safetensors"])
+        .fails("unsupported", &["pictures/fashion-mnist.safetensors"]);
+    train(&f, "my.txt", "no", &["--set=data.tokenizer=word"]).fails("usage", &["`word`"]);
+    train(&f, "my.txt", "no", &["--set=data.vocabulary=300"]).fails("usage", &["data.vocabulary"]);
     assert!(!f.path("no").exists());
 }
 

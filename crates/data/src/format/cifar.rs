@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(read([&path], CifarVariant::Hundred).unwrap().1.to_f64s(), [42.0]);
         std::fs::write(&path, [record(&[1]), record(&[10])].concat()).unwrap();
         let e = read([&path], CifarVariant::Ten).unwrap_err().to_string();
-        assert!(e.contains("byte 3073") && e.contains("label 10 is out of range"), "{e}");
+        assert!(e.contains("byte 3073") && e.contains("label 10"), "{e}");
         std::fs::remove_file(path).unwrap();
     }
 }

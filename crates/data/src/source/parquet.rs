@@ -312,10 +312,7 @@ mod tests {
         assert_eq!(some.element_spec().unwrap().to_string(), "id: i64[], x: f32[]");
         resumes(&some.shuffle(5, 1).batch(3));
         let e = Dataset::parquet(&files, ["y"]).iter().next().unwrap().unwrap_err().to_string();
-        assert!(
-            e.contains("unknown column `y`") && e.contains("id, x, name") && e.contains("a.parquet"),
-            "{e}"
-        );
+        assert!(e.contains("`y`") && e.contains("id, x, name") && e.contains("a.parquet"), "{e}");
 
         let bytes = std::fs::read(&files[0]).unwrap();
         std::fs::write(&files[0], &bytes[..bytes.len() / 2]).unwrap();
@@ -402,7 +399,7 @@ mod tests {
         }
         let rows: Vec<Result<Sample>> = open("zstd.parquet").iter().collect();
         let e = rows[0].as_ref().unwrap_err().to_string();
-        assert!(rows.len() == 3 && e.contains("cannot read row group 0"), "{e}");
+        assert!(rows.len() == 3 && e.contains("group 0"), "{e}");
         assert!(e.to_lowercase().contains("zstd") && e.contains("try: "), "{e}");
         std::fs::remove_dir_all(&dir).unwrap();
     }

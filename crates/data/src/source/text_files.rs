@@ -409,7 +409,7 @@ impl TextFile {
             };
             let place = place.ok_or_else(|| {
                 let there = header.as_ref().map_or("numbered from 0".into(), |h| h.join(", "));
-                Error::new(ErrorKind::Data, format!("unknown column {}", column.name))
+                Error::new(ErrorKind::Data, format!("unknown column `{}`", column.name))
                     .at(self.name.to_string())
                     .because(format!("the columns of the file are {there}"))
             })?;

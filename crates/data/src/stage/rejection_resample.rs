@@ -176,7 +176,7 @@ mod tests {
             resumes(&resampled(&stream(60), initial).shuffle(4, 1));
         }
         let other = ints(4).rejection_resample(|_| Ok(5), &[1.0, 1.0], None, 1);
-        assert!(other.iter().next().unwrap().unwrap_err().to_string().contains("class 5 is out of range"));
+        assert!(other.iter().next().unwrap().unwrap_err().to_string().contains("class 5"));
         let wrong = ints(4).rejection_resample(|_| Ok(0), &[1.0, -1.0], None, 1);
         assert!(wrong.iter().next().unwrap().unwrap_err().hint_text().is_some());
     }

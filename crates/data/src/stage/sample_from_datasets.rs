@@ -232,7 +232,7 @@ mod tests {
         let d = Dataset::choose_from_datasets(three(), &choice(), true);
         assert_eq!(values(&d), [0, 10, 20, 11]);
         let wrong = Dataset::choose_from_datasets([ints(3)], &choice(), false);
-        assert!(wrong.iter().nth(1).unwrap().unwrap_err().to_string().contains("dataset index 1"));
+        assert!(wrong.iter().nth(1).unwrap().unwrap_err().to_string().contains("index 1"));
     }
 
     #[test]

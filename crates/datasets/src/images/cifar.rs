@@ -36,7 +36,7 @@ pub fn cifar10(dir: impl Into<DataDir>) -> Result<ImageDataset> {
 
 fn missing(places: &[PathBuf]) -> Error {
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-    Error::new(ErrorKind::Io, "the files of cifar10 were not found")
+    Error::new(ErrorKind::Io, "the files of `cifar10` were not found")
         .because(format!("looked for {FOLDER} in {}", places.join(", ")))
         .hint(
             "unpack cifar-10-binary.tar.gz in this folder, or leave the folder out to use synthetic color \

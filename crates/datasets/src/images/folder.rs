@@ -244,7 +244,7 @@ fn check_place(root: &Path) -> Result<()> {
         Ok(_) => "is a file, not a folder",
         Err(_) => "does not exist",
     };
-    Err(Error::new(ErrorKind::Io, format!("{} {what}", root.display()))
+    Err(Error::new(ErrorKind::Io, format!("`{}` {what}", root.display()))
         .hint("pass the folder that contains one folder of images per class; unpack archives first"))
 }
 
@@ -255,18 +255,18 @@ fn explain_empty(root: &Path, error: Error) -> Error {
     let loose = entries.iter().filter(|p| p.is_file() && any_format::size(p).is_ok()).count();
     let place = root.display();
     if entries.is_empty() {
-        return Error::new(ErrorKind::Data, format!("{place} is empty"))
+        return Error::new(ErrorKind::Data, format!("`{place}` is empty"))
             .hint("add a folder for each class, named like the class, with its images");
     }
     if loose > 0 {
-        return Error::new(ErrorKind::Data, format!("{place} has {loose} images, but no class folders"))
+        return Error::new(ErrorKind::Data, format!("`{place}` has {loose} images, but no class folders"))
             .because("the class of an image is the name of its folder")
             .hint("create a folder for each class and move the images there");
     }
     let formats = other_formats(&files_below(root, 3));
     match formats.is_empty() {
         true => error,
-        false => Error::new(ErrorKind::Data, format!("{place} has no images of a supported format"))
+        false => Error::new(ErrorKind::Data, format!("`{place}` has no images of a supported format"))
             .because(format!("the files in the folder are {}", counted(&formats)))
             .hint("convert the images to JPEG or PNG"),
     }
@@ -275,7 +275,7 @@ fn explain_empty(root: &Path, error: Error) -> Error {
 fn one_class(root: &Path, only: &str) -> Error {
     let inside = root.join(only);
     let deeper = ImageFolder::open(&inside).is_ok_and(|f| f.classes.len() > 1);
-    let e = Error::new(ErrorKind::Data, format!("{} has only one class: {only}", root.display()))
+    let e = Error::new(ErrorKind::Data, format!("`{}` has only one class: `{only}`", root.display()))
         .because("a classifier needs at least two classes");
     match deeper {
         true => e.hint(format!("the class folders seem to be one level deeper: use {}", inside.display())),

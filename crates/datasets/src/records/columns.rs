@@ -284,7 +284,7 @@ impl ColumnEncoding {
             };
             let value = match (number, self.median, is_gap) {
                 (Some(v), ..) if v.is_finite() => v,
-                (Some(_), ..) => return Err(wrong(format!("the field `{name}` is not finite: {cell}"))),
+                (Some(_), ..) => return Err(wrong(format!("the field `{name}` is not finite: `{cell}`"))),
                 (None, Some(median), true) => median,
                 (None, None, true) => return Err(wrong(format!("the field `{name}` is empty"))),
                 (None, _, false) => return Err(wrong(format!("the field `{name}` holds text: {cell:?}"))),
@@ -437,7 +437,7 @@ pub(super) fn check_label(table: &CsvTable, label: &str) -> Result<()> {
 
 /// Returns an error about a non-finite value.
 pub(super) fn not_finite(field: &str, value: &str, place: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("the field `{field}` is not finite: {value}"))
+    Error::new(ErrorKind::Data, format!("the field `{field}` is not finite: `{value}`"))
         .at(place)
         .because("training on values that are not finite would make all weights NaN")
         .hint("enter a number; in a table, an empty cell stands for the column's median")
@@ -447,7 +447,7 @@ fn no_field(name: &str, table: &CsvTable) -> Error {
     let there: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
     let e = Error::new(ErrorKind::Data, format!("the records have no field `{name}`"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
-        .because(format!("the fields of the records are {}", there.join(", ")));
+        .because(format!("the fields of the records are `{}`", there.join("`, `")));
     match table.has_header {
         true => e.hint("give the columns the names that they had in training, or name others: data.records.inputs, data.records.label"),
         false => e.hint("the first line contains numbers, so columns are numbered from 0: data.records.label=2; or add a header line to the file"),

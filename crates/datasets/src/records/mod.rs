@@ -447,8 +447,8 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
 
 /// Error for records without a field that the model was trained on.
 fn no_such_field(lacking: &str, first: &Sample, fields: &[String]) -> Error {
-    let there = first.names().collect::<Vec<_>>().join(", ");
-    let why = format!("the fields are {there}; the model was trained on {}", fields.join(", "));
+    let there = first.names().collect::<Vec<_>>().join("`, `");
+    let why = format!("the fields are `{there}`; the model was trained on `{}`", fields.join("`, `"));
     Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
         .because(why)
         .hint("rename the fields as in training")
@@ -904,7 +904,7 @@ pub(crate) fn label_name<'n>(
             format!("the records have no field `{l}`")
         });
         Error::new(ErrorKind::Data, what)
-            .because(format!("the fields of the records are {}", names.join(", ")))
+            .because(format!("the fields of the records are `{}`", names.join("`, `")))
             .hint(match names.last() {
                 Some(last) if last.parse::<usize>().is_ok() => format!(
                     "the first line contains numbers, so columns are numbered from 0: data.records.label={last}; or \

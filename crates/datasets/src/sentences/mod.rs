@@ -245,7 +245,7 @@ fn classes_of(texts: &[&LabeledText], root: &Path) -> Result<Vec<String>> {
     let place = || root.display().to_string();
     if names.len() < 2 {
         let only = names.first().copied().unwrap_or("none");
-        return Err(Error::new(ErrorKind::Data, format!("the texts have only one class: {only}"))
+        return Err(Error::new(ErrorKind::Data, format!("the texts have only one class: `{only}`"))
             .at(place())
             .because("a classifier needs at least two classes")
             .hint("add texts of another class"));
@@ -491,7 +491,7 @@ mod tests {
         dir.write("json.jsonl", "{\"text\": \"a\", \"label\": 1}\nnonsense\n");
         dir.write("fields.jsonl", "{\"a\": \"some words here\", \"b\": 1, \"c\": 2}\n");
         let e = |file: &str| sentences(dir.0.clone(), &options(&[file])).unwrap_err().to_string();
-        assert!(e("one.csv").contains("only one class: x"));
+        assert!(e("one.csv").contains("`x`"));
         assert!(e("gap.csv").contains("no label") && e("gap.csv").contains("record 1"));
         assert!(e("json.jsonl").contains("json.jsonl, line 2"));
         assert!(e("fields.jsonl").contains("data.records.label"));

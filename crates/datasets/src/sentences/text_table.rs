@@ -202,7 +202,7 @@ impl TextTable {
         let find = |name: &str| self.names.iter().position(|n| n == name);
         let missing = |key: &str, name: &str| {
             Error::new(ErrorKind::Data, format!("the texts have no field `{name}`"))
-                .because(format!("the fields are {}", self.names.join(", ")))
+                .because(format!("the fields are `{}`", self.names.join("`, `")))
                 .hint(format!("name one of the fields: {key}"))
         };
         let label = label_name(self.names.iter().map(String::as_str), options);
@@ -215,7 +215,7 @@ impl TextTable {
             _ => self.text_column(label).ok_or_else(|| {
                 Error::new(ErrorKind::Data, "no field contains texts")
                     .at(place())
-                    .because(format!("the fields are {}", self.names.join(", ")))
+                    .because(format!("the fields are `{}`", self.names.join("`, `")))
                     .hint("name the field with the texts: data.records.inputs")
             })?,
         };

@@ -168,9 +168,12 @@ mod tests {
         let refused = |made: Result<Architecture>| made.err().unwrap().to_string();
         let deep =
             refused(Gpt2 { num_layers: 8_222_222_222_222_222_222, ..Default::default() }.architecture());
-        assert!(deep.contains("at most 1000 num_layers, got 8222222222222222222"), "{deep}");
+        assert!(
+            deep.contains("1000") && deep.contains("num_layers") && deep.contains("8222222222222222222"),
+            "{deep}"
+        );
         let deep = |depths| refused(ResNet50 { depths, ..Default::default() }.architecture());
-        assert!(deep(vec![usize::MAX, 2]).contains("at most 1000 blocks in depths"));
-        assert!(deep(vec![1; 70]).contains("at most 16 stacks in depths, got 70"));
+        assert!(deep(vec![usize::MAX, 2]).contains("1000 blocks"));
+        assert!(deep(vec![1; 70]).contains("16 stacks"));
     }
 }

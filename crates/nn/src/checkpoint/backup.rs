@@ -339,7 +339,7 @@ impl BackupWriter {
             Err(fs::TryLockError::WouldBlock) => {
                 return Err(Error::new(
                     ErrorKind::Io,
-                    format!("the run directory {} is in use", dir.display()),
+                    format!("the run directory `{}` is in use", dir.display()),
                 )
                 .because("another process trains a run in this directory")
                 .hint("wait for that process, stop it, or choose another folder"));

@@ -43,7 +43,7 @@ impl Sampling {
         let refuse = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
             return refuse(
-                format!("temperature is {}, expected at least 0", self.temperature),
+                format!("`temperature` is {}, expected at least 0", self.temperature),
                 "choose 0 for greedy decoding, 1 for the model's own probabilities, or another value above 0",
             );
         }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn numbers_that_make_no_sense_are_refused() {
         let refused = |s: Sampling| s.pick(&[0.0], 0).unwrap_err().to_string();
-        assert!(refused(Sampling { temperature: -1.0, ..Default::default() }).contains("temperature is -1"));
+        assert!(refused(Sampling { temperature: -1.0, ..Default::default() }).contains("`temperature`"));
         assert!(refused(Sampling { top_k: Some(0), ..Default::default() }).contains("top_k"));
         assert!(refused(Sampling { top_p: Some(1.5), ..Default::default() }).contains("1.5"));
         for scores in [vec![], vec![f32::NAN, 1.0], vec![f32::NEG_INFINITY]] {

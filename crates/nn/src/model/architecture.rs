@@ -298,7 +298,7 @@ impl Architecture {
         match names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
             None => Ok(()),
             Some((_, name)) => {
-                Err(Error::new(ErrorKind::Config, format!("two outputs of the model are named {name}"))
+                Err(Error::new(ErrorKind::Config, format!("two outputs of the model are named `{name}`"))
                     .because("losses, metrics and labels are matched by output name")
                     .hint("append identity().name(\"…\") to one of the two outputs"))
             }
@@ -431,7 +431,7 @@ impl Architecture {
         let (spec, x) = wrong?;
         let takes = spec.ty.as_ref().map_or(String::new(), |ty| ty.shape.to_string());
         let what =
-            format!("the model's input {} expects samples of shape {takes}, got {}", spec.name, x.ty());
+            format!("the model's input `{}` expects samples of shape {takes}, got {}", spec.name, x.ty());
         Some(fail(
             Error::new(ErrorKind::Graph, what).hint("build the model with any_input(…) to accept any shape"),
         ))

@@ -98,7 +98,7 @@ impl Batch {
             if !has(&label) {
                 return Err(Error::new(
                     ErrorKind::Data,
-                    format!("the data contains no labels for output {output}"),
+                    format!("the data contains no labels for output `{output}`"),
                 )
                 .because(format!(
                     "the fields of the data are: {}",

@@ -160,7 +160,7 @@ impl Pruning {
             ));
         }
         if self.frequency == 0 {
-            return Some(("frequency", "frequency is 0".into(), "use a number of steps of at least 1"));
+            return Some(("frequency", "`frequency` is 0".into(), "use a number of steps of at least 1"));
         }
         if let PruningSchedule::PolynomialDecay { power, .. } = self.schedule {
             if !(power > 0.0 && power.is_finite()) {

@@ -132,7 +132,7 @@ impl Pruning {
             let able: Vec<&str> = all.iter().filter(|(_, f)| f.is_ok()).map(|(name, _)| *name).collect();
             let e = match meant.first() {
                 Some((name, Err(why))) => {
-                    let what = format!("channels of layer {name} cannot be pruned");
+                    let what = format!("channels of layer `{name}` cannot be pruned");
                     Error::new(ErrorKind::Unsupported, what).because(why.clone())
                 }
                 _ => Error::new(

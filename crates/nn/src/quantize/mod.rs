@@ -146,7 +146,7 @@ fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()
 }
 
 fn used_twice(name: &str) -> Error {
-    let what = format!("layer {name} is used twice, but can have only one set of ranges");
+    let what = format!("layer `{name}` is used twice, but can have only one set of ranges");
     Error::new(ErrorKind::Unsupported, what).hint("use a separate layer for each call, or remove quantize")
 }
 

@@ -116,7 +116,7 @@ impl Model {
             return Err(e.at("find_batch_size").hint("compile the model for one device"));
         }
         let memory = finder.memory.or_else(|| backend.memory_limit()).ok_or_else(|| {
-            let what = format!("{} does not report its memory size", backend.name());
+            let what = format!("`{}` does not report its memory size", backend.name());
             let e = Error::new(ErrorKind::Unsupported, what).at("find_batch_size");
             e.hint("set the memory size: BatchSizeFinder { memory: Some(bytes), .. }")
         })?;

@@ -46,14 +46,14 @@ impl LoraOptions {
         if self.rank == 0 || self.rank > 1 << 16 {
             return Some((
                 "rank",
-                format!("rank is {}", self.rank),
+                format!("`rank` is {}", self.rank),
                 "choose an integer of at least 1, such as 8",
             ));
         }
         if let Some(alpha) = alpha {
             return Some((
                 "alpha",
-                format!("alpha is {alpha}"),
+                format!("`alpha` is {alpha}"),
                 "choose a value above 0, such as the rank or twice the rank",
             ));
         }

@@ -124,9 +124,9 @@ impl Model {
             let texts = texts(hosts, here, longest)?;
             let other = device * hosts.count() / rows.len();
             let only = |a: &str, b: &str| {
-                let lines =
-                    a.lines().filter(|line| !b.lines().any(|l| l == *line)).collect::<Vec<_>>().join("; ");
-                lines.chars().take(400).collect::<String>()
+                let lines = a.lines().filter(|line| !b.lines().any(|l| l == *line));
+                let lines: Vec<String> = lines.map(|line| format!("`{line}`")).collect();
+                lines.join("; ").chars().take(400).collect::<String>()
             };
             let (first, second) = (&texts[0], &texts[device]);
             return Err(Error::new(ErrorKind::Config, format!("hosts 0 and {other} differ in {what}"))

@@ -107,7 +107,7 @@ pub(crate) fn row(op: &str, domain: &str) -> Result<&'static OnnxOpRow, Error> {
     }
     let whose = if own { String::new() } else { format!(" of {domain}") };
     let names: Vec<&str> = operators().collect();
-    Err(call::unsupported(format!("unsupported operator {op}{whose}"))
+    Err(call::unsupported(format!("unsupported operator `{op}`{whose}"))
         .because(format!("supported operators: {}", names.join(", ")))
         .hint("export the model without this operator, or run it with onnxruntime"))
 }

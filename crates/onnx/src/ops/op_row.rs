@@ -21,7 +21,7 @@ impl OnnxOpRow {
     /// Rejects an opset that does not define the operator.
     pub fn defined_in(&self, opset: i64) -> Result<()> {
         let wrong = |why: String| {
-            Err(unsupported(format!("opset {opset} does not define operator {}", self.name))
+            Err(unsupported(format!("opset {opset} does not define operator `{}`", self.name))
                 .because(why)
                 .hint("export the model again, or correct its opset"))
         };

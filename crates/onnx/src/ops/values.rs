@@ -174,7 +174,9 @@ impl<'m> ValueTable<'m> {
             let plain = Some(self.g.constant(value.clone()));
             self.slots.insert(name.into(), ValueSlot { plain, ..ValueSlot::default() });
         }
-        self.slots.get_mut(name).ok_or_else(|| broken(format!("value {name} is used before its definition")))
+        self.slots
+            .get_mut(name)
+            .ok_or_else(|| broken(format!("value `{name}` is used before its definition")))
     }
 
     /// Returns an ONNX value in the file's layout.
@@ -183,7 +185,7 @@ impl<'m> ValueTable<'m> {
         if let (None, Some(last)) = (&slot.plain, &slot.last) {
             slot.plain = Some(last.transpose(&to_plain(last.rank())));
         }
-        slot.plain.clone().ok_or_else(|| broken(format!("value {name} is a sequence, expected a tensor")))
+        slot.plain.clone().ok_or_else(|| broken(format!("value `{name}` is a sequence, expected a tensor")))
     }
 
     /// Returns an ONNX value with channels last (second dimension at the end), if its rank is above two.
@@ -195,7 +197,7 @@ impl<'m> ValueTable<'m> {
             }
             slot.last = Some(plain.transpose(&to_last(plain.rank())));
         }
-        slot.last.clone().ok_or_else(|| broken(format!("value {name} is a sequence, expected a tensor")))
+        slot.last.clone().ok_or_else(|| broken(format!("value `{name}` is a sequence, expected a tensor")))
     }
 
     /// Returns an ONNX value that is a sequence.

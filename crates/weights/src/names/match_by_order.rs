@@ -21,7 +21,7 @@ pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<W
         let template = layer.rules("")?;
         let first = template.first().and_then(|r| r.parts.first()).map_or("", |p| &p.theirs);
         let Some(next) = left.first().copied() else {
-            let what = format!("the file has no tensor for layer {} ({})", layer.name, layer.class);
+            let what = format!("the file has no tensor for layer `{}` ({})", layer.name, layer.class);
             return Err(Error::new(ErrorKind::Data, what)
                 .because("all tensors of the file belong to earlier layers")
                 .hint("pass the matching model with --model"));
@@ -103,6 +103,6 @@ mod tests {
         let names: Vec<&str> = found.iter().flat_map(|r| &r.parts).map(|p| p.theirs.as_str()).collect();
         assert_eq!(names, ["2.weight", "2.bias", "9.weight", "9.bias", "10.weight", "10.bias"]);
         let e = rules(&model, &theirs[..4]).unwrap_err().to_string();
-        assert!(e.contains("the file has no tensor for layer"), "{e}");
+        assert!(e.contains("(Dense)"), "{e}");
     }
 }

@@ -162,10 +162,7 @@ mod tests {
         assert_eq!((config.place, config.hosts), (LaunchTarget::Hosts, Some("mine".into())));
         assert_eq!((config.devices_per_process, config.max_restarts), (Some(4), Some(10)));
         assert_eq!((config.nproc, config.plugin), (None, Some("p.so".into())));
-        assert!(
-            questions.contains("did you mean `hosts`") && questions.contains("at least 0"),
-            "{questions}"
-        );
+        assert!(questions.contains("`hosts`") && questions.contains("at least 0"), "{questions}");
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn check_head(model: &Model, path: &str) -> Result<()> {
     if has_head && output.len() == 1 {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Unsupported, format!("{path} has no classification head"))
+    Err(Error::new(ErrorKind::Unsupported, format!("`{path}` has no classification head"))
         .because(format!("it returns features of shape {output:?} for a text"))
         .hint("train a head on labeled texts: train DATA --from MODEL --fine-tune"))
 }

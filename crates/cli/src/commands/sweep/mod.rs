@@ -144,7 +144,7 @@ fn earlier_definition(out: &Path) -> Result<Option<Value>> {
 }
 
 fn another_sweep(out: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("{} contains another sweep", out.display()))
+    Error::new(ErrorKind::Config, format!("`{}` contains another sweep", out.display()))
         .because(why)
         .hint("name another output folder with --out; a sweep can only be given more trials")
 }

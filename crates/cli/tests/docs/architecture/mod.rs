@@ -5,6 +5,7 @@
 
 mod api;
 mod dependencies;
+mod error_prose;
 mod functions;
 mod rooms;
 mod type_names;

@@ -1,6 +1,8 @@
 //! Generates the tables of the command-line guide: every command and option, from the definitions behind `--help`.
 
+use super::source::Source;
 use super::table::{code, table};
+use crate::program::shown_error::exit_code;
 use clap::{Arg, ArgAction, Command};
 use std::fmt::Write;
 
@@ -18,12 +20,22 @@ fn the_command_line_guide_lists_every_command_and_option() {
     visible(&program).for_each(|command| describe(command, "systole", &mut each));
     let shared = program.get_arguments().filter(|a| a.is_global_set());
     let parts = [
+        ("errors", table(["kind", "exit code", "meaning"], error_kinds())),
         ("commands", table(["command", "what it does"], overview)),
         ("shared", options(shared)),
         ("each", each),
         ("variables", variables()),
     ];
     super::same_parts("command-line", &parts);
+}
+
+/// Kinds of errors as `error[KIND]` and `--json` show them: `usage`, and the variants of `ErrorKind`.
+fn error_kinds() -> Vec<[String; 3]> {
+    let kinds = Source::read("crates/base/src/error.rs").items(&["pub enum ErrorKind"]);
+    assert!(kinds.len() > 5, "the variants of ErrorKind were not found");
+    let usage = ("usage".into(), "Invalid argument, option or setting on the command line.".into());
+    let all = [usage].into_iter().chain(kinds.into_iter().map(|kind| (kind.name.to_lowercase(), kind.doc)));
+    all.map(|(kind, doc)| [code(&kind), exit_code(&kind).to_string(), escaped(&doc)]).collect()
 }
 
 /// The commands that help shows, without help itself.
