@@ -172,7 +172,7 @@ impl<'a, 'm> NodeCall<'a, 'm> {
         let known = self.values.known(&name)?;
         self.values.needs_a_value = known.is_none();
         known.ok_or_else(|| {
-            unsupported(format!("operand {i} ({name}) depends on the input data"))
+            unsupported(format!("operand {i} `{name}` depends on the input data"))
                 .because("shapes, axes and counts must be known at compile time")
                 .hint("export the model for inputs with a fixed shape, or run it with the values: systole run FILE.onnx --input FILE.npz")
         })

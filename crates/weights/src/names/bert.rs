@@ -107,6 +107,14 @@ impl BertNames {
         Ok(BertNames { prefix, first_position, has_dense_head })
     }
 
+    /// Returns the number of positions that tokens can have, of as many rows in the table.
+    fn sequence_length(self, config: &FamilyConfig<'_>, rows: usize) -> Result<usize> {
+        let first = self.first_position;
+        rows.checked_sub(first)
+            .filter(|n| *n > 0)
+            .ok_or_else(|| config.wrong(format!("positions start at {first}, but there are {rows}")))
+    }
+
     fn pooler(self) -> String {
         if self.has_dense_head { "classifier.dense".into() } else { format!("{}pooler.dense", self.prefix) }
     }
@@ -155,9 +163,9 @@ pub(crate) fn architecture(
     let [positions, _] = own("embeddings.position_embeddings")?;
     // DistilBERT has no segments.
     let num_segments = own("embeddings.token_type_embeddings").map_or(0, |[n, _]| n);
-    if let Ok([_, width]) = own("embeddings_project") {
-        return Err(config.wrong(format!("its embeddings are {width} wide, and projected: not supported")));
-    }
+    own("embeddings_project").map_or(Ok(()), |_| {
+        Err(config.wrong("its embeddings are narrower than its layers (`embeddings_project`): not supported"))
+    })?;
     let [intermediate_dim, _] = own("encoder.layer.0.intermediate.dense")?;
     let num_layers =
         (0..1000).take_while(|i| own(&format!("encoder.layer.{i}.intermediate.dense")).is_ok()).count();
@@ -172,11 +180,7 @@ pub(crate) fn architecture(
     ] {
         config.same(key, size)?;
     }
-    let Some(max_sequence_length) = positions.checked_sub(names.first_position).filter(|n| *n > 0) else {
-        return Err(
-            config.wrong(format!("positions start at {}, but there are {positions}", names.first_position))
-        );
-    };
+    let max_sequence_length = names.sequence_length(&config, positions)?;
     let is_pooled = table(&names.pooler()).is_ok();
     let classes = table(names.classifier()).ok().filter(|_| is_pooled).map_or(0, |[n, _]| n);
     let pooled_activation = pooled_activation(&config, prefix, is_pooled && names.has_dense_head)?;
