@@ -203,8 +203,7 @@ pub(crate) fn architecture(
         mask_zero,
         ..Bert::default()
     };
-    let ids = TensorType::new(DType::I32, [max_sequence_length]);
-    let inputs = vec![ids; if num_segments > 0 { 2 } else { 1 }];
+    let inputs = vec![TensorType::new(DType::I32, [max_sequence_length]); 1 + usize::from(num_segments > 0)];
     Ok(DerivedModel { architecture: bert.architecture()?, inputs, config: config.finish()? })
 }
 
