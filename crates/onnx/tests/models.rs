@@ -162,7 +162,7 @@ fn open_sizes_are_those_of_the_arrays_or_as_asked_for_or_one() {
     let e = told(&m, &given(4, 3));
     assert!(e.contains("batch is 3 in z, but 4 in x"), "{e}");
     let e = told(&m, &named("bach", 3));
-    assert!(e.contains("no dimension named bach") && e.contains("it has batch"), "{e}");
+    assert!(e.contains("no dimension named bach") && e.contains("use one of: batch"), "{e}");
 }
 
 #[test]

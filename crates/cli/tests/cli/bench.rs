@@ -98,7 +98,7 @@ fn mistakes_are_told_and_one_failure_does_not_hide_the_others() {
         .fails(1, &["cannot read gone.toml", "try: check the path", "systole init"]);
     f.run(&["bench", "mlp", "--precision=int8"]).fails(2, &["--precision", "float32"]);
     f.run(&["bench", "--seconds=soon"]).fails(2, &["number of seconds"]);
-    f.run(&["bench", "gemm", "--trace=t.json"]).fails(2, &["--trace", "one workload"]);
+    f.run(&["bench", "gemm", "--trace=t.json"]).fails(2, &["--trace", "one measurement"]);
     let text = std::fs::read_to_string(f.path("tiny.toml")).unwrap();
     f.write("wrong.toml", text.replace("filters", "filtres"));
     let done = f.run(&["bench", "wrong.toml", "tiny.toml", "--seconds=0", "--json"]);

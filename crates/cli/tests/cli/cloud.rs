@@ -569,7 +569,7 @@ const MISTAKES: [(&str, &[&str]); 39] = [
     ("tpu-vm mlp --slice v5e-7", &["unknown TPU slice `v5e-7`", "v5litepod-8", "where: --slice"]),
     ("tpu-vm mlp --slice 0*h100", &["expected the GPUs of one machine", "8*h100"]),
     ("tpu-vm mlp --slice h100", &["tpu-vm supports only TPU slices, not h100", "slurm"]),
-    ("tpu-vm mlp --slice v5e-8 --region mars", &["not known to be in mars", "us-central1", "--zone mars-a"]),
+    ("tpu-vm mlp --slice v5e-8 --region mars", &["not known to be in mars", "us-central1"]),
     (
         "tpu-vm mlp --slice v3-32 --region us-central1 --bucket gs://my-runs",
         &["v3-32 is not known to be in us-central1", "europe-west4"],

@@ -665,7 +665,7 @@ fn models_become_int8_files_that_run_and_predict() {
     let sizes = ["m.tflite", "f.tflite"].map(|name| std::fs::metadata(f.path(name)).unwrap().len());
     assert!(sizes[0] < sizes[1], "{sizes:?}");
     let skip = ["quantize", "m", "--data-dir=data", "--out=n.tflite", "--skip=dens"];
-    f.run(&skip).fails(1, &["no layer dens", "layers with operators: conv2d"]);
+    f.run(&skip).fails(1, &["no layer dens", "did you mean `dense`? available: conv2d"]);
     f.run(&["export", "m", "--format=torch", "--int8", "--out=m.pt"]).fails(2, &["--format tflite"]);
     let whole = std::fs::read(f.path("m.tflite")).unwrap();
     std::fs::write(f.path("cut.tflite"), &whole[..whole.len() / 2]).unwrap();
@@ -735,7 +735,8 @@ fn models_become_onnx_files_that_run() {
     f.run(&["translate", "f.onnx", "f.mlir"]).ok();
     let again = f.run(&["run", "f.mlir", "--input=1.npz", "--json"]).ok().json();
     assert!(first(&again).iter().zip(first(&right)).all(|(a, b)| (a - b).abs() < 1e-5), "{again}");
-    f.run(&["run", "f.onnx", "--dim", "M=2", "--random=1"]).fails(1, &["no dimension named M", "it has N"]);
+    f.run(&["run", "f.onnx", "--dim", "M=2", "--random=1"])
+        .fails(1, &["no dimension named M", "use one of: N"]);
     f.run(&["run", "f.mlir", "--dim", "N=2", "--random=1"]).fails(1, &["no open sizes", "--dim"]);
     f.run(&["run", "f.onnx", "--dim", "N", "--random=1"]).fails(2, &["NAME=N"]);
 

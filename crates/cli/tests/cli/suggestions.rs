@@ -180,7 +180,7 @@ fn a_slip_of_the_wording_is_found_in_the_output_of_every_run() {
         assert!(wording_slip(line).is_some(), "{line}");
     }
     for line in
-        ["error: unknown layer `Dens`", "  try: did you mean `Dense`? available: Dense", "Next:", "  where: "]
+        ["error: unknown layer `Dens`", "  try: did you mean `Dense`? similar: `PReLU`", "Next:", "  where: "]
     {
         assert_eq!(wording_slip(line).is_some(), line == "  where: ", "{line}");
     }

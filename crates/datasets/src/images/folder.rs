@@ -127,7 +127,7 @@ pub(crate) fn has_classes(dir: &Path) -> bool {
 
 fn not_named() -> Error {
     Error::new(ErrorKind::Config, "the path of the image folder is not set")
-        .hint("pass the folder that contains one folder per class, with --data-dir or data.dir")
+        .hint_setting("pass the folder that contains one folder per class, with --data-dir or data.dir")
 }
 
 /// Returns the default image size for a folder: the median of the shorter sides of some images, a multiple of 8 from 16
@@ -245,7 +245,7 @@ fn check_place(root: &Path) -> Result<()> {
         Err(_) => "does not exist",
     };
     Err(Error::new(ErrorKind::Io, format!("{} {what}", root.display()))
-        .hint("pass the folder that contains one folder of images per class; unpack archives first"))
+        .hint_command("pass the folder that contains one folder of images per class; unpack archives first"))
 }
 
 /// Explains why a folder contains no class folders with images.
@@ -278,7 +278,9 @@ fn one_class(root: &Path, only: &str) -> Error {
     let e = Error::new(ErrorKind::Data, format!("{} has only one class: {only}", root.display()))
         .because("a classifier needs at least two classes");
     match deeper {
-        true => e.hint(format!("the class folders seem to be one level deeper: use {}", inside.display())),
+        true => {
+            e.hint_command(format!("the class folders seem to be one level deeper: use {}", inside.display()))
+        }
         false => e.hint("add a folder with images of another class"),
     }
 }
@@ -367,7 +369,7 @@ impl FolderSplitReader<'_> {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(root.display().to_string())
                 .because(named.join("; "))
-                .hint(
+                .hint_setting(
                     "repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5",
                 ));
         }
