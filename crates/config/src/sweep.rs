@@ -150,13 +150,7 @@ impl Sweep {
     }
 
     fn with_folder(text: &str, origin: &str, folder: &Path) -> Result<Sweep> {
-        let table: Table = toml::from_str(text).map_err(|e| {
-            let line = e.span().map(|span| line_at(text, span.start));
-            let error = Error::new(ErrorKind::Config, "invalid TOML").because(e.message());
-            error
-                .at(line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")))
-                .hint_setting("correct the line: keys are written as KEY = VALUE, tables as [TABLE]")
-        })?;
+        let table: Table = toml::from_str(text).map_err(|e| invalid_toml(text, origin, &e))?;
         let Some(sweep) = table.get("sweep").and_then(Value::as_table) else {
             let e = Error::new(ErrorKind::Config, "the table [sweep] is missing").at(origin.to_string());
             return Err(e.hint_setting(
@@ -391,6 +385,14 @@ impl SweepSection {
             None => Ok(()),
         }
     }
+}
+
+fn invalid_toml(text: &str, origin: &str, e: &toml::de::Error) -> Error {
+    let line = e.span().map(|span| line_at(text, span.start));
+    Error::new(ErrorKind::Config, "invalid TOML")
+        .because(e.message())
+        .at(line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")))
+        .hint_setting("correct the line: keys are written as KEY = VALUE, tables as [TABLE]")
 }
 
 /// Returns the configuration that all trials share.

@@ -272,6 +272,16 @@ fn explain_empty(root: &Path, error: Error) -> Error {
     }
 }
 
+/// Returns the hint for more unreadable images than the quota allows.
+pub(crate) fn allow_more(unreadable: u64, all: u64) -> String {
+    let quota = unreadable.saturating_mul(100).div_ceil(all.max(1)) as f64 / 100.0;
+    let mend = "repair or remove the unreadable images";
+    match unreadable < all {
+        true => format!("{mend}, or allow more: --set data.unreadable_quota={quota}"),
+        false => mend.into(),
+    }
+}
+
 fn one_class(root: &Path, only: &str) -> Error {
     let inside = root.join(only);
     let deeper = ImageFolder::open(&inside).is_ok_and(|f| f.classes.len() > 1);
@@ -369,9 +379,7 @@ impl FolderSplitReader<'_> {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(root.display().to_string())
                 .because(named.join("; "))
-                .hint_setting(
-                    "repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5",
-                ));
+                .hint_setting(allow_more(n as u64, self.count as u64)));
         }
         Ok(Some(format!("{what} and are skipped: {}", named.join("; "))))
     }

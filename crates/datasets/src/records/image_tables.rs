@@ -3,7 +3,7 @@
 //! The images are next to the table, in a folder next to it, or in `data.records.pictures`; extensions may be omitted.
 
 use super::options::{LABELS, RecordOptions};
-use crate::images::folder::has_transparent;
+use crate::images::folder::{allow_more, has_transparent};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -153,9 +153,7 @@ impl ImagePathColumn {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(self.root.display().to_string())
                 .because(named(&unreadable))
-                .hint_setting(
-                    "repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5",
-                ));
+                .hint_setting(allow_more(unreadable.len() as u64, paths.len() as u64)));
         }
         let all: Vec<String> = missing.iter().map(|p| format!("{p} (not found)")).chain(unreadable).collect();
         let note = (!all.is_empty())

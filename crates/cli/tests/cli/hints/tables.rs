@@ -1,9 +1,9 @@
 //! Hints about tables: columns, labels, cells and files.
 
 use super::reading::words;
-use super::{Case, case, row, tried, with_table};
+use super::{Case, case, row, tried, with_fixtures, with_table};
 use crate::program::Folder;
-use crate::program::made::{album, npz, plain, table, texts};
+use crate::program::made::{album, npz, picture, plain, table, texts};
 use systole_data::format::npy;
 use systole_ir::Literal;
 
@@ -45,16 +45,18 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     f.write("one.csv", "a,b,label\n1,2,0\n");
     album(&f, "album", 6);
     album(&f, "photos/all", 6);
-    let picture = |i: usize| format!("{}/{}.png,{}", ["cat", "dog"][i % 2], i / 2, i % 2);
+    let named = |i: usize| format!("{}/{}.png,{}", ["cat", "dog"][i % 2], i / 2, i % 2);
     f.write(
         "missing.csv",
-        "image,label\n".to_string() + &(0..13).map(|i| format!("album/{}\n", picture(i))).collect::<String>(),
+        "image,label\n".to_string() + &(0..13).map(|i| format!("album/{}\n", named(i))).collect::<String>(),
     );
-    f.write("apart/absent.csv", table("image,label", 12, picture));
-    f.write(
-        "broken.csv",
-        "image,label\n".to_string() + &(0..12).map(|i| format!("album/{}\n", picture(i))).collect::<String>(),
-    );
+    f.write("apart/absent.csv", table("image,label", 12, named));
+    f.write("dark/pics.csv", table("image,label", 12, |i| format!("p{i}.png,{}", i % 2)));
+    for i in 0..12 {
+        let bytes = picture([20, 180][i % 2], i, None);
+        f.write(&format!("dark/p{i}.png"), if i < 3 { b"none".to_vec() } else { bytes });
+    }
+    f.write("images.csv", table("image,label", 4, |i| format!("late/q{i}.png,{}", i % 2)));
     let cases = vec![
         tried("odd.csv", "").knows("data.records.label", "outcome"),
         tried("odd.csv", "--set data.records.label=outcme").knows("data.records.label", "outcome"),
@@ -92,6 +94,9 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
             "train missing.csv --out=out --epochs=1 --batch-size=4 --set data.records.skip=1",
         ),
         tried("apart/absent.csv", "").knows("data.records.pictures", "\"../photos/all\""),
+        tried("dark/pics.csv", "--set=layers.0.filters=2"),
+        case(&with_fixtures("predict @onnx/vit.onnx images.csv"))
+            .hand(|f| (0..4).for_each(|i| drop(f.write(&format!("late/q{i}.png"), picture(20, i, None))))),
         row("data inspect 'none*.csv'", "data inspect `t.csv`"),
         row(
             "train t.csv --out=out --epochs=1 --set layers.4.units=1",
