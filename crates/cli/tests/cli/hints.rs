@@ -27,6 +27,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
+/// What the user does by hand in the folder.
+type UserAction = Box<dyn Fn(&Folder)>;
+
 /// A wrong command line, and what its user knows and does.
 struct Case {
     args: Vec<String>,
@@ -40,7 +43,7 @@ struct Case {
     /// Environment variables that the user sets after reading the hint, which must contain their names.
     sets: Vec<(&'static str, &'static str)>,
     /// What the user does where the hint asks for something that no argument does.
-    hand: Option<Box<dyn Fn(&Folder)>>,
+    hand: Option<UserAction>,
     /// Whether the hint is about a file, so that its keys and values are not arguments.
     is_about_file: bool,
 }

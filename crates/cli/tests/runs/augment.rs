@@ -99,7 +99,7 @@ fn wrong_names_and_values_are_told_before_training() {
     let f = Folder::new("augment-wrong");
     for (names, told) in [
         ("rotat=10", "did you mean `rotate`"),
-        ("rotate=fast", "choose a number from 0 to 180"),
+        ("rotate=fast", "expected a number from 0 to 180"),
         ("flip=2", "takes no value"),
         ("random_hue", "the images are grayscale"),
     ] {

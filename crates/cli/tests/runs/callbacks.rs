@@ -97,9 +97,9 @@ fn mistakes_name_the_key_and_what_there_is() {
         ("callbacks.0.monitor=val_f1", "unknown metric `val_f1`", "val_loss, val_accuracy"),
         ("callbacks.2.factor=2", "factor is 2", "the usual one is 0.1"),
         ("callbacks.1.file=x", "unknown key `file`", "did you mean `filename`"),
-        ("callbacks=[{patience=2}]", "the callback table has no key `type`", "one of: EarlyStopping"),
+        ("callbacks=[{patience=2}]", "the callback table has no key `type`", "available: EarlyStopping"),
         ("callbacks.1.filename=logs/", "`logs/` is not a file name", "inside the run directory"),
-        ("callbacks.1.filename=glyphs.safetensors", "a file of the run itself", "another name"),
+        ("callbacks.1.filename=glyphs.safetensors", "a file of the run itself", "another file"),
     ] {
         let told = f.run(&["train", "c.toml", "--out", "x", "--set", set]);
         assert!(told.err.contains(what) && told.err.contains(hint), "{set}: {}", told.err);

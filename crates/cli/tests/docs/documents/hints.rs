@@ -25,7 +25,11 @@ fn hints_outside_of_the_program_are_listed() {
     let mut files: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for site in sites.iter().filter(|site| site.kind == HintKind::Action) {
         let text = site.text.replace('\\', "").replace('|', "\\|").replace('<', "&lt;");
-        files.entry(&site.file).or_default().push(text);
+        let text = if text.contains(' ') { text } else { format!("computed: {text}") };
+        let hints = files.entry(&site.file).or_default();
+        if !hints.contains(&text) {
+            hints.push(text);
+        }
     }
     for (file, hints) in files {
         page += &format!("| `{file}` | {} |\n", hints.join("<br>"));
