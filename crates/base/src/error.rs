@@ -3,6 +3,7 @@
 //! Library code returns errors and never panics on input; [`bug!`](crate::bug) is for unreachable states.
 
 use std::fmt;
+use std::panic::Location;
 
 /// `std::result::Result` with Systole's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -48,7 +49,7 @@ struct ErrorInner {
     what: String,
     place: Vec<String>,
     why: Vec<String>,
-    hint: Option<String>,
+    hint: Option<(String, &'static Location<'static>)>,
 }
 
 impl Error {
@@ -79,10 +80,23 @@ impl Error {
         self
     }
 
-    /// Sets the hint (what to try); the first, innermost hint wins.
+    /// Sets the hint: an action outside of the program (restore a file, free disk space). The innermost hint wins.
+    #[track_caller]
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
-        self.0.hint.get_or_insert(hint.into());
+        self.0.hint.get_or_insert((hint.into(), Location::caller()));
         self
+    }
+
+    /// Like [`Error::hint`], for a command, option or argument.
+    #[track_caller]
+    pub fn hint_command(self, hint: impl Into<String>) -> Error {
+        self.hint(hint)
+    }
+
+    /// Like [`Error::hint`], for a key or value of the configuration.
+    #[track_caller]
+    pub fn hint_setting(self, hint: impl Into<String>) -> Error {
+        self.hint(hint)
     }
 
     /// Returns the error's category.
@@ -107,7 +121,12 @@ impl Error {
 
     /// Returns the error's hint: what to try.
     pub fn hint_text(&self) -> Option<&str> {
-        self.0.hint.as_deref()
+        self.0.hint.as_ref().map(|(text, _)| text.as_str())
+    }
+
+    /// Returns the source line that made the hint.
+    pub fn hint_source(&self) -> Option<&'static Location<'static>> {
+        self.0.hint.as_ref().map(|(_, source)| *source)
     }
 }
 
@@ -120,7 +139,7 @@ impl fmt::Display for Error {
         if !self.0.why.is_empty() {
             write!(f, "\n  why: {}", self.0.why.join("; "))?;
         }
-        if let Some(hint) = &self.0.hint {
+        if let Some((hint, _)) = &self.0.hint {
             write!(f, "\n  try: {hint}")?;
         }
         Ok(())

@@ -35,7 +35,7 @@ macro_rules! knobs {
 }
 
 knobs! {
-    /// log level; 1: devices and compile times; 2: each kernel's time and rate; 3: each compiler pass; 4: each program's schedule
+    /// log level; 1: devices, compile times, and the source line of a hint; 2: each kernel's time and rate; 3: each compiler pass; 4: each program's schedule
     LOG: "0..4", "0";
     /// what SYSTOLE_LOG=2 prints when a program ends; layers: time per layer and the slowest kernels; kernels: each kernel
     PROFILE: "layers|kernels", "kernels";
@@ -161,12 +161,8 @@ impl EnvVar {
 
     /// Creates the error for an invalid value of an environment variable.
     pub fn no_value(&self, value: &str) -> Error {
-        Error::new(
-            ErrorKind::Config,
-            format!("invalid value `{value}` of environment variable {}", self.name),
-        )
-        .at(self.name)
-        .hint(format!("{}: {}", self.values, self.doc))
+        let what = format!("invalid value `{value}` of environment variable {}", self.name);
+        Error::new(ErrorKind::Config, what).at(self.name).hint(format!("{}: {}", self.values, self.doc))
     }
 
     /// Returns an environment variable's value as an integer.

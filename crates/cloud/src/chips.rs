@@ -29,8 +29,9 @@ impl RequestedChips {
         let Some(n) = args.num_slices.map(usize::from) else {
             return chips.joined();
         };
-        let refused =
-            |what: &str, hint: String| Err(Error::new(ErrorKind::Config, what).at("--num-slices").hint(hint));
+        let refused = |what: &str, hint: String| {
+            Err(Error::new(ErrorKind::Config, what).at("--num-slices").hint_command(hint))
+        };
         match chips {
             RequestedChips::Gpu { kind, .. } => refused(
                 "only TPUs have slices",
@@ -109,7 +110,7 @@ impl RequestedChips {
     /// Applies `--nodes`. Only CPU machines can be joined this way, by Systole's own plugin.
     fn on(self, machines: usize) -> Result<RequestedChips> {
         let refused = |what: String, hint: String| {
-            Err(Error::new(ErrorKind::Unsupported, what).at("--nodes").hint(hint))
+            Err(Error::new(ErrorKind::Unsupported, what).at("--nodes").hint_command(hint))
         };
         match self {
             RequestedChips::Cpu { cores, .. } => Ok(RequestedChips::Cpu { cores, machines }),
@@ -137,7 +138,7 @@ impl RequestedChips {
                 let topology = if slice.topology.len() == 3 { "2x2x4" } else { "4x4" };
                 Err(Error::new(ErrorKind::Config, what)
                     .at("--num-slices")
-                    .hint(format!("use {larger}{topology}")))
+                    .hint_command(format!("use {larger}{topology}")))
             }
             _ => Ok(self),
         }
@@ -151,7 +152,7 @@ fn named(name: &str, tables: &ChipTables) -> Result<RequestedChips> {
         let number = count.trim().parse().ok().filter(|n| (1..=MOST_CORES).contains(n));
         let cores = number.ok_or_else(|| {
             let e = Error::new(ErrorKind::Config, format!("expected a number of cores, got `{name}`"));
-            e.hint("write 16*cpu for 16 cores")
+            e.hint_command("write 16*cpu for 16 cores")
         })?;
         return Ok(RequestedChips::Cpu { cores, machines: 1 });
     }
@@ -160,19 +161,19 @@ fn named(name: &str, tables: &ChipTables) -> Result<RequestedChips> {
         let number = count.trim().parse().ok().filter(|n| (1..=16).contains(n));
         let count = number.ok_or_else(|| {
             let e = Error::new(ErrorKind::Config, format!("expected the GPUs of one machine, got `{name}`"));
-            e.hint(format!("write 8*{kind}, with 1 to 16 GPUs"))
+            e.hint_command(format!("write 8*{kind}, with 1 to 16 GPUs"))
         })?;
         return Ok(RequestedChips::Gpu { kind, count });
     }
     if let Some(meant) = gpus_meant(name, tables) {
         let e = Error::new(ErrorKind::Config, format!("`{name}` is not a TPU slice"));
-        return Err(e.because("GPUs are written with an asterisk").hint(format!("write {meant}")));
+        return Err(e.because("GPUs are written with an asterisk").hint_command(format!("write {meant}")));
     }
     let slice = TpuSlice::of(name, tables)?;
     let cloud = tables.tpu(&slice.generation).and_then(|tpu| tpu.cloud.clone()).ok_or_else(|| {
         let what = format!("the cloud machine types of {} are unknown", slice.generation);
         Error::new(ErrorKind::Config, what)
-            .hint("use a slice of v2 to v6e or tpu7x; list all slices with `systole chips`")
+            .hint_command("use a slice of v2 to v6e or tpu7x; list all slices with `systole chips`")
     })?;
     Ok(RequestedChips::Tpu(slice, Box::new(cloud)))
 }

@@ -23,7 +23,7 @@ pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     if cloud.node(slice.chips).label.is_empty() {
         let e =
             Error::new(ErrorKind::Config, format!("GKE does not offer {}", slice.generation)).at("--slice");
-        return Err(e.hint("use a TPU VM: systole cloud tpu-vm"));
+        return Err(e.hint_command("use a TPU VM: systole cloud tpu-vm"));
     }
     let bucket = job.needs_bucket("a pod loses its disk when it ends")?;
     let image = job.needs_image()?;

@@ -79,7 +79,7 @@ impl CloudJob {
             RequestedChips::Gpu { .. } | RequestedChips::Cpu { .. } => {
                 let what = format!("{place} supports only TPU slices, not {}", self.chips.title());
                 let e = Error::new(ErrorKind::Config, what).at("--slice");
-                Err(e.hint("name a slice such as v5e-8; for GPUs use slurm, ray, colab or kaggle"))
+                Err(e.hint_command("name a slice such as v5e-8; for GPUs use slurm, ray, colab or kaggle"))
             }
         }
     }
@@ -91,7 +91,7 @@ impl CloudJob {
     pub(crate) fn needs_bucket(&self, why: &str) -> Result<&str> {
         let missing = || {
             let e = Error::new(ErrorKind::Config, "the run needs a bucket").because(why).at("--bucket");
-            e.hint("create a bucket with `gcloud storage buckets create gs://NAME`, then pass --bucket gs://NAME")
+            e.hint_command("create a bucket with `gcloud storage buckets create gs://NAME`, then pass --bucket gs://NAME")
         };
         self.bucket.as_deref().ok_or_else(missing)
     }
@@ -103,7 +103,7 @@ impl CloudJob {
     pub(crate) fn needs_image(&self) -> Result<&str> {
         let missing = || {
             let e = Error::new(ErrorKind::Config, "the job needs a container image with the program");
-            e.at("--image").hint("build and push an image as in docs/guide/cloud.md, then pass its address with --image ADDRESS")
+            e.at("--image").hint_command("build and push an image as in docs/guide/cloud.md, then pass its address with --image ADDRESS")
         };
         self.image.as_deref().ok_or_else(missing)
     }

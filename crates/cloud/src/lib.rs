@@ -62,7 +62,9 @@ pub struct CloudOptions {
 /// If the folder is not empty, or a file cannot be written.
 pub fn write(folder: &Path, files: &[GeneratedFile]) -> Result<()> {
     let failed = |e: std::io::Error| {
-        Error::io("cannot create the folder", folder, e).at("--out").hint("choose another folder with --out")
+        Error::io("cannot create the folder", folder, e)
+            .at("--out")
+            .hint_command("choose another folder with --out")
     };
     if folder.exists() {
         let mut entries = std::fs::read_dir(folder).map_err(failed)?;
@@ -70,7 +72,9 @@ pub fn write(folder: &Path, files: &[GeneratedFile]) -> Result<()> {
             let what =
                 format!("`{}` is not empty: it contains {}", folder.display(), entry.file_name().display());
             let e = Error::new(ErrorKind::Io, what).at("--out");
-            return Err(e.hint("choose another folder with --out, or delete the files in this folder"));
+            return Err(
+                e.hint_command("choose another folder with --out, or delete the files in this folder")
+            );
         }
     }
     std::fs::create_dir_all(folder).map_err(failed)?;

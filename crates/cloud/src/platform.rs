@@ -115,7 +115,8 @@ impl CloudPlatform {
     pub fn of(name: &str) -> Result<&'static CloudPlatform> {
         PLACES.iter().find(|place| place.name == name).ok_or_else(|| {
             let names: Vec<&str> = PLACES.iter().map(|place| place.name).collect();
-            Error::new(ErrorKind::Config, format!("unknown platform `{name}`")).hint(suggestion(name, &names))
+            Error::new(ErrorKind::Config, format!("unknown platform `{name}`"))
+                .hint_command(suggestion(name, &names))
         })
     }
 
@@ -141,7 +142,7 @@ impl CloudPlatform {
                     format!("the platform {} does not support {option}", self.name),
                 )
                 .at(*option);
-                Err(e.because(why).hint(hint))
+                Err(e.because(why).hint_command(hint))
             }
         }
     }

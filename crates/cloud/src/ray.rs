@@ -17,7 +17,7 @@ pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
             let what = format!("the Ray name of {} is unknown", slice.name);
             return Err(Error::new(ErrorKind::Config, what)
                 .at("--slice")
-                .hint("use a slice of v2 to v6e, or systole cloud gke"));
+                .hint_command("use a slice of v2 to v6e, or systole cloud gke"));
         }
         RequestedChips::Tpu(slice, cloud) => {
             let (machines, chips) = (cloud.machines(slice.chips), cloud.chips_of_a_machine(slice.chips));
@@ -27,7 +27,7 @@ pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
         RequestedChips::Cpu { .. } => {
             let what = format!("ray supports only TPUs and GPUs, not {}", job.chips.title());
             let e = Error::new(ErrorKind::Config, what).at("--slice");
-            return Err(e.hint("use systole cloud slurm for CPUs"));
+            return Err(e.hint_command("use systole cloud slurm for CPUs"));
         }
     };
     let words: Vec<String> = command(job).into_iter().map(|word| Value::from(word).to_string()).collect();

@@ -37,7 +37,7 @@ fn of_gpu(args: &CloudOptions, chips: &RequestedChips, priced: &[&str]) -> Resul
                 [] => "remove --region, or add the price with --tables".into(),
                 some => format!("{}; or add the price with --tables", suggestion(region, some)),
             };
-            return Err(e.at("--region").hint(hint));
+            return Err(e.at("--region").hint_command(hint));
         }
         Some(region) => region.clone(),
         None => priced.first().map_or_else(String::new, ToString::to_string),
@@ -59,7 +59,7 @@ fn of_tpu(
                 None => format!("`{zone}` is not a zone"),
             };
             let e = Error::new(ErrorKind::Config, what).at("--zone");
-            return Err(e.hint(format!(
+            return Err(e.hint_command(format!(
                 "write zones as {}; {} is in: {}",
                 zones.first().map_or("us-central1-a", String::as_str),
                 chips.title(),
@@ -74,11 +74,12 @@ fn of_tpu(
         Some(asked) if !has.contains(&asked) => {
             let e =
                 Error::new(ErrorKind::Config, format!("{} is not known to be in `{asked}`", chips.title()));
-            let hint = format!(
-                "{}; if it has become available there, name the zone: --zone {asked}-a",
-                suggestion(asked, &has)
-            );
-            return Err(e.at("--region").hint(hint));
+            let known = suggestion(asked, &has);
+            let hint = match region_of(&format!("{asked}-a")) {
+                "" => known,
+                _ => format!("{known}; if it has become available there, name the zone: --zone {asked}-a"),
+            };
+            return Err(e.at("--region").hint_command(hint));
         }
         Some(asked) => asked,
         None => {

@@ -18,7 +18,7 @@ pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
         RequestedChips::Tpu(..) => {
             let what = format!("slurm supports only GPUs and CPUs, not {}", job.chips.title());
             let e = Error::new(ErrorKind::Config, what).at("--slice");
-            return Err(e.hint("name GPUs as 8*h100, or cores as 16*cpu; for TPUs use tpu-vm or gke"));
+            return Err(e.hint_command("name GPUs as 8*h100, or cores as 16*cpu; for TPUs use tpu-vm or gke"));
         }
     };
     let (name, machines) = (&job.name, job.chips.machines());

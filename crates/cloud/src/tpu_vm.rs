@@ -15,7 +15,7 @@ pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let Some(api) = cloud.api.as_deref() else {
         let e = Error::new(ErrorKind::Config, format!("{} is not available as a TPU VM", slice.generation))
             .at("--slice");
-        return Err(e.hint("GKE offers these chips: use systole cloud gke"));
+        return Err(e.hint_command("GKE offers these chips: use systole cloud gke"));
     };
     let bucket = match (job.spot, job.chips.machines() > 1) {
         (true, _) => Some(job.needs_bucket("machines lose their disks when they are preempted")?),

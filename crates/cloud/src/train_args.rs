@@ -30,7 +30,7 @@ pub fn check_given(words: &[String]) -> Result<()> {
         None => Ok(()),
         Some(option) => {
             let e = Error::new(ErrorKind::Config, format!("{option} is set by the platform"));
-            Err(e.at("arguments after --").hint(format!("remove {option}; name the run with --name")))
+            Err(e.at("arguments after --").hint_command(format!("remove {option}; name the run with --name")))
         }
     }
 }
@@ -53,7 +53,7 @@ pub(super) fn check_batch(words: &[String], configured: Option<usize>, chips: &R
         format!("the batch size {batch} does not divide over the {devices} devices of {}", chips.title());
     Err(Error::new(ErrorKind::Config, what)
         .at("--slice")
-        .hint(format!("add the arguments: -- --batch-size {next}")))
+        .hint_command(format!("add the arguments: -- --batch-size {next}")))
 }
 
 /// File name next to the generated files. Keys of Kubernetes ConfigMaps allow letters, digits and `-_.` only.
@@ -69,7 +69,7 @@ pub fn file_name(path: &str) -> String {
 /// If the address is invalid.
 pub(super) fn bucket(address: &str) -> Result<String> {
     let refused =
-        |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).at("--bucket").hint(hint));
+        |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).at("--bucket").hint_command(hint));
     let Some(name) = address.strip_prefix("gs://").map(|name| name.trim_end_matches('/')) else {
         return refused(format!("`{address}` is not a bucket address"), "write it as gs://NAME");
     };
@@ -113,7 +113,7 @@ pub(super) fn name(given: Option<&str>, model: &str) -> Result<String> {
         let why = format!(
             "a name starts with a lowercase letter and has at most {MOST} lowercase letters, digits and hyphens"
         );
-        return Err(e.because(why).hint("choose another job name, such as my-run-2"));
+        return Err(e.because(why).hint_command("choose another job name, such as my-run-2"));
     }
     Ok(name.into())
 }

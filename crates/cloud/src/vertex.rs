@@ -10,8 +10,9 @@ use systole_ir::{Error, ErrorKind, Result};
 
 pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (slice, cloud) = job.tpu("vertex")?;
-    let refused =
-        |what: String, at: &str, hint: &str| Err(Error::new(ErrorKind::Config, what).at(at).hint(hint));
+    let refused = |what: String, at: &str, hint: &str| {
+        Err(Error::new(ErrorKind::Config, what).at(at).hint_command(hint))
+    };
     if !cloud.vertex {
         let what = format!("Vertex AI training on {} is not supported", slice.generation);
         return refused(what, "--slice", "use v5e or v6e, or systole cloud tpu-vm");

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use systole_base::rng::{RandomStream, hash_name};
 use systole_data::image_ops::{AugTransforms, RandAugment, RandomResizedCrop, cutmix, mixup_each};
 use systole_data::{HostArray, Sample};
-use systole_ir::ErrorKind;
 use toml::{Table, Value};
 
 /// Transform of one image, `u8[H, W, C]`.
@@ -253,14 +252,14 @@ pub(super) fn changes(names: &[String], in_colour: bool) -> Result<Vec<ImageTran
             item.split_once('=').map_or((item.as_str(), None), |(n, v)| (n.trim(), Some(v.trim())));
         if !in_colour && COLOUR.contains(&name) {
             let what = format!("{name} needs color images, but the images are grayscale");
-            return Err(KeyError::new("data.augment", what).hint(
+            return Err(KeyError::new("data.augment", what).hint_setting(
                 "leave the augmentation out, or set data.color_mode = \"rgb\" for a folder of images",
             ));
         }
         if let Some((.., change)) = CHANGES.iter().find(|(n, ..)| *n == name) {
             if let Some(value) = value {
-                return Err(KeyError::new("data.augment", format!("{name} takes no value, got {value}"))
-                    .hint("write only the augmentation's name, without a value"));
+                let what = format!("`{name}={value}`: {name} takes no value");
+                return Err(KeyError::new("data.augment", what).hint_setting(format!("write `{name}`")));
             }
             all.push(Arc::new(*change));
             continue;
@@ -359,9 +358,8 @@ impl ValuedAugmentation {
             return match written {
                 None => Ok(0.0),
                 Some(v) => {
-                    let what = format!("{name} takes no value, got {v}");
-                    Err(KeyError::new("data.augment", what)
-                        .hint("write only the augmentation's name, without a value"))
+                    let what = format!("`{name}={v}`: {name} takes no value");
+                    Err(KeyError::new("data.augment", what).hint_setting(format!("write `{name}`")))
                 }
             };
         };
@@ -370,14 +368,8 @@ impl ValuedAugmentation {
         let value = written.parse::<f64>().ok().filter(|v| (least..=most).contains(v));
         value.filter(|v| !is_whole || v.fract() == 0.0).ok_or_else(|| {
             let kind = if is_whole { "an integer" } else { "a number" };
-            let e = systole_ir::Error::new(
-                ErrorKind::Config,
-                format!("invalid value {written} for the augmentation {name}"),
-            );
-            KeyError::of(
-                "data.augment",
-                e.hint(format!("choose {kind} from {least} to {most}; the default is {usual}")),
-            )
+            let what = format!("`{name}={written}`: expected {kind} from {least} to {most}");
+            KeyError::new("data.augment", what).hint_setting(format!("write `{name}={usual}`, the default"))
         })
     }
 }

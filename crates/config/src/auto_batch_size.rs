@@ -90,7 +90,9 @@ impl BatchMemoryPlan {
         };
         let memory = limit.or(free).or(own).or(is_here.then_some(usize::MAX)).ok_or_else(|| {
             Error::new(ErrorKind::Unsupported, format!("`{}` does not report its memory size", device.name()))
-                .hint("pass --max-memory 16GiB, or set fit.batch_size (`systole plan` helps to choose it)")
+                .hint_setting(
+                    "pass --max-memory 16GiB, or set fit.batch_size (`systole plan` helps to choose it)",
+                )
         })?;
         let model = compiled(config, &device, config.strategy())?;
         let devices = model.devices().len().max(1);
@@ -117,8 +119,9 @@ impl BatchMemoryPlan {
     /// Returns the bytes that a training step of `batch` samples needs: weights, optimizer state, batch, temporaries.
     fn needs(&mut self, batch: usize) -> Result<f64> {
         let step = self.model.train_executable(batch)?;
-        let bytes = needed_by_step(&*step, self.is_here)
-            .map_err(|e| e.hint("`systole plan` finds the largest batch that fits: set fit.batch_size"))?;
+        let bytes = needed_by_step(&*step, self.is_here).map_err(|e| {
+            e.hint_setting("`systole plan` finds the largest batch that fits: set fit.batch_size")
+        })?;
         Ok(bytes + self.copies)
     }
 }

@@ -21,34 +21,35 @@ impl RunConfig {
         })?;
         if self.model.is_some() || !self.layers.is_empty() {
             return Err(KeyError::new("biggan", "[biggan] cannot be combined with layers or a [model]")
-                .hint("remove the layers or [model]: BigGAN has its own networks"));
+                .hint_setting("remove [model] and [[layers]]: BigGAN has its own networks"));
         }
         let adam = self.optimizer.get("type").and_then(toml::Value::as_str) == Some("adam");
         if let Some(key) = self.optimizer.keys().find(|key| *key != "type") {
             let what = format!("BigGAN has two optimizers: `{key}` is ambiguous");
-            return Err(KeyError::new(&format!("optimizer.{key}"), what).hint(
+            return Err(KeyError::new(&format!("optimizer.{key}"), what).hint_setting(
                 "set the optimizers' arguments in [biggan]: G_lr and D_lr, G_B1, D_B1, G_B2, D_B2, adam_eps",
             ));
         }
         if !adam {
             return Err(KeyError::new("optimizer.type", "BigGAN requires the Adam optimizer")
-                .hint("set the optimizer's type = \"adam\" for BigGAN"));
+                .hint_setting("set optimizer.type = \"adam\""));
         }
         if !matches!(super::model_sections::loss(&self.compile.loss)?, Loss::Hinge) {
             return Err(KeyError::new("compile.loss", "BigGAN requires the hinge loss")
-                .hint("set compile.loss = \"hinge\" for BigGAN"));
+                .hint_setting("set compile.loss = \"hinge\""));
         }
         if !self.compile.metrics.is_empty() {
-            return Err(KeyError::new("compile.metrics", "no metric applies to BigGAN training").hint(
-                "write metrics = []; scores are measured by: systole evaluate RUN --features CLASSIFIER",
-            ));
+            return Err(KeyError::new("compile.metrics", "no metric applies to BigGAN training")
+                .hint_setting(
+                    "set compile.metrics=[]; compute scores after training: evaluate RUN --features CLASSIFIER",
+                ));
         }
         if self.compile.precision == "mixed_float16" {
             return Err(KeyError::new(
                 "compile.precision",
                 "BigGAN does not support loss scaling: a step has several updates",
             )
-            .hint("use mixed_bfloat16, which needs no loss scale"));
+            .hint_setting("set compile.precision=mixed_bfloat16, which needs no loss scale"));
         }
         self.check_biggan_data(gan)
     }
@@ -58,7 +59,7 @@ impl RunConfig {
         if batch != super::auto_batch_size::AUTO && !batch.is_multiple_of(parts) {
             let what = format!("batch size {batch} is not divisible into {parts} accumulation steps");
             return Err(KeyError::new("fit.batch_size", what)
-                .hint(format!("choose a multiple of biggan.num_D_accumulations = {parts}")));
+                .hint_setting(format!("set fit.batch_size={}", batch.next_multiple_of(parts))));
         }
         let side = gan.resolution;
         let fits = match self.data.image_size {
@@ -68,31 +69,30 @@ impl RunConfig {
         if !fits {
             let what =
                 format!("the images are not {side} × {side}, the size that biggan.resolution requires");
-            return Err(
-                KeyError::new("data.image_size", what).hint(format!("set data.image_size=[{side},{side}]"))
-            );
+            return Err(KeyError::new("data.image_size", what)
+                .hint_setting(format!("set data.image_size=[{side},{side}]")));
         }
         if !["cifar10", "folder", "records"].contains(&self.data.dataset.as_str())
             || self.data.channels() != 3
         {
             let what = format!("BigGAN generates color images, but `{}` is grayscale", self.data.dataset);
-            return Err(KeyError::new("data.dataset", what)
-                .hint("set data.dataset to cifar10, or to folder or records with your own color images"));
+            return Err(KeyError::new("data.dataset", what).hint_setting(
+                "set data.dataset to cifar10, or to folder or records with your own color images",
+            ));
         }
         let scale = self.data.scale;
         if (scale * 255.0 - 1.0).abs() > 1e-9 {
             return Err(KeyError::new("data.scale", "BigGAN requires pixels scaled to the range 0 to 1")
-                .hint("set data.scale = \"1/255\" for BigGAN"));
+                .hint_setting("set data.scale = \"1/255\""));
         }
         if !super::augment::mixes(&self.data.augment).is_empty() {
             return Err(KeyError::new("data.augment", "BigGAN would learn to generate mixed images")
-                .hint("remove mixup and cutmix; flip is supported, as in BigGAN-PyTorch"));
+                .hint_setting("set data.augment=[\"flip\"], as in BigGAN-PyTorch, or data.augment=[]"));
         }
         if self.fit.class_weight.is_some() || self.fine_tune.is_some() {
             let key = if self.fine_tune.is_some() { "fine_tune" } else { "fit.class_weight" };
-            return Err(
-                KeyError::new(key, "this key applies only to classifiers, not to BigGAN").hint("remove it")
-            );
+            return Err(KeyError::new(key, "this key applies only to classifiers, not to BigGAN")
+                .hint_setting(format!("remove {key}")));
         }
         Ok(())
     }
@@ -128,13 +128,15 @@ impl RunConfig {
         if sample.shape.dims() != [side, side, 3] {
             let what =
                 format!("the images are {sample}, but this BigGAN generates {side} × {side} color images");
-            return Err(Error::new(ErrorKind::Config, what).at("biggan.resolution").hint(format!(
+            return Err(Error::new(ErrorKind::Config, what).at("biggan.resolution").hint_setting(format!(
                 "set data.image_size=[{side},{side}] and data.color_mode=rgb, or set biggan.resolution to the images' size"
             )));
         }
         if classes > gan.n_classes {
             let what = format!("the data has {classes} classes, but biggan.n_classes is {}", gan.n_classes);
-            return Err(Error::new(ErrorKind::Config, what).hint(format!("set biggan.n_classes={classes}")));
+            return Err(
+                Error::new(ErrorKind::Config, what).hint_setting(format!("set biggan.n_classes={classes}"))
+            );
         }
         Ok(())
     }

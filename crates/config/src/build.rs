@@ -163,7 +163,7 @@ impl RunConfig {
             Ok(Loss::SparseCategoricalCrossentropy { .. }) => {
                 Err(Error::new(ErrorKind::Config, "the labels are numbers, but the loss expects classes")
                     .at(format!("compile.loss for {}", data.name))
-                    .hint(
+                    .hint_setting(
                         "set compile.loss=mean_squared_error, compile.metrics=[], and give the last layer 1 unit and no activation; \
                          or name the field with the classes: data.records.label",
                     ))
@@ -470,14 +470,14 @@ fn check_output(output: &[usize], loss: &Loss, classes: usize, dataset: &str) ->
                 ErrorKind::Config,
                 format!("the last layer returns {n} values, but the data has {classes} classes"),
             )
-            .hint(format!("end the model with a Dense layer of {classes} units"))),
+            .hint_setting(format!("end the model with a Dense layer of {classes} units"))),
         },
         other if sequences => Err(Error::new(
             ErrorKind::Config,
             format!("the last layer returns arrays of shape {other:?} for one sequence"),
         )
         .because("a language model returns one value per token and position")
-        .hint(
+        .hint_setting(
             "keep the sequence dimension: set return_sequences = true in recurrent layers, remove Flatten",
         )),
         other => Err(Error::new(
@@ -485,7 +485,7 @@ fn check_output(output: &[usize], loss: &Loss, classes: usize, dataset: &str) ->
             format!("the last layer returns arrays of shape {other:?} for one {sample}"),
         )
         .because("a classifier returns one value per class")
-        .hint(format!("add a Flatten or {pooling} layer before the last Dense layer"))),
+        .hint_setting(format!("add a Flatten or {pooling} layer before the last Dense layer"))),
     }
 }
 

@@ -51,14 +51,13 @@ pub(super) fn section(at: usize, table: &Table) -> Result<CallbackSection, KeyEr
     let path = format!("callbacks.{at}");
     let Some(name) = table.get("type").and_then(Value::as_str) else {
         return Err(KeyError::new(&path, "the callback table has no key `type`")
-            .hint(format!("set type to one of: {}", CALLBACK_NAMES.join(", "))));
+            .hint_setting(format!("set {path}.type; available: {}", CALLBACK_NAMES.join(", "))));
     };
     let no_such = || {
         let kind = format!("{path}.type");
         match OF_PROGRAMS.iter().find(|(known, _)| *known == name) {
-            Some((_, instead)) => {
-                KeyError::new(&kind, format!("{name} cannot be set in a configuration")).hint(*instead)
-            }
+            Some((_, instead)) => KeyError::new(&kind, format!("{name} cannot be set in a configuration"))
+                .hint_setting(*instead),
             None => KeyError::of(&kind, unknown("unknown callback", name, CALLBACK_NAMES)),
         }
     };
@@ -86,16 +85,22 @@ pub(super) fn section(at: usize, table: &Table) -> Result<CallbackSection, KeyEr
 /// Callbacks whose files must be inside the run directory; others may use any path.
 const STAYING: [&str; 2] = ["ModelCheckpoint", "SpikeDetection"];
 
+/// Returns a similar name of a file that callbacks may write into the run directory.
+pub(super) fn inside(file: &str) -> String {
+    let name = file.trim_end_matches('/').rsplit('/').find(|part| !part.is_empty() && *part != "..");
+    format!("my-{}", name.unwrap_or("log"))
+}
+
 fn check_file(path: &str, file: &str, stays: bool) -> Result<(), KeyError> {
     let wrong = |what: &str| {
         let e = KeyError::new(path, format!("`{file}` {what}"));
-        Err(e.hint("use a file inside the run directory"))
+        Err(e.hint_setting(format!("use a file inside the run directory: {path}={:?}", inside(file))))
     };
     let parts = || Path::new(file).components();
     if file.is_empty() {
         let name = path.rsplit('.').next().unwrap_or(path);
         return Err(KeyError::new(path, format!("{name} is empty"))
-            .hint("use a file or folder inside the run directory"));
+            .hint_setting(format!("name a file or folder inside the run directory: {path}=\"log\"")));
     }
     if file.ends_with('/') && !path.ends_with("log_dir") {
         return wrong("is not a file name");

@@ -15,7 +15,7 @@ const BALANCED: &str = "balanced";
 
 /// Checks the value as far as possible without the data.
 pub(super) fn check(value: Option<&Value>) -> Result<(), KeyError> {
-    let hint = "write class_weight = \"balanced\", or { cat = 2.0, dog = 0.5 }";
+    let hint = "write fit.class_weight = \"balanced\", or a weight for each class: { cat = 2.0, dog = 0.5 }";
     match value {
         None => Ok(()),
         Some(Value::String(name)) if name == BALANCED => Ok(()),
@@ -24,11 +24,11 @@ pub(super) fn check(value: Option<&Value>) -> Result<(), KeyError> {
                 None => Ok(()),
                 Some((class, w)) => {
                     let what = format!("class_weight of {class}: expected a number of at least 0, got {w}");
-                    Err(KeyError::new(&format!("{PATH}.{class}"), what).hint(hint))
+                    Err(KeyError::new(&format!("{PATH}.{class}"), what).hint_setting(hint))
                 }
             }
         }
-        Some(other) => Err(KeyError::new(PATH, format!("invalid class_weight: {other}")).hint(hint)),
+        Some(other) => Err(KeyError::new(PATH, format!("invalid class_weight: {other}")).hint_setting(hint)),
     }
 }
 
@@ -68,7 +68,7 @@ impl RunConfig {
                 label.filter(|l| l.dtype().is_int() && l.shape().elements() == 1).ok_or_else(|| {
                     Error::new(ErrorKind::Config, "class_weight requires class labels")
                         .at(PATH)
-                        .hint("remove class_weight")
+                        .hint_setting("remove fit.class_weight")
                 })?;
             *counts.entry(label.get(0).as_i64()).or_default() += 1;
         }
@@ -86,6 +86,6 @@ fn class_of(class: &str, data: &TrainingData) -> Result<i64> {
         let names: Vec<&str> = data.class_names.iter().map(String::as_str).collect();
         Error::new(ErrorKind::Config, format!("{} has no class `{class}`", data.name))
             .at(PATH)
-            .hint(suggestion(class, &names))
+            .hint_setting(suggestion(class, &names))
     })
 }

@@ -54,10 +54,10 @@ impl ConfigDraft {
         let help = "run `systole init` for a complete, commented file";
         let table: Table = toml::from_str(text).map_err(|e| {
             let error = Error::new(ErrorKind::Config, "invalid TOML").because(e.message());
-            located(error, e.span()).hint(help)
+            located(error, e.span()).hint_setting(help)
         })?;
         toml::from_str::<RunConfig>(text)
-            .map_err(|e| located(from_serde(e.message()), e.span()).hint(help))?;
+            .map_err(|e| located(from_serde(e.message()), e.span()).hint_setting(help))?;
         Ok(ConfigDraft { origin: origin.into(), text: text.into(), table, settings: Vec::new() })
     }
 
@@ -69,7 +69,7 @@ impl ConfigDraft {
                 std::io::ErrorKind::NotFound => "check the path, or run `systole init` to write such a file",
                 _ => "use a text file with read permission",
             };
-            Error::io("cannot read", path, e).hint(hint)
+            Error::io("cannot read", path, e).hint_setting(hint)
         })?;
         ConfigDraft::parse(&text, &path.display().to_string())
     }
@@ -173,7 +173,9 @@ impl KeyOverride {
     }
 
     fn refuse(&self, error: Error) -> ConfigError {
-        ConfigError { error: error.at(self.flag.clone()), in_setting: true }
+        let error =
+            error.at(self.flag.clone()).hint_setting("`systole init` prints the keys with their values");
+        ConfigError { error, in_setting: true }
     }
 
     fn apply(&self, root: &mut Table) -> Result<()> {
@@ -202,7 +204,7 @@ fn not_held(path: &str, value: &Value) -> Option<KeyError> {
         Value::Float(x) if !(*x as f32).is_finite() => {
             let why =
                 if x.is_finite() { "is outside the range of float32" } else { "is not a finite number" };
-            Some(KeyError::new(path, format!("{x} {why}")).hint("write a number, such as 0.001"))
+            Some(KeyError::new(path, format!("{x} {why}")).hint_setting("write a number, such as 0.001"))
         }
         Value::Array(items) => {
             items.iter().enumerate().find_map(|(i, item)| not_held(&below(&i.to_string()), item))
@@ -241,7 +243,7 @@ fn item<'a>(items: &'a mut [Value], index: &str) -> Result<&'a mut Value> {
     let n = items.len();
     index.parse::<usize>().ok().and_then(move |i| items.get_mut(i)).ok_or_else(|| {
         Error::new(ErrorKind::Config, format!("list index `{index}` is out of range"))
-            .hint(format!("choose an index from 0 to {}", n.saturating_sub(1)))
+            .hint_setting(format!("choose an index from 0 to {}", n.saturating_sub(1)))
     })
 }
 
@@ -255,7 +257,7 @@ fn negative_argument(table: &Table) -> Option<KeyError> {
     });
     let (key, value) = negative.next()?;
     let wrong = KeyError::new(&format!("optimizer.{key}"), format!("{key} is {value}"));
-    Some(wrong.hint("choose an optimizer argument of at least 0"))
+    Some(wrong.hint_setting("choose an optimizer argument of at least 0"))
 }
 
 /// Parses `5`, `true`, `[3, 3]`, `"text"` as TOML; anything else becomes a string.

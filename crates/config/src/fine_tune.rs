@@ -93,14 +93,14 @@ impl RunConfig {
     pub(super) fn check_fine_tune(&self) -> Result<(), KeyError> {
         let Some(section) = &self.fine_tune else { return Ok(()) };
         if let Some((key, what, hint)) = section.phases(self.fit.epochs.max(1)).wrong() {
-            return Err(KeyError::new(&format!("fine_tune.{key}"), what).hint(hint));
+            return Err(KeyError::new(&format!("fine_tune.{key}"), what).hint_setting(hint));
         }
         let scheduler = "GradientAccumulationScheduler";
         let is_there =
             self.callbacks.iter().any(|c| c.get("type").and_then(Value::as_str) == Some(scheduler));
         match is_there && section.unfreeze {
             true => Err(KeyError::new("fine_tune", format!("fine_tune cannot be combined with {scheduler}"))
-                .hint(
+                .hint_setting(
                     "remove fine_tune or the callback (both recompile the step between epochs), or set unfreeze \
                     = false",
                 )),

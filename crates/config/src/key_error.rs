@@ -21,9 +21,19 @@ impl KeyError {
         KeyError { path: split(path), error }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> KeyError {
-        self.error = self.error.hint(hint);
-        self
+    #[track_caller]
+    pub(super) fn hint(self, hint: impl Into<String>) -> KeyError {
+        KeyError { error: self.error.hint(hint), ..self }
+    }
+
+    #[track_caller]
+    pub(super) fn hint_command(self, hint: impl Into<String>) -> KeyError {
+        self.hint(hint)
+    }
+
+    #[track_caller]
+    pub(super) fn hint_setting(self, hint: impl Into<String>) -> KeyError {
+        self.hint(hint)
     }
 }
 
@@ -38,7 +48,7 @@ pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Error {
         true => format!("use one of: {}", known.join(", ")),
         false => suggestion(name, known),
     };
-    Error::new(ErrorKind::Config, format!("{what} `{name}`")).hint(hint)
+    Error::new(ErrorKind::Config, format!("{what} `{name}`")).hint_setting(hint)
 }
 
 /// Converts Serde's message to a configuration error; for an unknown key or variant it suggests the nearest known one.
@@ -49,7 +59,7 @@ pub(super) fn from_serde(message: &str) -> Error {
     match quoted.as_slice() {
         [key, known @ ..] if message.starts_with("unknown field") && !known.is_empty() => {
             Error::new(ErrorKind::Config, format!("unknown key `{key}`"))
-                .hint(key_suggestions::hint(key, known))
+                .hint_setting(key_suggestions::hint(key, known))
         }
         [name, known @ ..] if message.starts_with("unknown variant") && !known.is_empty() => {
             unknown("unknown value", name, known)
@@ -58,7 +68,7 @@ pub(super) fn from_serde(message: &str) -> Error {
             let (what, hint) = plain_serde_error(message);
             let error = Error::new(ErrorKind::Config, what);
             match hint {
-                Some(hint) => error.hint(hint),
+                Some(hint) => error.hint_setting(hint),
                 None => error,
             }
         }

@@ -86,7 +86,7 @@ impl LaunchConfig {
     /// Names the invalid key and its line.
     pub fn read(path: &Path) -> Result<LaunchConfig> {
         let text = std::fs::read_to_string(path).map_err(|e| {
-            Error::io("cannot read", path, e).hint("run `systole launch config` to write such a file")
+            Error::io("cannot read", path, e).hint_command("run `systole launch config` to write such a file")
         })?;
         LaunchConfig::parse(&text, &path.display().to_string())
     }
@@ -112,10 +112,10 @@ impl LaunchConfig {
         };
         toml::from_str::<toml::Table>(text).map_err(|e| {
             let error = Error::new(ErrorKind::Config, "invalid TOML").because(e.message());
-            located(error, e.span()).hint(help)
+            located(error, e.span()).hint_setting(help)
         })?;
-        let config: LaunchConfig =
-            toml::from_str(text).map_err(|e| located(from_serde(e.message()), e.span()).hint(help))?;
+        let config: LaunchConfig = toml::from_str(text)
+            .map_err(|e| located(from_serde(e.message()), e.span()).hint_setting(help))?;
         config.check().map_err(|e| e.at(origin))?;
         Ok(config)
     }
@@ -134,7 +134,7 @@ impl LaunchConfig {
         match wrong {
             Some((key, n, most)) => {
                 let e = Error::new(ErrorKind::Config, format!("`{key}` is {n}")).at(key);
-                Err(e.hint(format!("choose an integer from 1 to {most}")))
+                Err(e.hint_setting(format!("choose an integer from 1 to {most}")))
             }
             None => Ok(()),
         }

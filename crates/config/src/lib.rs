@@ -154,7 +154,7 @@ impl StrategySection {
         match (&self.mesh, self.devices) {
             (Some(_), Some(_)) => {
                 Err(KeyError::new("strategy.mesh", "`mesh` cannot be combined with `devices`")
-                    .hint("remove one of the two keys: a mesh already defines the number of devices"))
+                    .hint_setting("remove strategy.devices: a mesh already defines the number of devices"))
             }
             (Some(mesh), None) => {
                 Ok(strategy.mesh(mesh.parse().map_err(|e| KeyError::of("strategy.mesh", e))?))
@@ -502,8 +502,9 @@ impl RunConfig {
                 let path = PathBuf::from(file);
                 if section.class != "ModelCheckpoint" && files.contains(&path) {
                     let what = format!("two callbacks write to `{file}`");
-                    return Err(KeyError::new(&format!("{}.{argument}", section.path), what)
-                        .hint("give each callback its own file name"));
+                    let key = format!("{}.{argument}", section.path);
+                    let hint = format!("name another file: {key}={:?}", callbacks::inside(file));
+                    return Err(KeyError::new(&key, what).hint_setting(hint));
                 }
                 files.push(path);
             }
@@ -520,7 +521,11 @@ impl RunConfig {
                     return Err(Error::new(ErrorKind::Config, what)
                         .at(format!("{}.{argument}", section.path))
                         .because(format!("the run itself writes the file {}", own.display()))
-                        .hint("choose another name"));
+                        .hint_setting(format!(
+                            "name another file: {}.{argument}={:?}",
+                            section.path,
+                            callbacks::inside(file)
+                        )));
                 }
             }
         }
@@ -688,7 +693,7 @@ impl DataSection {
     fn check(&self) -> Result<(), KeyError> {
         if self.dataset.contains(['.', '/']) {
             let what = format!("unknown dataset `{}`", self.dataset);
-            return Err(KeyError::new("data.dataset", what).hint(
+            return Err(KeyError::new("data.dataset", what).hint_setting(
                 "name the folder of your own files with data.dir, and their type here: records (tables too), \
                 folder (images), text (language models) or sentences (texts to classify)",
             ));
@@ -702,7 +707,7 @@ impl DataSection {
         // Pixels are bytes: a factor above 1 is a divisor by mistake.
         if !(self.scale > 0.0 && self.scale <= 1.0) {
             let what = format!("invalid pixel scale {}", self.scale);
-            return Err(KeyError::new("data.scale", what).hint(
+            return Err(KeyError::new("data.scale", what).hint_setting(
                 "choose a factor above 0 and up to 1: \"1/255\" scales pixels to 0..1, 1 leaves them unchanged",
             ));
         }
@@ -743,7 +748,9 @@ impl DataSection {
         ] {
             if let Some(share) = share.filter(|s| !(0.0..=most).contains(s)) {
                 let what = format!("expected a fraction from 0 to {most}, got {share}");
-                return Err(KeyError::new(key, what).hint(format!("choose a number from 0 to {most}")));
+                return Err(
+                    KeyError::new(key, what).hint_setting(format!("choose a number from 0 to {most}"))
+                );
             }
         }
         let is_grey = self.channels() != 3 || GREY.contains(&self.dataset.as_str());
@@ -798,9 +805,8 @@ impl FitSection {
 fn at_least_one(path: &str, value: Option<u64>) -> Result<(), KeyError> {
     let name = path.rsplit('.').next().unwrap_or(path);
     match value {
-        Some(0) => {
-            Err(KeyError::new(path, format!("`{name}` is 0")).hint(format!("choose a {name} of at least 1")))
-        }
+        Some(0) => Err(KeyError::new(path, format!("`{name}` is 0"))
+            .hint_setting(format!("choose a {name} of at least 1"))),
         _ => Ok(()),
     }
 }

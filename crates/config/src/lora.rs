@@ -44,10 +44,10 @@ impl RunConfig {
     pub(super) fn check_lora(&self) -> Result<(), KeyError> {
         let wrong = self.lora.as_ref().and_then(|section| section.options(&[]).wrong());
         match wrong {
-            Some((key, what, hint)) => Err(KeyError::new(&format!("lora.{key}"), what).hint(hint)),
+            Some((key, what, hint)) => Err(KeyError::new(&format!("lora.{key}"), what).hint_setting(hint)),
             None if self.lora.is_some() && self.biggan.is_some() => {
                 Err(KeyError::new("lora", "lora cannot be combined with biggan")
-                    .hint("remove one of the two configuration sections"))
+                    .hint_setting("remove [lora]: it does not apply to BigGAN"))
             }
             None => Ok(()),
         }

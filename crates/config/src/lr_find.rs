@@ -89,7 +89,7 @@ impl RunConfig {
         let other = [("biggan", self.biggan.is_some()), ("fine_tune", self.fine_tune.is_some())];
         if let Some((name, _)) = other.into_iter().find(|(_, is_there)| *is_there) {
             let what = format!("lr_find cannot be combined with {name}");
-            return Err(KeyError::new("lr_find", what).hint("remove one of the two configuration sections"));
+            return Err(KeyError::new("lr_find", what).hint_setting(format!("remove [lr_find], or [{name}]")));
         }
         match rate_of(&mut self.optimizer.clone()) {
             Some(_) => Ok(()),
@@ -97,7 +97,7 @@ impl RunConfig {
                 "optimizer.learning_rate",
                 "lr_find cannot set the learning rate of this schedule",
             )
-            .hint(
+            .hint_setting(
                 "write a number, or a schedule with one learning rate, such as { type = \"OneCycle\", … }",
             )),
         }

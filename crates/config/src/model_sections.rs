@@ -18,11 +18,11 @@ use toml::{Table, Value};
 pub(super) fn architecture(model: Option<&Table>, layers: &[Table]) -> Result<Architecture, KeyError> {
     match (model, layers) {
         (None, []) => Err(KeyError::new("layers", "the configuration has no layers")
-            .hint("add [[layers]] tables; run `systole init` for an example")),
+            .hint_command("add [[layers]] tables; run `systole init` for an example")),
         (None, layers) => of_layers(layers),
         (Some(model), []) => application(model),
         (Some(_), _) => Err(KeyError::new("model", "[model] cannot be combined with [[layers]]")
-            .hint("keep either the application or the layers")),
+            .hint_setting("remove [model] to train the layers, or [[layers]] to train the application")),
     }
 }
 
@@ -30,7 +30,7 @@ pub(super) fn architecture(model: Option<&Table>, layers: &[Table]) -> Result<Ar
 fn application(table: &Table) -> Result<Architecture, KeyError> {
     let Some(name) = table.get("application").and_then(Value::as_str) else {
         return Err(KeyError::new("model", "[model] has no `application`")
-            .hint(format!("set application to one of: {}", APPLICATIONS.join(", "))));
+            .hint_setting(format!("set model.application; available: {}", APPLICATIONS.join(", "))));
     };
     by_name(name, &Map::new()).map_err(|e| KeyError::of("model.application", e))?;
     let keys = table.iter().filter(|(k, _)| *k != "application");
@@ -71,7 +71,7 @@ fn of_layers(tables: &[Table]) -> Result<Architecture, KeyError> {
     }
     let architecture = Architecture::functional(&[input], &last).map_err(|e| KeyError::of("layers", e))?;
     if architecture.nodes.len() < tables.len() {
-        return Err(KeyError::new("layers", "the output of a layer is not used").hint(
+        return Err(KeyError::new("layers", "the output of a layer is not used").hint_setting(
             "connect every layer to the last one through `inputs`: the last layer is the model's output",
         ));
     }
@@ -89,7 +89,10 @@ fn feeds(index: usize, table: &Table, known: &[(String, Symbol)]) -> Result<Vec<
     };
     let find = |name: &Value| {
         let Some(name) = name.as_str() else {
-            return Err(KeyError::new(&path, format!("expected the name of a layer, got {name}")));
+            let hint = "write the names of earlier layers: inputs = [\"a\", \"b\"]";
+            return Err(
+                KeyError::new(&path, format!("expected the name of a layer, got {name}")).hint_setting(hint)
+            );
         };
         let found = known.iter().rev().find(|(n, _)| n == name).map(|(_, s)| s.clone());
         found.ok_or_else(|| {
@@ -98,8 +101,9 @@ fn feeds(index: usize, table: &Table, known: &[(String, Symbol)]) -> Result<Vec<
         })
     };
     match names.is_empty() {
-        true => Err(KeyError::new(&path, "inputs is an empty list")
-            .hint("remove `inputs` to use the output of the previous layer")),
+        true => Err(KeyError::new(&path, "inputs is an empty list").hint_setting(
+            "remove `inputs` to use the output of the previous layer, or write inputs = [\"input\"]",
+        )),
         false => names.into_iter().map(find).collect(),
     }
 }
@@ -149,7 +153,7 @@ fn nested(path: &str, class: &str, table: &Table) -> Result<LayerSpec, KeyError>
     let tables: Option<Vec<Table>> = tables.map(|layer| layer.as_table().cloned()).collect();
     let tables = tables.filter(|tables| !tables.is_empty()).ok_or_else(|| {
         KeyError::new(&format!("{path}.layers"), format!("{class} requires a list of layers"))
-            .hint("write layers = [{ type = \"Dense\", units = 8 }]")
+            .hint_setting("write layers = [{ type = \"Dense\", units = 8 }]")
     })?;
     let mut spec = LayerSpec::from(of_layers(&tables).map_err(inside)?);
     for (key, value) in table.iter().filter(|(k, _)| !["type", "layers", INPUTS].contains(&k.as_str())) {
@@ -184,7 +188,7 @@ pub(super) fn optimizer(table: &Table) -> Result<Optimizer, KeyError> {
     if matches!(rate, Schedule::Constant(r) if *r <= 0.0) || rate.at(0) < 0.0 {
         let what = format!("invalid learning rate {}: it must be above 0", rate.at(0));
         return Err(KeyError::new("optimizer.learning_rate", what)
-            .hint("try learning rate 0.001 for adam, or 0.01 for sgd"));
+            .hint_setting("try learning rate 0.001 for adam, or 0.01 for sgd"));
     }
     Ok(done)
 }
@@ -225,7 +229,9 @@ fn named<T: Serialize + DeserializeOwned>(
         Value::String(name) => return parse(name).map_err(|e| KeyError::of(path, e)),
         Value::Table(table) => table,
         other => {
-            return Err(KeyError::new(path, format!("expected a name or a table with `type`, got {other}")));
+            let what = format!("expected a name or a table with `type`, got {other}");
+            let hint = "write a name, such as \"accuracy\", or { type = \"accuracy\" } with arguments";
+            return Err(KeyError::new(path, what).hint_setting(hint));
         }
     };
     let base = parse(kind(path, table)?).map_err(|e| KeyError::of(&format!("{path}.type"), e))?;
@@ -240,7 +246,8 @@ fn named<T: Serialize + DeserializeOwned>(
 fn kind<'a>(path: &str, table: &'a Table) -> Result<&'a str, KeyError> {
     let found = table.get("type").and_then(Value::as_str);
     found.ok_or_else(|| {
-        KeyError::new(path, format!("{path} has no `type`")).hint("run `systole init` for an example")
+        let hint = format!("set {path}.type; `systole init` prints an example");
+        KeyError::new(path, format!("{path} has no `type`")).hint_setting(hint)
     })
 }
 
@@ -252,7 +259,7 @@ fn read<T: DeserializeOwned>(path: &str, json: Json) -> Result<T, KeyError> {
         KeyError::of(
             path,
             match error.hint_text() {
-                Some(hint) => whole.hint(hint),
+                Some(hint) => whole.hint_setting(hint),
                 None => whole,
             },
         )

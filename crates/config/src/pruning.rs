@@ -92,7 +92,7 @@ impl PruningSection {
             Some(_) => {
                 let what = "sparsity_m_by_n: expected a pair of integers";
                 return Err(KeyError::new("pruning.sparsity_m_by_n", what)
-                    .hint("write sparsity_m_by_n as two integers, such as [2, 4]"));
+                    .hint_setting("write sparsity_m_by_n as two integers, such as [2, 4]"));
             }
         };
         let made = Pruning {
@@ -106,7 +106,7 @@ impl PruningSection {
             channels: self.channels,
         };
         match made.wrong() {
-            Some((key, what, hint)) => Err(KeyError::new(&format!("pruning.{key}"), what).hint(hint)),
+            Some((key, what, hint)) => Err(KeyError::new(&format!("pruning.{key}"), what).hint_setting(hint)),
             None => Ok(made),
         }
     }
@@ -135,7 +135,7 @@ impl RunConfig {
         let Some(section) = &self.pruning else { return Ok(()) };
         if self.biggan.is_some() {
             return Err(KeyError::new("pruning", "pruning cannot be combined with biggan")
-                .hint("remove one of the two configuration sections"));
+                .hint_setting("remove [pruning]: it does not apply to BigGAN"));
         }
         section.pruning().map(drop)
     }

@@ -56,7 +56,9 @@ impl QuantizeSection {
             skip: self.skip.clone(),
         };
         match made.wrong() {
-            Some((key, what, hint)) => Err(KeyError::new(&format!("quantize.{key}"), what).hint(hint)),
+            Some((key, what, hint)) => {
+                Err(KeyError::new(&format!("quantize.{key}"), what).hint_setting(hint))
+            }
             None => Ok(made),
         }
     }
@@ -67,7 +69,7 @@ impl RunConfig {
         let Some(section) = &self.quantize else { return Ok(()) };
         if self.biggan.is_some() {
             return Err(KeyError::new("quantize", "quantize cannot be combined with biggan")
-                .hint("remove one of the two configuration sections"));
+                .hint_setting("remove [quantize]: it does not apply to BigGAN"));
         }
         section.quantize().map(drop)
     }

@@ -21,17 +21,17 @@ impl DataSection {
         if tokenizer != WORDS && !Path::new(tokenizer).exists() && !tokenizer.contains(['.', '/']) {
             let what = format!("unknown tokenizer `{tokenizer}` for texts to classify");
             return Err(KeyError::new("data.tokenizer", what)
-                .hint("use data.tokenizer=words, or name BERT's vocab.txt or a tokenizer.json"));
+                .hint_setting("use data.tokenizer=words, or name BERT's vocab.txt or a tokenizer.json"));
         }
         match self.vocabulary {
             Some(_) if tokenizer != WORDS => {
                 let what =
                     format!("data.vocabulary applies only to words, but the tokenizer is `{tokenizer}`");
-                Err(KeyError::new("data.vocabulary", what).hint("remove data.vocabulary"))
+                Err(KeyError::new("data.vocabulary", what).hint_setting("remove data.vocabulary"))
             }
             Some(size) if !VOCABULARIES.contains(&size) => {
                 let what = format!("invalid vocabulary size {size} for words");
-                Err(KeyError::new("data.vocabulary", what).hint("choose a size from 100 to 1000000"))
+                Err(KeyError::new("data.vocabulary", what).hint_setting("choose a size from 100 to 1000000"))
             }
             _ => Ok(()),
         }

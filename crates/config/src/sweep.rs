@@ -2,7 +2,7 @@
 //!
 //! The trials differ in some keys of one configuration and are a function of the file alone.
 
-use super::key_error::{KeyError, from_serde, line_of, unknown};
+use super::key_error::{KeyError, from_serde, line_at, line_of, unknown};
 use super::{ConfigDraft, ConfigError, PRESETS, RunConfig};
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -135,7 +135,7 @@ impl Sweep {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|e| {
             Error::io("cannot read", path, e)
-                .hint("pass a TOML file with a [sweep] table: see docs/guide/toolbox.md")
+                .hint_command("pass a TOML file with a [sweep] table: see docs/guide/toolbox.md")
         })?;
         Sweep::with_folder(&text, &path.display().to_string(), path.parent().unwrap_or(Path::new("")))
     }
@@ -150,12 +150,10 @@ impl Sweep {
     }
 
     fn with_folder(text: &str, origin: &str, folder: &Path) -> Result<Sweep> {
-        let table: Table = toml::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Config, "invalid TOML").because(e.message()).at(origin.to_string())
-        })?;
+        let table: Table = toml::from_str(text).map_err(|e| invalid_toml(text, origin, &e))?;
         let Some(sweep) = table.get("sweep").and_then(Value::as_table) else {
             let e = Error::new(ErrorKind::Config, "the table [sweep] is missing").at(origin.to_string());
-            return Err(e.hint(
+            return Err(e.hint_setting(
                 "add [sweep] with `base` and `method`, and [sweep.parameters] with keys and their values",
             ));
         };
@@ -174,7 +172,7 @@ impl Sweep {
         if parameters.is_empty() {
             let wrong = KeyError::new("sweep.parameters", "[sweep.parameters] is empty");
             return Err(located(
-                wrong.hint("add parameters with their values: optimizer.learning_rate = [0.1, 0.01]"),
+                wrong.hint_setting("add parameters with their values: optimizer.learning_rate = [0.1, 0.01]"),
             ));
         }
         let parameters = parameters.into_iter().map(|(path, key, space)| {
@@ -237,7 +235,9 @@ impl Sweep {
             let config = draft.finish().map_err(|refused: ConfigError| refused.error)?;
             if config.lr_find.is_some() {
                 let e = Error::new(ErrorKind::Config, "a sweep cannot be combined with [lr_find]");
-                return Err(e.at("[lr_find]").hint("remove [lr_find], and sweep optimizer.learning_rate"));
+                return Err(e
+                    .at("[lr_find]")
+                    .hint_setting("remove [lr_find], and sweep optimizer.learning_rate"));
             }
             let keys = self.parameters.iter().map(|p| p.key.clone());
             Ok(Trial {
@@ -315,7 +315,7 @@ impl Sweep {
         let all = all.filter(|n| *n <= MOST).ok_or_else(|| {
             Error::new(ErrorKind::Config, format!("the grid has more than {MOST} combinations"))
                 .at("sweep.parameters")
-                .hint("use fewer values, or method = \"random\" with `trials`")
+                .hint_setting("use fewer values, or method = \"random\" with `trials`")
         })?;
         // The last key changes fastest, as in nested loops.
         let combination = |mut i: usize| {
@@ -370,7 +370,7 @@ impl SweepSection {
                 "sweep.trials",
                 "trials cannot be combined with method = \"grid\": a grid search runs every combination",
             );
-            return Err(wrong.hint("remove `trials`, or set method = \"random\""));
+            return Err(wrong.hint_setting("remove `trials`, or set method = \"random\""));
         }
         let numbers = [
             ("trials", self.trials.unwrap_or(1), 1),
@@ -380,11 +380,19 @@ impl SweepSection {
         match numbers.into_iter().find(|(_, n, least)| n < least) {
             Some((key, n, least)) => {
                 let wrong = KeyError::new(&format!("sweep.{key}"), format!("{key} is {n}"));
-                Err(wrong.hint(format!("choose a {key} of at least {least}")))
+                Err(wrong.hint_setting(format!("choose a {key} of at least {least}")))
             }
             None => Ok(()),
         }
     }
+}
+
+fn invalid_toml(text: &str, origin: &str, e: &toml::de::Error) -> Error {
+    let line = e.span().map(|span| line_at(text, span.start));
+    Error::new(ErrorKind::Config, "invalid TOML")
+        .because(e.message())
+        .at(line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")))
+        .hint_setting("correct the line: keys are written as KEY = VALUE, tables as [TABLE]")
 }
 
 /// Returns the configuration that all trials share.
@@ -399,14 +407,15 @@ fn base_of(
         Some(_) if !others.is_empty() => {
             let what = format!("`base` cannot be combined with a configuration (`{}`)", others[0]);
             Err(Err(KeyError::new("sweep.base", what)
-                .hint("keep only `base`, or only the configuration in this file")))
+                .hint_setting("keep only `base`, or only the configuration in this file")))
         }
         Some(name) if PRESETS.contains(&name.as_str()) => ConfigDraft::preset(name).map_err(Ok),
         Some(name) if name.ends_with(".toml") => ConfigDraft::read(folder.join(name)).map_err(Ok),
         Some(name) => Err(Err(KeyError::of("sweep.base", unknown("unknown preset", name, &PRESETS)))),
         None if others.is_empty() => {
-            Err(Err(KeyError::new("sweep", "the sweep has no configuration to train")
-                .hint("set `base` to a preset or a TOML file, or write the configuration into this file")))
+            Err(Err(KeyError::new("sweep", "the sweep has no configuration to train").hint_setting(
+                "set `base` to a preset or a TOML file, or write the configuration into this file",
+            )))
         }
         None => ConfigDraft::parse(&without_sweep(text), origin).map_err(Ok),
     }
@@ -453,7 +462,7 @@ fn collect(
             }
             other => {
                 let e = Error::new(ErrorKind::Config, format!("{key} = {other}: expected a list of values"));
-                let e = e.hint("write [0.1, 0.01], or { min = 0.001, max = 0.1, log = true }");
+                let e = e.hint_setting("write [0.1, 0.01], or { min = 0.001, max = 0.1, log = true }");
                 return Err(wrong(e, path));
             }
         }
@@ -477,10 +486,11 @@ impl SearchSpace {
             table.clone().try_into().map_err(|e: toml::de::Error| from_serde(e.message()))?;
         let number = |v: &Value| v.as_float().or(v.as_integer().map(|i| i as f64));
         let (Some(min), Some(max)) = (number(&range.min), number(&range.max)) else {
-            return Err(Error::new(ErrorKind::Config, format!("the range of {key} is not numeric")));
+            let e = Error::new(ErrorKind::Config, format!("the range of {key} is not numeric"));
+            return Err(e.hint_setting("write numbers: { min = 0.001, max = 0.1 }, or a list of values"));
         };
         let is_whole = range.min.is_integer() && range.max.is_integer();
-        let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint(hint));
+        let wrong = |what: String, hint: &str| Err(Error::new(ErrorKind::Config, what).hint_setting(hint));
         if min >= max || min.is_nan() || max.is_nan() {
             return wrong(
                 format!("invalid range of {key}: min = {min}, max = {max}"),
@@ -508,7 +518,9 @@ impl SearchSpace {
             SearchSpace::List(values) => Ok(values.clone()),
             SearchSpace::Range { n: None, .. } => {
                 Err(Error::new(ErrorKind::Config, "grid search requires the number of values of a range")
-                    .hint("add n: { min = 0.001, max = 0.1, log = true, n = 5 }; or set method = \"random\""))
+                    .hint_setting(
+                        "add n: { min = 0.001, max = 0.1, log = true, n = 5 }; or set method = \"random\"",
+                    ))
             }
             SearchSpace::Range { n: Some(n), .. } => {
                 let mut values: Vec<Value> = (0..*n).map(|i| self.at(i as f64 / (n - 1) as f64)).collect();

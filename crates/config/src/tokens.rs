@@ -32,7 +32,7 @@ impl DataSection {
         if tokenizer != "bpe" {
             let what = format!("data.vocabulary applies only to bpe, but the tokenizer is `{tokenizer}`");
             return Err(KeyError::new("data.vocabulary", what)
-                .hint("set data.tokenizer = \"bpe\", or remove data.vocabulary"));
+                .hint_setting("set data.tokenizer = \"bpe\", or remove data.vocabulary"));
         }
         match VOCABULARIES.contains(&size) {
             true => Ok(()),
@@ -40,7 +40,7 @@ impl DataSection {
                 "data.vocabulary",
                 format!("invalid vocabulary size {size} for byte-pair encoding"),
             )
-            .hint("choose a size from 256 (the bytes) to 1000000; 512 to 4096 suit a book")),
+            .hint_setting("choose a size from 256 (the bytes) to 1000000; 512 to 4096 suit a book")),
         }
     }
 

@@ -193,7 +193,7 @@ impl<F: FileSystem> AtomicFile<F> {
         if path.file_name().is_none() {
             let what = format!("cannot save as `{}`", path.display());
             let e = Error::new(ErrorKind::Io, what).because("the output path has no file name");
-            return Err(e.hint("add a file name to the output path"));
+            return Err(e.hint_command("add a file name to the output path"));
         }
         let (temporary, file) = create_temporary(&files, folder_of(path))
             .map_err(|e| save_error(path, 0, "creating a file in its folder", &e))?;

@@ -31,7 +31,7 @@ impl RunSecret {
             n => {
                 let what = format!("the secret has {n} characters, expected at least {SHORTEST}");
                 let e = Error::new(ErrorKind::Config, what).at(knobs::SECRET.name);
-                Err(e.hint(format!("set a random text: {}", RunSecret::command())))
+                Err(e.hint_setting(format!("set a random text: {}", RunSecret::command())))
             }
         }
     }

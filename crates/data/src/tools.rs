@@ -331,7 +331,7 @@ pub fn convert(
             ErrorKind::Config,
             format!("cannot write {shards} shards of a TFRecord dataset"),
         )
-        .hint("use 1 to 99999"));
+        .hint_command("use 1 to 99999"));
     }
     let name = |i: usize| {
         let mut name = prefix.as_os_str().to_owned();

@@ -294,9 +294,9 @@ fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> E
                     format!("choose a writable folder for downloads ({})", knobs::CACHE.name)
                 }
             };
-            e.because(in_short(&refused)).hint(format!("{first}; or {give}"))
+            e.because(in_short(&refused)).hint_command(format!("{first}; or {give}"))
         }
-        None => e.hint(give),
+        None => e.hint_command(give),
     }
 }
 

@@ -139,7 +139,7 @@ fn missing(places: &[PathBuf]) -> Error {
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     Error::new(ErrorKind::Io, "the text file was not found")
         .because(format!("{} is not a file and has no input.txt", places.join(", ")))
-        .hint("pass a text file, or a folder that contains input.txt")
+        .hint_command("pass a text file, or a folder that contains input.txt")
 }
 
 /// Training and test text, and the tokenizer.
@@ -242,7 +242,7 @@ fn too_short(origin: &str, there_are: &str, which: &str, length: usize) -> Error
         .because(format!(
             "the {which} split has {there_are}; one sequence needs {length}, plus one for the last label"
         ))
-        .hint("use a longer text or a smaller data.sequence_length")
+        .hint_setting("use a longer text or a smaller data.sequence_length")
 }
 
 const SUBJECTS: [&str; 8] =

@@ -129,7 +129,7 @@ impl Launch {
             None => {
                 let e = Error::new(ErrorKind::Config, "the processes have no common secret");
                 let e = e.because("process 0 listens for processes on other machines");
-                return Err(e.at(knobs::SECRET.name).hint(match place {
+                return Err(e.at(knobs::SECRET.name).hint_setting(match place {
                     LaunchTarget::Slurm => format!("before srun, run: {}", RunSecret::command()),
                     LaunchTarget::K8s => {
                         format!("set {} in all pods from a Kubernetes secret", knobs::SECRET.name)
@@ -175,7 +175,7 @@ fn environment(config: &LaunchConfig) -> Result<BTreeMap<String, String>> {
         };
         let value = value.filter(|_| !name.is_empty()).ok_or_else(|| {
             let e = Error::new(ErrorKind::Config, format!("the variable `{given}` is not set")).at("--env");
-            e.hint("set the variable in the environment, or pass its value: --env NAME=VALUE")
+            e.hint_command("set the variable in the environment, or pass its value: --env NAME=VALUE")
         })?;
         all.insert(name.into(), value);
     }
@@ -250,7 +250,7 @@ impl RunningLaunch<'_> {
         }
         let Some(batch) = self.command.batch else {
             let e = Error::new(ErrorKind::Io, who).because("a run needs all of its processes").at("launch");
-            return Err(e.hint("run the same command again to resume from the last backup; pass --max-restarts N to restart automatically, and --elastic to drop lost machines"));
+            return Err(e.hint_command("run the same command again to resume from the last backup; pass --max-restarts N to restart automatically, and --elastic to drop lost machines"));
         };
         self.launch.machines[machine].is_out = true;
         let least = self.launch.config.elastic.unwrap_or(1);

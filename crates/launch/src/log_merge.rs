@@ -46,7 +46,7 @@ impl<'a> MergedLog<'a> {
         let log = match log {
             Some(path) => {
                 let hint = "choose another file with --log";
-                let file = opened(path).map_err(|e| Error::io("cannot write", path, e).hint(hint))?;
+                let file = opened(path).map_err(|e| Error::io("cannot write", path, e).hint_command(hint))?;
                 LogFile { path: Some(path.into()), file: Some(file), waiting: Vec::new() }
             }
             None => LogFile { path: in_folder, ..LogFile::default() },

@@ -59,11 +59,11 @@ fn listed(text: &str, path: &Path) -> Result<Vec<LaunchMachine>> {
         // The name becomes an argument of ssh.
         if name.starts_with('-') || name.contains('=') {
             let e = Error::new(ErrorKind::Config, format!("`{name}` is not a machine name")).at(place());
-            return Err(e.hint("write NAME, or NAME slots=N"));
+            return Err(e.hint_setting("write NAME, or NAME slots=N"));
         }
         if machines.iter().any(|machine| machine.name.as_deref() == Some(name)) {
             let e = Error::new(ErrorKind::Config, format!("{name} is listed twice")).at(place());
-            return Err(e.hint(format!("for several processes on the machine write: {name} slots=2")));
+            return Err(e.hint_setting(format!("for several processes on the machine write: {name} slots=2")));
         }
         let mut slots = 1;
         for word in words {
@@ -76,7 +76,7 @@ fn listed(text: &str, path: &Path) -> Result<Vec<LaunchMachine>> {
         let e = Error::new(ErrorKind::Config, format!("{} lists {processes} processes", path.display()));
         return Err(e
             .at("--hosts")
-            .hint(format!("write one machine per line, with at most {MOST} processes in total")));
+            .hint_setting(format!("write one machine per line, with at most {MOST} processes in total")));
     }
     Ok(machines)
 }
@@ -86,11 +86,11 @@ fn slots_of(word: &str) -> Result<u32> {
     let (key, value) = word.split_once('=').unwrap_or((word, ""));
     if key != "slots" {
         let e = Error::new(ErrorKind::Config, format!("unknown word `{word}`"));
-        return Err(e.hint(if value.is_empty() { hint.into() } else { suggestion(key, &["slots"]) }));
+        return Err(e.hint_setting(if value.is_empty() { hint.into() } else { suggestion(key, &["slots"]) }));
     }
     let number = value.parse().ok().filter(|n| (1..=MOST).contains(n));
     number.ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("expected a number of slots, got `{value}`")).hint(hint)
+        Error::new(ErrorKind::Config, format!("expected a number of slots, got `{value}`")).hint_setting(hint)
     })
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn of_pod(config: &LaunchConfig, variable: VariableLookup<'_>) -> Res
 }
 
 fn missing(what: &str, hint: String) -> Error {
-    Error::new(ErrorKind::Config, what).at("--k8s").hint(hint)
+    Error::new(ErrorKind::Config, what).at("--k8s").hint_command(hint)
 }
 
 fn no_pod() -> Error {
@@ -85,7 +85,7 @@ impl Pod<'_> {
         let Some((name, text)) = self.first(names) else { return Ok(None) };
         let number = text.trim().parse().map_err(|_| {
             let e = Error::new(ErrorKind::Config, format!("{name}: expected a number, got `{text}`"));
-            e.at("--k8s").hint("set the environment variable to an integer of at least 0")
+            e.at("--k8s").hint_setting(format!("set {name} to an integer of at least 0"))
         })?;
         Ok(Some(number))
     }

@@ -81,7 +81,7 @@ impl Process {
         apart(&mut command);
         let mut child = command.spawn().map_err(|e| {
             let e = Error::new(ErrorKind::Io, format!("cannot start {ssh}")).because(e.to_string());
-            e.at("--hosts").hint(format!(
+            e.at("--hosts").hint_setting(format!(
                 "install the remote shell, or set another remote shell with {}",
                 knobs::SSH.name
             ))
@@ -156,7 +156,7 @@ impl Process {
             (Some(name), Some(ProcessExit::Code(code))) if NO_PROGRAM.contains(&code) => {
                 let e =
                     Error::new(ErrorKind::Config, format!("{name} cannot start the program")).at("--hosts");
-                Err(e.hint("install the program at the same path on all machines, or name its path with --program FILE"))
+                Err(e.hint_command("install the program at the same path on all machines, or name its path with --program FILE"))
             }
             _ => Ok(()),
         }

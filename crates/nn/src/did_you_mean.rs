@@ -70,6 +70,23 @@ pub fn suggestion(typed: &str, known: &[&str]) -> String {
     }
 }
 
+/// Like [`suggestion`], for more names than a line holds: the three most similar ones, and the command that lists all.
+pub fn nearest_three(typed: &str, known: &[&str], lists_all: &str) -> String {
+    let letters: Vec<char> = plain(typed).chars().collect();
+    let meant = nearest(typed, known);
+    let mut others: Vec<&str> = known.iter().copied().filter(|name| *name != meant).collect();
+    others.sort_by_key(|name| {
+        let (edits, missing) = distance(&letters, name);
+        4 * edits + missing
+    });
+    let others =
+        |n: usize| others.iter().take(n).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match meant {
+        "" => format!("similar names: {}; list all with `{lists_all}`", others(3)),
+        meant => format!("did you mean `{meant}`? similar: {}; list all with `{lists_all}`", others(2)),
+    }
+}
+
 /// Creates an error whose hint suggests the likely intended name.
 pub(crate) fn unknown(what: &str, typed: &str, known: &[&str]) -> Error {
     Error::new(ErrorKind::Config, what).hint(suggestion(typed, known))
@@ -92,11 +109,16 @@ pub(crate) fn unknown_argument(what: &str, typed: &str, known: &[&str]) -> Error
 /// Adds serde's message about a value to an error in plain words, with a hint: the likely intended name if serde lists
 /// known names, or the correct notation of the value.
 pub(crate) fn with_reason(error: Error, message: &str) -> Error {
+    // A name that a type's own parser rejected, with its hint.
+    if let Some((why, hint)) = message.split_once("; ").filter(|_| message.starts_with("unknown")) {
+        return error.because(why).hint(hint);
+    }
     // Serde's wording: unknown variant `x`, expected one of `a`, `b`
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.as_slice() {
         [typed, known @ ..] if message.starts_with("unknown") && !known.is_empty() => {
-            error.because(message).hint(suggestion(typed, known))
+            let why = message.split(", expected ").next().unwrap_or(message);
+            error.because(why).hint(suggestion(typed, known))
         }
         _ => {
             let (why, hint) = plain_serde_error(message);
@@ -134,7 +156,8 @@ pub fn plain_serde_error(message: &str) -> (String, Option<String>) {
     let unsigned = expected.starts_with('u') && found.contains("integer `-");
     let below = if unsigned { " of at least 0" } else { "" };
     let place = rest.map_or(String::new(), |r| format!(" at line {r}"));
-    (format!("{found}, expected {called}{below}{place}"), rewritten(found, called))
+    let hint = rewritten(found, called).unwrap_or_else(|| format!("write {called}{below}"));
+    (format!("{found}, expected {called}{below}{place}"), Some(hint))
 }
 
 /// Returns the correct notation of a value that serde rejected only for its notation.
@@ -142,7 +165,7 @@ fn rewritten(found: &str, called: &str) -> Option<String> {
     let text = found.split_once("string \"").and_then(|(_, rest)| rest.strip_suffix('"'));
     if let Some(text) = text {
         let whole = called.starts_with("an integer") && text.trim().parse::<u64>().is_ok();
-        let number = called == "a number" && text.trim().parse::<f64>().is_ok();
+        let number = called == "a number" && text.trim().parse::<f64>().is_ok_and(f64::is_finite);
         let truth = called == "true or false" && ["true", "false"].contains(&text.trim());
         return (whole || number || truth).then(|| format!("write it without quotes: {}", text.trim()));
     }
@@ -229,16 +252,15 @@ mod tests {
         assert_eq!(why, "invalid type: string \"10\", expected an integer");
         assert_eq!(hint.as_deref(), Some("write it without quotes: 10"));
         let (why, hint) = told("invalid value: integer `-1`, expected usize");
-        assert_eq!(
-            (why.as_str(), hint),
-            ("invalid value: integer `-1`, expected an integer of at least 0", None)
-        );
+        assert_eq!(why, "invalid value: integer `-1`, expected an integer of at least 0");
+        assert_eq!(hint.as_deref(), Some("write an integer of at least 0"));
+        assert_eq!(told("invalid type: string \"1e400\", expected f64").1.unwrap(), "write a number");
         let (why, hint) = told("invalid type: floating point `10.0`, expected u64");
         assert!(
             why.ends_with("expected an integer") && hint.unwrap().ends_with("decimal point: 10"),
             "{why}"
         );
-        assert_eq!(told("invalid type: floating point `0.5`, expected usize").1, None);
+        assert_eq!(told("invalid type: floating point `0.5`, expected usize").1.unwrap(), "write an integer");
         let (why, hint) = told("invalid type: string \"true\", expected a boolean");
         assert!(why.ends_with("true or false") && hint.unwrap().ends_with("quotes: true"), "{why}");
         assert_eq!(

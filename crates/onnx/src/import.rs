@@ -249,12 +249,11 @@ impl<'a> ResolvedSizes<'a> {
             ports.iter().flat_map(|p| p.sizes.iter().flatten()).filter_map(DimSize::name).collect();
         match sizes.named.keys().find(|name| !names.contains(&name.as_str())) {
             Some(name) => {
-                Err(Error::new(ErrorKind::Config, format!("the model has no dimension named `{name}`")).hint(
-                    match names.is_empty() {
-                        true => "all its dimensions have fixed sizes".to_string(),
-                        false => format!("choose one of: `{}`", names.join("`, `")),
-                    },
-                ))
+                Err(Error::new(ErrorKind::Config, format!("the model has no dimension named `{name}`"))
+                    .hint_command(match names.is_empty() {
+                        true => format!("remove the size of `{name}`: all dimensions of the model are fixed"),
+                        false => format!("use one of: `{}`", names.join("`, `")),
+                    }))
             }
             None => Ok(settled),
         }
@@ -287,7 +286,7 @@ impl<'a> ResolvedSizes<'a> {
         let Some(sizes) = &port.sizes else {
             let dims = given.ok_or_else(|| {
                 Error::new(ErrorKind::Config, "the file does not state the number of dimensions of the input")
-                    .hint("pass input arrays: --input FILE.npz")
+                    .hint_command("pass input arrays: --input FILE.npz")
             })?;
             return Ok(TensorType::new(dtype, checked(dims.to_vec())?));
         };

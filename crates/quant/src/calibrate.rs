@@ -83,7 +83,7 @@ impl Calibration {
             if seen[i] == Some((0.0, 0.0)) {
                 return Err(Error::new(ErrorKind::Data, "all values of the calibration data are 0")
                     .at(format!("input {}", model.tensor(i)?.name))
-                    .hint("calibrate on representative samples: --data-dir, --samples"));
+                    .hint_command("calibrate on representative samples: --data-dir, --samples"));
             }
         }
         if self.method == RangeMethod::MinMax {

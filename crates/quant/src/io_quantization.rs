@@ -22,7 +22,7 @@ impl FloatPredictor {
         model.check()?;
         let ([input], [output]) = (&model.inputs[..], &model.outputs[..]) else {
             return Err(Error::new(ErrorKind::Unsupported, "the model has several inputs or outputs")
-                .hint("run `systole run FILE.tflite --input IN.npz`"));
+                .hint_command("run `systole run FILE.tflite --input IN.npz`"));
         };
         let (input, output) = (model.tensor(*input)?.clone(), model.tensor(*output)?.clone());
         let graph = TfliteProgram::new(model.clone(), engine, threads)?;

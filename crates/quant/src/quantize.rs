@@ -5,6 +5,7 @@ use crate::quantize_weights::{QuantWeightLayout, constant, weighted};
 use crate::scales::assign;
 use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
+use systole_nn::did_you_mean::suggestion;
 use systole_tflite::{ScaleRule, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
 
 /// Options of int8 quantization.
@@ -75,10 +76,10 @@ pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<V
     let layers: Vec<String> =
         model.operators.iter().map(|o| layer_of(&work_name(model, o)).to_string()).collect();
     if let Some(unknown) = options.skip.iter().find(|name| !layers.contains(name)) {
-        let mut known = layers.clone();
+        let mut known: Vec<&str> = layers.iter().map(String::as_str).collect();
         known.dedup();
         return Err(Error::new(ErrorKind::Config, format!("no layer `{unknown}` to skip"))
-            .hint(format!("layers with operators: {}", known.join(", "))));
+            .hint_command(suggestion(unknown, &known)));
     }
     let one = |(o, layer): (&TfliteOperator, &String)| {
         if options.skip.contains(layer) {
@@ -90,7 +91,7 @@ pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<V
             (ScaleRule::None, true) => {
                 Err(Error::new(ErrorKind::Unsupported, format!("{} has no int8 form", o.op))
                     .at(format!("layer {layer}"))
-                    .hint(format!("keep the layer in floats: --skip {layer}")))
+                    .hint_command(format!("keep the layer in floats: --skip {layer}")))
             }
             (_, true) => Ok(true),
         }

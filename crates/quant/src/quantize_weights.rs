@@ -23,7 +23,7 @@ pub(crate) fn asymmetric((low, high): (f32, f32)) -> Result<(f32, i32)> {
 fn underflow(scale: f64, why: String) -> Error {
     Error::new(ErrorKind::Numeric, format!("an int8 step would be {scale:e}, which f32 cannot hold"))
         .because(why)
-        .hint("keep this layer in floats (--skip), or scale the data to values of about 1")
+        .hint_command("keep this layer in floats (--skip), or scale the data to values of about 1")
 }
 
 /// Quantized weights and bias of an operator.

@@ -61,7 +61,7 @@ pub(crate) fn tensors(folder: &Path) -> Result<Vec<(String, Literal)>> {
             "the directory has neither model.safetensors, model.safetensors.index.json nor \
         pytorch_model.bin",
         )
-        .hint("pass a Hugging Face model directory, or a weight file"))
+        .hint_command("pass a Hugging Face model directory, or a weight file"))
 }
 
 fn shards(folder: &Path, index: &Value) -> Result<Vec<(String, Literal)>> {

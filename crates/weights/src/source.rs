@@ -256,7 +256,7 @@ fn unknown(bytes: &[u8]) -> Error {
     let e = Error::new(ErrorKind::Data, "unknown weight file format");
     if let Some(format) = ModelFormat::of(bytes).filter(|f| *f != ModelFormat::Pickle) {
         let what = format!("cannot import weights from {}", format.name());
-        return Error::new(ErrorKind::Unsupported, what).hint(format.hint());
+        return Error::new(ErrorKind::Unsupported, what).hint_command(format.hint());
     }
     if bytes.starts_with(b"\x80") {
         return e
@@ -268,5 +268,5 @@ fn unknown(bytes: &[u8]) -> Error {
         "the file starts with {}",
         if begin.is_empty() { "nothing".into() } else { begin.join(" ") }
     ))
-    .hint("pass a .pt, .safetensors, .keras or .h5 file, or a Hugging Face directory")
+    .hint_command("pass a .pt, .safetensors, .keras or .h5 file, or a Hugging Face directory")
 }

@@ -238,7 +238,7 @@ pub(crate) fn fill(
     let ours = model.weights();
     if let Some((path, _)) = ours.iter().find(|(path, _)| !covered.contains(path)) {
         let what = format!("cannot find weight {path} in the file");
-        return Err(Error::new(ErrorKind::Data, what).hint("pass the matching model with --model"));
+        return Err(Error::new(ErrorKind::Data, what).hint_command("pass the matching model with --model"));
     }
     let rows = rules.iter().map(|rule| rule.row(&by_name)).collect();
     Ok(ImportReport { rows, left_over, notes: Vec::new() })
@@ -249,19 +249,19 @@ fn check(wrong: &[String], missing: &[String], left_over: &[String], partial: bo
     let hint = "pass the matching model with --model: a preset, a TOML file or a model file";
     if !wrong.is_empty() {
         let what = format!("the weights do not match the model: {}", listed(wrong));
-        return error(what).map_err(|e: Error| e.hint(hint));
+        return error(what).map_err(|e: Error| e.hint_command(hint));
     }
     if !missing.is_empty() {
         let mut what = format!("the file lacks {}", listed(missing));
         if !left_over.is_empty() {
             what = format!("{what}. It has unmatched arrays: {}", listed(left_over));
         }
-        return error(what).map_err(|e: Error| e.hint(hint));
+        return error(what).map_err(|e: Error| e.hint_command(hint));
     }
     if !left_over.is_empty() && !partial {
         let what = format!("arrays without a matching weight in the model: {}", listed(left_over));
         return error(what).map_err(|e: Error| {
-            e.hint("pass --partial to ignore the unmatched tensors, or another --model")
+            e.hint_command("pass --partial to ignore the unmatched tensors, or another --model")
         });
     }
     Ok(())
@@ -288,7 +288,7 @@ fn made(rule: &WeightRule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> 
 fn misfit(rule: &WeightRule, part: &WeightPart) -> Error {
     let what =
         format!("{} {:?} cannot be converted to {} {:?}", part.theirs, part.shape, rule.ours, rule.shape);
-    Error::new(ErrorKind::Data, what).hint("pass the matching model with --model")
+    Error::new(ErrorKind::Data, what).hint_command("pass the matching model with --model")
 }
 
 /// Arrays by name, in file order.

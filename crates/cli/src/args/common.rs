@@ -129,7 +129,9 @@ impl LabelArgs {
         let dataset = &config.data.dataset;
         let Some((flag, _)) = self.setting().filter(|_| dataset != "records") else { return Ok(()) };
         let e = Error::new(ErrorKind::Config, format!("the data `{dataset}` has no columns")).at(flag);
-        Err(CommandError::usage(e.hint("remove --label, or name a table: train TABLE.csv --label COLUMN")))
+        Err(CommandError::usage(
+            e.hint_command("remove --label, or name a table: train TABLE.csv --label COLUMN"),
+        ))
     }
 }
 

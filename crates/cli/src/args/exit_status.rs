@@ -85,7 +85,7 @@ pub(crate) fn kind_name(kind: ErrorKind) -> String {
 pub(crate) fn check_out(out: &Path, force: bool) -> Result<(), CommandError> {
     if out.exists() && !force {
         let e = Error::new(ErrorKind::Io, format!("{} already exists", out.display()));
-        return Err(e.hint("choose another file with --out, or pass --force to replace it").into());
+        return Err(e.hint_command("choose another file with --out, or pass --force to replace it").into());
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub(crate) fn set_options(common: &CommonArgs, own: Option<&str>) -> Result<()> 
         let e = Error::new(ErrorKind::Config, what);
         return Err(e
             .at(format!("--plugin-option {first}"))
-            .hint("plugin options need a device: add --device tpu, cuda, xla or pjrt:FILE"));
+            .hint_command("plugin options need a device: add --device tpu, cuda, xla or pjrt:FILE"));
     }
     let set = knobs::PJRT_OPTIONS.get();
     let set = set.split(if set.contains('\n') { '\n' } else { ',' });
@@ -110,5 +110,5 @@ pub(crate) fn check_device(common: &CommonArgs) -> Result<()> {
     }
     let told: Vec<&str> = ["auto"].into_iter().chain(known.into_iter().filter(|n| *n != "null")).collect();
     let e = Error::new(ErrorKind::Config, format!("unknown device `{name}`"));
-    Err(e.at(format!("--device {device}")).hint(systole_nn::did_you_mean::suggestion(name, &told)))
+    Err(e.at(format!("--device {device}")).hint_command(systole_nn::did_you_mean::suggestion(name, &told)))
 }

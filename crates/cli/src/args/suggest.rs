@@ -101,7 +101,7 @@ pub(crate) fn usage_error(error: &Error) -> systole_ir::Error {
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     let e = systole_ir::Error::new(systole_ir::ErrorKind::Config, message);
     let tip = text.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
-    e.hint(tip.unwrap_or("see the options: add --help"))
+    e.hint_command(tip.unwrap_or("see the options: add --help"))
 }
 
 /// Rewrites an error about a number without Rust terms.

@@ -54,7 +54,7 @@ impl PairArgs {
         let [a, b] = names[..] else {
             let e = Error::new(ErrorKind::Config, format!("expected two devices, got `{said}`"));
             return Err(CommandError::usage(
-                e.at("--devices").hint("pass two device names, such as cpu,ref or xla,ref"),
+                e.at("--devices").hint_command("pass two device names, such as cpu,ref or xla,ref"),
             ));
         };
         let opened = |name| systole_devices::named(name).map_err(|e| CommandError::from(e.at("--devices")));

@@ -51,7 +51,8 @@ fn chosen(names: &[String], all: Vec<ChipFigures>) -> Result<Vec<ChipFigures>> {
         let hit = all.iter().find(|c| is(c, family));
         let hit = hit.ok_or_else(|| {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            Error::new(ErrorKind::Config, format!("unknown chip `{name}`")).hint(suggestion(family, &known))
+            Error::new(ErrorKind::Config, format!("unknown chip `{name}`"))
+                .hint_command(suggestion(family, &known))
         })?;
         if !found.contains(hit) {
             found.push(hit.clone());

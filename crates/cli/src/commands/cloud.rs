@@ -154,7 +154,7 @@ fn model(name: &str) -> Result<JobModel> {
         CommandTarget::Model(_) | CommandTarget::Folder(_) => {
             let what = format!("`{name}` is not a preset or TOML file");
             let hint = "write a TOML file first with `systole init PRESET --out run.toml` or `systole train … --print-config`";
-            Err(Error::new(ErrorKind::Config, what).hint(hint))
+            Err(Error::new(ErrorKind::Config, what).hint_command(hint))
         }
     }
 }
@@ -168,7 +168,7 @@ fn train_config(words: &[String], model: &str) -> Result<RunConfig, CommandError
         let told = e.to_string();
         let first = told.lines().next().unwrap_or_default().trim_start_matches("error: ").to_string();
         let e = Error::new(ErrorKind::Config, first).at("arguments after --");
-        CommandError::usage(e.hint("see the arguments of `systole train` with: systole help train"))
+        CommandError::usage(e.hint_command("see the arguments of `systole train` with: systole help train"))
     };
     let matches = clap_root::command().try_get_matches_from(line).map_err(refused)?;
     let none = || Error::new(ErrorKind::Bug, "the arguments of train were not parsed");
@@ -192,11 +192,13 @@ fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()>
                 ErrorKind::Config,
                 format!("the location of the data of `{model}` is not set"),
             )
-            .hint(format!("{copy}; or set data.dir in the TOML file")));
+            .hint_setting(format!("{copy}; or set data.dir in the TOML file")));
         }
         _ if is_synthetic => {
             let what = format!("`{model}` trains on `{}`, which is not synthetic", data.dataset);
-            return Err(Error::new(ErrorKind::Config, what).at("--synthetic").hint("remove --synthetic"));
+            return Err(Error::new(ErrorKind::Config, what)
+                .at("--synthetic")
+                .hint_command("remove --synthetic"));
         }
         _ => return Ok(()),
     };
@@ -209,5 +211,5 @@ fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()>
     };
     Err(Error::new(ErrorKind::Config, format!("`{model}` would train on synthetic data"))
         .because(what)
-        .hint(hint))
+        .hint_command(hint))
 }

@@ -144,14 +144,14 @@ fn metric(args: &CompareArgs, runs: &[FinishedRun]) -> Result<String, CommandErr
         Some(asked) => {
             let known: Vec<&str> = all.into_iter().collect();
             let e = Error::new(ErrorKind::Config, format!("no run has the metric `{asked}`")).at("--metric");
-            Err(CommandError::usage(e.hint(suggestion(asked, &known))))
+            Err(CommandError::usage(e.hint_command(suggestion(asked, &known))))
         }
         None => {
             let named = |name: &&&str| name.starts_with("val_") && **name != "val_loss";
             let found = all.iter().find(named).or(all.get("val_loss")).or(all.get("loss"));
             found.map(|name| name.to_string()).ok_or_else(|| {
                 Error::new(ErrorKind::Data, "the models have no training history")
-                    .hint("compare models written by `systole train`")
+                    .hint_command("compare models written by `systole train`")
                     .into()
             })
         }

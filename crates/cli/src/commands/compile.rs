@@ -135,7 +135,7 @@ fn machine(args: &CompileArgs, tables: &ChipTables) -> Result<Machine, CommandEr
         machine if args.num_slices == 1 => Ok(machine),
         _ => {
             let e = Error::new(ErrorKind::Config, "only TPUs have slices").at("--num-slices");
-            Err(CommandError::usage(e.hint("for the GPUs of one machine write --target 8*h100")))
+            Err(CommandError::usage(e.hint_command("for the GPUs of one machine write --target 8*h100")))
         }
     }
 }
@@ -151,7 +151,7 @@ struct CompileInput {
 /// Builds the program: a file's, or a training step with donated state.
 fn step(args: &CompileArgs, machine: &Machine) -> Result<CompileInput, CommandError> {
     let refused = |option: &str, what: &str, hint: &str| {
-        CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint))
+        CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint_command(hint))
     };
     let given =
         |list: &[(&'static str, bool)]| list.iter().find(|(_, given)| *given).map(|(option, _)| *option);
@@ -164,14 +164,14 @@ fn step(args: &CompileArgs, machine: &Machine) -> Result<CompileInput, CommandEr
             return Err(refused(
                 option,
                 "the shapes and types of a StableHLO file are fixed",
-                "remove the option",
+                &format!("remove {option}"),
             ));
         }
         if let Some(option) =
             given(&[("--strategy", args.strategy.is_some()), ("--mesh", args.mesh.is_some())])
         {
-            let hint = "remove the option; pass the number of devices with --partitions";
-            return Err(refused(option, "a StableHLO file contains its own shardings", hint));
+            let hint = format!("remove {option}; pass the number of devices with --partitions");
+            return Err(refused(option, "a StableHLO file contains its own shardings", &hint));
         }
         let program = program::text(&args.program, &args.dims)?;
         return Ok(CompileInput { program, partitions: args.partitions.unwrap_or(1) as usize, split: None });
@@ -214,8 +214,9 @@ pub(crate) fn spread(
         sharding.local(mesh, &ty).map_err(|e| {
             let split =
                 Error::new(ErrorKind::Config, "the batch size does not divide evenly over the devices");
-            let hint = e.hint_text().unwrap_or_default().replace("make it", "make the batch size");
-            CommandError::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint(hint))
+            let hint =
+                e.hint_text().unwrap_or_default().replace("make the size", "pass a --batch-size that is");
+            CommandError::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint_command(hint))
         })?;
     }
     Ok(spread)
@@ -227,7 +228,7 @@ pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Comman
     let Some(text) = text else { return Ok(Mesh::new([("data", devices)])?) };
     let mesh: Mesh = text.parse().map_err(|e: Error| CommandError::usage(e.at("--mesh")))?;
     let wrong = |what: String, hint: String| {
-        Err(CommandError::usage(Error::new(ErrorKind::Config, what).at("--mesh").hint(hint)))
+        Err(CommandError::usage(Error::new(ErrorKind::Config, what).at("--mesh").hint_command(hint)))
     };
     let wanted = mesh.devices();
     if wanted > devices {
@@ -272,12 +273,14 @@ fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usi
         let e = Error::new(ErrorKind::Config, "the precision of a saved model cannot be changed")
             .at("--precision");
         return Err(CommandError::usage(
-            e.hint("remove the precision option, or name a preset or a TOML file"),
+            e.hint_command("remove the precision option, or name a preset or a TOML file"),
         ));
     }
     if let Some(set) = args.sets.first() {
         let e = Error::new(ErrorKind::Config, "the training step of a saved model cannot be changed");
-        return Err(CommandError::usage(e.at(format!("--set {set}")).hint("name a preset or a TOML file")));
+        return Err(CommandError::usage(
+            e.at(format!("--set {set}")).hint_command("name a preset or a TOML file"),
+        ));
     }
     let model = target.model()?;
     let stored = config_of(&model, &args.program)?.map(|config| config.fit.batch_size);

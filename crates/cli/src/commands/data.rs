@@ -344,7 +344,7 @@ fn check_free(prefix: &Path, force: bool) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Io, format!("{} files with this prefix already exist", paths.len()))
         .at(paths.first().map_or(String::new(), |p| p.display().to_string()))
-        .hint("choose another output prefix, or pass --force to replace the files"))
+        .hint_command("choose another output prefix, or pass --force to replace the files"))
 }
 
 /// Reports and counts skipped elements.
@@ -486,7 +486,7 @@ fn bench(source: DataSource, how: &DataBenchArgs, screen: &Screen) -> CommandRes
                 ErrorKind::Config,
                 format!("--freeze needs a configuration, but the source is {}", source.opened.kind),
             );
-            return Err(CommandError::usage(e.hint("name a preset or TOML file as the source")));
+            return Err(CommandError::usage(e.hint_command("name a preset or TOML file as the source")));
         }
         (Some(path), Some((config, _))) => Some((path, config.clone())),
         (None, _) => None,
@@ -520,9 +520,9 @@ impl DataBenchArgs {
             Some((_, pipeline)) => {
                 if self.batch_size.is_some() || self.shuffle.is_some() {
                     let e = Error::new(ErrorKind::Config, "--batch-size and --shuffle apply to files only");
-                    return Err(CommandError::usage(
-                        e.hint("change the settings in the TOML file; `systole init` writes such a file"),
-                    ));
+                    return Err(CommandError::usage(e.hint_command(
+                        "change the settings in the TOML file; `systole init` writes such a file",
+                    )));
                 }
                 pipeline.clone()
             }

@@ -167,7 +167,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
             "test-time augmentation needs a Systole model, not a .tflite or ONNX file",
         )
         .at("--tta");
-        return Err(CommandError::usage(e.hint("remove --tta")));
+        return Err(CommandError::usage(e.hint_command("remove --tta")));
     }
     let Predictor { model, operators, binary_output } = answerer(file)?;
     let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "the model file has no operators"))?;
@@ -183,7 +183,9 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
                 format!("{} has no class labels to evaluate {file} on", data.name),
             );
             return Err(e
-                .hint("use data with classes, or run single samples with `systole predict` or `systole run`")
+                .hint_command(
+                    "use data with classes, or run single samples with `systole predict` or `systole run`",
+                )
                 .into());
         }
         if !model.class_names.is_empty() {
@@ -219,7 +221,7 @@ fn no_scores(args: &EvaluateArgs, file: &str) -> Result<(), CommandError> {
     for (flag, given) in [("--features", args.features.is_some()), ("--pictures", args.pictures.is_some())] {
         if given {
             let e = Error::new(ErrorKind::Config, format!("{file} is not an image generator"));
-            return Err(CommandError::usage(e.at(flag).hint("remove the option")));
+            return Err(CommandError::usage(e.at(flag).hint_command(format!("remove {flag}"))));
         }
     }
     Ok(())

@@ -84,14 +84,16 @@ fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
     if !endings.iter().any(|e| name.ends_with(e)) {
         let e = Error::new(ErrorKind::Config, format!("{name} has the wrong extension for this format"))
             .at("--out");
-        return Err(CommandError::usage(e.hint(format!("use the extension {}", endings.join(" or ")))));
+        return Err(CommandError::usage(
+            e.hint_command(format!("use the extension {}", endings.join(" or "))),
+        ));
     }
     check_out(&args.out, args.force)?;
     let Some(format) = format else { return lite(args, screen) };
     if args.int8 || args.dynamic || args.float || !args.quant.is_empty() {
         let e = Error::new(ErrorKind::Config, "weight files cannot be quantized").at("--format");
         return Err(CommandError::usage(
-            e.hint("choose --format tflite or onnx, or remove --int8 and its options"),
+            e.hint_command("choose --format tflite or onnx, or remove --int8 and its options"),
         ));
     }
     let file = run_directory::model_file(&args.model)?;
@@ -134,11 +136,11 @@ fn lite(args: &ExportArgs, screen: &Screen) -> CommandResult {
     };
     if kind == FileArithmetic::Dynamic && matches!(args.format, FormatName::Onnx) {
         let e = Error::new(ErrorKind::Config, "weight-only int8 is not supported for ONNX").at("--dynamic");
-        return Err(CommandError::usage(e.hint("use --int8 instead, or choose --format tflite")));
+        return Err(CommandError::usage(e.hint_command("use --int8 instead, or choose --format tflite")));
     }
     if kind != FileArithmetic::Int8 && !args.quant.is_empty() {
         let e = Error::new(ErrorKind::Config, "calibration options need --int8").at("--format");
-        return Err(CommandError::usage(e.hint("add --int8, or remove the calibration options")));
+        return Err(CommandError::usage(e.hint_command("add --int8, or remove the calibration options")));
     }
     quantize::make(&args.model, kind, &args.quant, &args.out, screen)
 }

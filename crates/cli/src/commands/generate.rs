@@ -112,7 +112,7 @@ fn prompt(args: &GenerateArgs) -> Result<String> {
         text.clear();
         std::io::stdin().read_to_string(&mut text).map_err(|e| {
             Error::io("cannot read", "standard input", e)
-                .hint("provide UTF-8 text, or pass the prompt with --prompt")
+                .hint_command("provide UTF-8 text, or pass the prompt with --prompt")
         })?;
     }
     Ok(if text.is_empty() { "\n".into() } else { text })
@@ -145,7 +145,7 @@ fn tokenizer(args: &GenerateArgs, model: &Model, file: &str) -> Result<Arc<Token
     match config_of(model, file)?.is_some_and(|config| config.data.dataset == "text") {
         true => Ok(Arc::new(Tokenizer::bytes())),
         false => Err(Error::new(ErrorKind::Config, format!("{file} contains no tokenizer"))
-            .hint("pass the model's tokenizer.json with --tokenizer, or put it next to the model")),
+            .hint_command("pass the model's tokenizer.json with --tokenizer, or put it next to the model")),
     }
 }
 

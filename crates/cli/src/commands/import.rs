@@ -78,7 +78,11 @@ fn model(args: &ImportArgs, source: &WeightSource) -> Result<(Model, bool), Comm
         return Ok((Model::load_to_predict(path)?, false));
     };
     // The sizes are those of the file; for files of other frameworks also the placement of the strides.
-    match source.architecture().at(place)?.filter(|_| config.model.is_some()) {
+    let told = match config.model.is_some() {
+        true => source.architecture().at(place)?,
+        false => None,
+    };
+    match told {
         Some((layers, inputs)) => {
             for (key, what) in size_conflicts(&config, &layers) {
                 note(&format!("{key} is not used, because the sizes come from {}: {what}", place()));

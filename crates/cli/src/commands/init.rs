@@ -37,7 +37,7 @@ fn run(args: &InitArgs, screen: &Screen) -> CommandResult {
         let e = Error::new(ErrorKind::Config, format!("unknown preset `{}`", args.preset));
         let to = quoted(&args.preset);
         return Err(CommandError::usage(
-            e.hint(format!("to write a preset to that file run: init PRESET --out {to}")),
+            e.hint_command(format!("to write a preset to that file run: init PRESET --out {to}")),
         ));
     }
     ConfigDraft::preset(&args.preset).map_err(CommandError::usage)?;
@@ -51,7 +51,7 @@ fn run(args: &InitArgs, screen: &Screen) -> CommandResult {
     };
     if path.exists() && !args.force {
         let e = Error::new(ErrorKind::Io, format!("{} already exists", path.display()));
-        return Err(e.hint("choose another file with --out, or pass --force to replace it").into());
+        return Err(e.hint_command("choose another file with --out, or pass --force to replace it").into());
     }
     write_atomically(&OsFileSystem, path, &[text.as_bytes()])?;
     if screen.json {

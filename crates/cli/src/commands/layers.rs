@@ -21,7 +21,7 @@ impl RunCommand for LayersArgs {
             let known: Vec<&str> = all.iter().map(|layer| layer.class).collect();
             let meant = known.iter().copied().find(|class| class == name).ok_or_else(|| {
                 systole_ir::Error::new(systole_ir::ErrorKind::Config, format!("unknown layer `{name}`"))
-                    .hint(systole_nn::did_you_mean::suggestion(name, &known))
+                    .hint_command(systole_nn::did_you_mean::nearest_three(name, &known, "systole layers"))
             })?;
             all.retain(|layer| layer.class == meant);
         }

@@ -83,7 +83,7 @@ impl LrFindArgs {
                 let what = format!("{} is not an .svg file", out.display());
                 let e = Error::new(ErrorKind::Config, what).at("--out");
                 Err(CommandError::usage(
-                    e.hint("pass a file that ends in .svg; with --apply also a folder for the run"),
+                    e.hint_command("pass a file that ends in .svg; with --apply also a folder for the run"),
                 ))
             }
             None => Ok(None),

@@ -21,7 +21,8 @@ pub(crate) struct ManArgs {
 impl RunCommand for ManArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         std::fs::create_dir_all(&self.out).map_err(|e| {
-            Error::io("cannot create the folder", &self.out, e).hint("choose another folder with --out")
+            Error::io("cannot create the folder", &self.out, e)
+                .hint_command("choose another folder with --out")
         })?;
         let mut whole = clap_root::command().disable_help_subcommand(true);
         whole.build();
@@ -45,7 +46,7 @@ fn write(command: &Command, folder: &Path, files: &mut Vec<String>) -> Result<()
     let (mut page, path) = (Vec::new(), folder.join(&name));
     Man::new(command.clone())
         .render(&mut page)
-        .map_err(|e| Error::io("cannot render the page", &path, e).hint("choose another folder"))?;
+        .map_err(|e| Error::io("cannot render the page", &path, e).hint_command("choose another folder"))?;
     write_atomically(&OsFileSystem, &path, &[&page])?;
     files.push(name);
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());

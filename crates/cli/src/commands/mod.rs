@@ -300,7 +300,7 @@ fn run(cli: Cli, screen: &Screen) -> CommandResult {
     let flame = cli.common.flame.clone();
     let traced = cli.common.trace.as_ref().filter(|_| !cli.command.writes_its_own_trace());
     if let Some(path) = traced {
-        trace::start(path).map_err(|e| e.hint("choose another file with --trace"))?;
+        trace::start(path).map_err(|e| e.hint_command("choose another file with --trace"))?;
     }
     let outcome = cli.command.run(&cli.common, screen);
     // A trace that cannot be written is reported only if the command itself succeeded.
@@ -375,7 +375,10 @@ fn defect(panic: &(dyn Any + Send)) -> Error {
 }
 
 fn report_failure(screen: &Screen, failure: &CommandError) {
-    screen.error(&failure.kind(), &failure.error.to_string());
+    let e = &failure.error;
+    let source = e.hint_source().filter(|_| variables::LOG.get_usize() > 0);
+    let source = source.map_or(String::new(), |s| format!("\n  source: {}:{}", s.file(), s.line()));
+    screen.error(&failure.kind(), &format!("{e}{source}"));
     if screen.json {
         screen.object(&failure_object(failure));
     }

@@ -43,7 +43,7 @@ fn resume(args: ResumeArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     let Some(mut record) = RunRecord::read(&args.folder)? else {
         let e = Error::new(ErrorKind::Io, format!("`{}` contains no run", args.folder.display()));
-        return Err(e.hint(run_of(&args.folder)).into());
+        return Err(e.hint_command(run_of(&args.folder)).into());
     };
     record.config.fit.tui |= args.tui;
     // The original model may have moved, or been overwritten by this run.

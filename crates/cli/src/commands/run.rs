@@ -86,7 +86,7 @@ fn run(args: &RunArgs, screen: &Screen) -> CommandResult {
             format!("{} has {} test functions and no main program", args.program, functions.len()),
         );
         return Err(CommandError::usage(
-            e.at("--output").hint("name a test function with --function, to write its results"),
+            e.at("--output").hint_command("name a test function with --function, to write its results"),
         ));
     }
     let (mut objects, mut failed) = (Vec::new(), 0);

@@ -53,7 +53,7 @@ impl PipPackage {
             (Some((known, _)), Some(other)) if known != other => {
                 let what = format!("the hash of {} {other} is unknown", self.name);
                 let e = Error::new(ErrorKind::Config, what).at("--version");
-                return Err(e.hint(format!("remove --version to download and verify {known}")));
+                return Err(e.hint_command(format!("remove --version to download and verify {known}")));
             }
             (Some((known, _)), _) => Some(known),
             (None, version) => version,
@@ -137,7 +137,7 @@ fn run(args: &SetupArgs, screen: &Screen) -> CommandResult {
     let (platform, packages) = packages(args.platform);
     let cache = plugin_cache().ok_or_else(|| {
         Error::new(ErrorKind::Config, "there is no download folder")
-            .hint("name a download folder with SYSTOLE_CACHE")
+            .hint_setting("name a download folder with SYSTOLE_CACHE")
     })?;
     screen.line(match platform {
         AcceleratorPlatform::Tpu => {
@@ -161,7 +161,9 @@ fn run(args: &SetupArgs, screen: &Screen) -> CommandResult {
         }
         screen.detail(format!("downloading {wanted} with pip"));
         let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
-        fs::create_dir_all(&work).map_err(|e| Error::io("cannot create", &work, e))?;
+        fs::create_dir_all(&work).map_err(|e| {
+            Error::io("cannot create", &work, e).hint_setting("name a writable folder with SYSTOLE_CACHE")
+        })?;
         let placed = fetch(&wanted, &work).and_then(|()| {
             package.files.iter().try_for_each(|(from, to)| place(package, &work, from, &cache.join(to)))
         });
@@ -211,17 +213,19 @@ fn python(first: &[&str], paths: &[&Path], last: &[&str]) -> Result<()> {
     let out = Command::new(program).args(first).args(paths).args(last).output();
     let out = out.map_err(|e| {
         Error::io("cannot start", program, e)
-            .hint("install Python with pip, or name a Python interpreter with SYSTOLE_PYTHON")
+            .hint_setting("install Python with pip, or name a Python interpreter with SYSTOLE_PYTHON")
     })?;
     if out.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&out.stderr);
     let end: Vec<&str> = said.trim().lines().rev().take(4).collect();
+    let why = match end.is_empty() {
+        true => out.status.to_string(),
+        false => end.into_iter().rev().collect::<Vec<_>>().join("\n"),
+    };
     let e = Error::new(ErrorKind::Io, format!("{program} {} failed", first[1]));
-    Err(e
-        .because(end.into_iter().rev().collect::<Vec<_>>().join("\n"))
-        .hint("check the network and the version number"))
+    Err(e.because(why).hint("check the network and the version number"))
 }
 
 /// Moves a file to its destination after checking its hash against the package's RECORD and the pinned hash.

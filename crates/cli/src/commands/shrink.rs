@@ -52,7 +52,7 @@ impl RunCommand for ShrinkArgs {
             );
             return Err(e
                 .because(format!("{} agree in all results, with {given}", short(&pair).join(" and ")))
-                .hint("pass devices that differ with --devices, failing arguments with --input, or another seed with --random")
+                .hint_command("pass devices that differ with --devices, failing arguments with --input, or another seed with --random")
                 .into());
         }
         let mut judge = FailureTest { pair: &pair, kind, tried: 0, screen };

@@ -335,7 +335,7 @@ impl TrainArgs {
         let Some(from) = &section.from else {
             let e = Error::new(ErrorKind::Config, "fine-tuning needs a saved model");
             return Err(CommandError::usage(
-                e.hint("name the saved model with --from MODEL, or with `from` in [fine_tune]"),
+                e.hint_command("name the saved model with --from MODEL, or with `from` in [fine_tune]"),
             ));
         };
         let path = model_file(from)?;
@@ -381,8 +381,8 @@ impl TrainArgs {
                 None => {
                     let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
                     Err(CommandError::usage(match application_of(model.architecture()) {
-                        Some(_) => e.hint(format!("name your data: train DATA --from {path}")),
-                        None => e.hint("name a preset or a TOML file in addition to --from"),
+                        Some(_) => e.hint_command(format!("name your data: train DATA --from {path}")),
+                        None => e.hint_command("name a preset or a TOML file in addition to --from"),
                     }))
                 }
             },
@@ -443,7 +443,7 @@ impl TrainArgs {
         if !is_language && !self.adapts() {
             let e = Error::new(ErrorKind::Config, format!("{path} was not trained on the classes of {name}"));
             return Err(CommandError::usage(
-                e.hint("add --fine-tune to train a new head and then all layers, or --lora=8"),
+                e.hint_command("add --fine-tune to train a new head and then all layers, or --lora=8"),
             ));
         }
         if !is_language && self.fine_tune {
@@ -472,7 +472,7 @@ impl TrainArgs {
                 );
                 let e = Error::new(ErrorKind::Config, what).at(format!("--set {key}={value}"));
                 return Err(CommandError::usage(
-                    e.hint(format!("remove {key}: a saved model keeps its tokenizer")),
+                    e.hint_command(format!("remove {key}: a saved model keeps its tokenizer")),
                 ));
             }
         }
@@ -764,7 +764,7 @@ pub(crate) fn rate_of(found: &LrFindResult, suggestion: &str) -> Result<f64, Err
     rounded.ok_or_else(|| {
         let e = Error::new(ErrorKind::Config, "the range test found no learning rate");
         let why = found.stopped_because.clone().unwrap_or_else(|| "the curve is too short".into());
-        e.because(why).hint("use more steps (--num-it 200), or a lower first rate (--start-lr 1e-9)")
+        e.because(why).hint_command("use more steps (--num-it 200), or a lower first rate (--start-lr 1e-9)")
     })
 }
 
@@ -789,7 +789,7 @@ fn set_class_weights(draft: &mut ConfigDraft, weights: &str) -> Result<(), Comma
     for pair in weights.split(',') {
         let Some((class, weight)) = pair.split_once('=') else {
             let e = Error::new(ErrorKind::Config, format!("expected CLASS=WEIGHT, got `{pair}`")).at(flag);
-            return Err(CommandError::usage(e.hint("write class weights as cat=2,dog=0.5")));
+            return Err(CommandError::usage(e.hint_command("write class weights as cat=2,dog=0.5")));
         };
         table.push(format!("{} = {}", toml::Value::from(class.trim()), weight.trim()));
     }
@@ -801,7 +801,9 @@ fn set_class_weights(draft: &mut ConfigDraft, weights: &str) -> Result<(), Comma
 fn folder_draft(folder: &Path) -> Result<ConfigDraft, CommandError> {
     if folder.join("run.json").is_file() {
         let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", folder.display()));
-        return Err(CommandError::usage(e.hint(format!("resume that run: resume {}", folder.display()))));
+        return Err(CommandError::usage(
+            e.hint_command(format!("resume that run: resume {}", folder.display())),
+        ));
     }
     if let Some(e) = texts_without_classes(folder) {
         return Err(e.into());
@@ -825,7 +827,7 @@ fn texts_without_classes(folder: &Path) -> Option<Error> {
         folder.display(),
         counted(texts.len() as u64, "text file")
     );
-    Some(Error::new(ErrorKind::Data, what).because("the class of a text is the name of its folder").hint(format!(
+    Some(Error::new(ErrorKind::Data, what).because("the class of a text is the name of its folder").hint_command(format!(
         "create a folder for each class and move the texts there; to train a language model on one text: train {}",
         first.display()
     )))
@@ -878,8 +880,8 @@ fn not_to_train(path: &str) -> Error {
     let is_model = Path::new(path).extension().is_some_and(|e| e == "safetensors");
     let e = Error::new(ErrorKind::Config, format!("{path} is not a preset, a folder or a .toml file"));
     match is_model {
-        true => e.hint(format!("to continue from a saved model run: train --from {path}")),
-        false => e.hint(
+        true => e.hint_command(format!("to continue from a saved model run: train --from {path}")),
+        false => e.hint_command(
             "for images or texts name the folder with one subfolder per class (unpack archives first), for a language \
              model a .txt file; to continue from a saved model run: train --from MODEL",
         ),

@@ -69,7 +69,7 @@ fn form_of(output: &str) -> Result<ProgramFormat> {
         Some("mlir") => Ok(ProgramFormat::Text),
         Some("mlirbc" | "bc") => Ok(ProgramFormat::Bytecode),
         _ => Err(Error::new(ErrorKind::Config, format!("{output} has no known extension"))
-            .hint("use .mlir for text, .mlirbc or .bc for bytecode, or - to print text")),
+            .hint_command("use .mlir for text, .mlirbc or .bc for bytecode, or - to print text")),
     }
 }
 
@@ -78,10 +78,12 @@ fn version(target: Option<&str>, form: ProgramFormat) -> Result<StablehloVersion
     let Some(text) = target else { return Ok(systole_bytecode::CURRENT) };
     if form == ProgramFormat::Text {
         let e = Error::new(ErrorKind::Config, "StableHLO text has no version to choose with --target");
-        return Err(e.hint("remove --target, or name an output file that ends in .mlirbc"));
+        return Err(e.hint_command("remove --target, or name an output file that ends in .mlirbc"));
     }
     StablehloVersion::from_text(text.trim_start_matches('v')).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("expected a version, got `{text}`"))
-            .hint(format!("write a StableHLO version as 1.0.0; the newest is {}", systole_bytecode::CURRENT))
+        Error::new(ErrorKind::Config, format!("expected a version, got `{text}`")).hint_command(format!(
+            "write a StableHLO version as 1.0.0; the newest is {}",
+            systole_bytecode::CURRENT
+        ))
     })
 }

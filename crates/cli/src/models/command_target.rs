@@ -47,7 +47,7 @@ impl CommandTarget {
             return Err(missing(path));
         }
         let e = Error::new(ErrorKind::Io, format!("`{name}` is not a file, a folder or a preset"));
-        Err(e.hint(suggestion(name, &PRESETS)))
+        Err(e.hint_command(suggestion(name, &PRESETS)))
     }
 
     /// Like [`Target::of`], but a run's folder resolves to its model.
@@ -80,7 +80,7 @@ impl CommandTarget {
             CommandTarget::Toml(path) => ConfigDraft::read(path)?,
             CommandTarget::Folder(path) => {
                 let e = Error::new(ErrorKind::Config, format!("{} is a folder", path.display()));
-                return Err(e.hint("name a model file, a preset or a TOML file"));
+                return Err(e.hint_command("name a model file, a preset or a TOML file"));
             }
         };
         draft.finish().map(Some).map_err(|r| r.error)
@@ -110,7 +110,7 @@ pub(crate) fn missing(path: &Path) -> Error {
         Some(first) if first != path => e.because(format!("`{}` does not exist", first.display())),
         _ => e,
     };
-    e.hint(match beside(first.unwrap_or(path)) {
+    e.hint_command(match beside(first.unwrap_or(path)) {
         Some(other) => format!("check the path; did you mean `{}`?", other.display()),
         None => "check the path and the current directory".into(),
     })
@@ -147,7 +147,7 @@ pub(crate) fn set_each(
         let Some((key, value)) = set.split_once('=') else {
             let e = Error::new(ErrorKind::Config, format!("--set {set}: expected KEY=VALUE"));
             return Err(CommandError::usage(
-                e.hint("write --set as --set KEY=VALUE, for example --set data.scale=1/255"),
+                e.hint_setting("write --set as --set KEY=VALUE, for example --set data.scale=1/255"),
             ));
         };
         set_one(format!("--set {set}"), key.trim(), value.trim());
@@ -171,7 +171,7 @@ pub(crate) fn with_settings(
         }
         (None, _) => {
             let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
-            Err(CommandError::usage(e.hint("remove --set: there is no configuration to change")))
+            Err(CommandError::usage(e.hint_command("remove --set: there is no configuration to change")))
         }
     }
 }

@@ -130,7 +130,7 @@ pub(crate) fn unknown_model(name: &str, source: &WeightSource) -> Error {
             "the file is {} and its tensor names match no ResNet, GPT-2, BERT or ViT",
             source.kind()
         ))
-        .hint("name the model with --model: a preset, a TOML file with the layers, or a model file")
+        .hint_command("name the model with --model: a preset, a TOML file with the layers, or a model file")
 }
 
 /// Names the classes of a classifier as its file does.

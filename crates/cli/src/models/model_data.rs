@@ -26,7 +26,7 @@ pub(crate) fn check_samples(
     }
     Err(Error::new(ErrorKind::Data, format!("{path} does not accept the {} of {}", data.elements, data.name))
         .because(format!("expected samples of shape {:?}, got {are:?}", takes.unwrap_or_default()))
-        .hint("use the dataset that the model was trained on"))
+        .hint_command("use the dataset that the model was trained on"))
 }
 
 /// Renumbers the data's classes to match the model of `path` by class name.
@@ -53,12 +53,12 @@ pub(crate) fn with_its_classes(
         (true, false) => {
             let what =
                 format!("{} has {} classes, but {path} has {classes}", data.name, data.class_names.len());
-            Err(Error::new(ErrorKind::Data, what).hint(hint))
+            Err(Error::new(ErrorKind::Data, what).hint_command(hint))
         }
         (false, true) => Err(Error::new(ErrorKind::Data, format!("{} has no class labels", data.name))
             .because(format!("{path} is a classifier with the classes {}", model.class_names.join(", ")))
-            .hint("use data with these classes")),
-        (false, false) => data.with_classes(&model.class_names).map_err(|e| e.hint(hint)),
+            .hint_command("use data with these classes")),
+        (false, false) => data.with_classes(&model.class_names).map_err(|e| e.hint_command(hint)),
     }
 }
 

@@ -143,11 +143,11 @@ impl OnnxPredictor {
                 given.len(),
                 model.graph.outputs.len()
             );
-            return Err(Error::new(ErrorKind::Unsupported, what).hint(ANY));
+            return Err(Error::new(ErrorKind::Unsupported, what).hint_command(ANY));
         };
         let (Some(dtype), Some([batch, sizes @ ..])) = (input.dtype, input.sizes.as_deref()) else {
             let what = format!("input {} is {input}; expected a batch of samples", input.name);
-            return Err(Error::new(ErrorKind::Unsupported, what).hint(ANY));
+            return Err(Error::new(ErrorKind::Unsupported, what).hint_command(ANY));
         };
         let mut sample = Vec::new();
         for size in sizes {
@@ -155,7 +155,7 @@ impl OnnxPredictor {
                 let what =
                     format!("a dimension ({size}) of the samples of input {} is open: {input}", input.name);
                 return Err(Error::new(ErrorKind::Unsupported, what)
-                    .hint(format!("export the model with only the batch size open, or {ANY}")));
+                    .hint_command(format!("export the model with only the batch size open, or {ANY}")));
             };
             sample.push(*n);
         }
@@ -229,9 +229,8 @@ impl OnnxPredictor {
         let y = ran.values.first().and_then(|v| v.held.first()).ok_or_else(bug)?.convert(DType::F32);
         if y.shape().first() != Some(&n) {
             let what = format!("the output for {n} samples is {}; expected one row per sample", y.ty());
-            return Err(
-                Error::new(ErrorKind::Unsupported, what).hint("run the file with `systole run FILE.onnx`")
-            );
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .hint_command("run the file with `systole run FILE.onnx`"));
         }
         match self.ends[1] {
             Some((scale, zero)) => each(&y, |q| scale * (q - zero)),

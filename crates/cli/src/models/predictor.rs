@@ -58,7 +58,7 @@ pub(crate) fn answerer(name: &str) -> Result<Predictor> {
     let graph = tflite::open(name)?;
     let &[input] = &graph.inputs[..] else {
         let what = format!("{name} has {} inputs; expected 1", graph.inputs.len());
-        return Err(Error::new(ErrorKind::Unsupported, what).hint(
+        return Err(Error::new(ErrorKind::Unsupported, what).hint_command(
             "run the model with `systole run FILE.tflite --input IN.npz`, which accepts any number of inputs",
         ));
     };
@@ -95,7 +95,7 @@ fn in_place_of_layers<'a>(
                     let e = Error::new(ErrorKind::Data, "cannot parse the class names in the file")
                         .because(e.to_string());
                     e.at(format!("metadata {key}"))
-                        .hint("write the file again with `systole quantize` or `systole export`")
+                        .hint_command("write the file again with `systole quantize` or `systole export`")
                 })?;
             }
             Some(key) => drop(model.notes.insert(key.into(), note.clone())),

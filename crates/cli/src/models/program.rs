@@ -54,7 +54,7 @@ impl DimArgs {
         if !is_onnx && !self.dims.is_empty() {
             let e =
                 Error::new(ErrorKind::Config, "the program has no open sizes: only ONNX models have them");
-            return Err(e.at("--dim").hint("remove --dim"));
+            return Err(e.at("--dim").hint_command("remove --dim"));
         }
         let mut sizes = DimSizes { named: self.dims.iter().cloned().collect(), ..DimSizes::default() };
         if let Some(path) = input.filter(|_| is_onnx) {
@@ -184,7 +184,7 @@ pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
     }
     if path.is_dir() {
         let e = Error::new(ErrorKind::Io, format!("{name} is a folder; expected a program file"));
-        return Err(e.hint("name a file in the folder: StableHLO text, bytecode or ONNX"));
+        return Err(e.hint_command("name a file in the folder: StableHLO text, bytecode or ONNX"));
     }
     // A pipe may be endless.
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
@@ -209,7 +209,7 @@ fn bounded(source: impl Read, name: &str) -> Result<Vec<u8>> {
             ErrorKind::Data,
             format!("{name} is larger than the read limit of {} MiB", most >> 20),
         );
-        return Err(e.hint("check that the file is a program; raise the limit with --memory-limit"));
+        return Err(e.hint_command("check that the file is a program; raise the limit with --memory-limit"));
     }
     Ok(bytes)
 }

@@ -131,7 +131,7 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
     let folder = Path::new(name);
     if folder.is_file() && folder.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
         let e = Error::new(ErrorKind::Config, format!("{name} is a configuration, not a model"));
-        return Err(e.hint(format!("train it: train {name}; then name the run's folder")));
+        return Err(e.hint_command(format!("train it: train {name}; then name the run's folder")));
     }
     if !folder.is_dir() || is_model_folder(name) {
         return Ok(name.into());
@@ -151,7 +151,7 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
         }
         (2.., _) => {
             let e = Error::new(ErrorKind::Config, format!("`{name}` contains several models"));
-            Err(e.hint(format!(
+            Err(e.hint_command(format!(
                 "name one of these models: {}",
                 models.iter().map(path).collect::<Vec<_>>().join(", ")
             )))
@@ -161,8 +161,8 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
             Err(match record_file(folder).is_file() {
                 true => e
                     .because("the run was stopped before it saved a model")
-                    .hint(format!("resume the run: resume {name}")),
-                false => e.hint("name a model file or a run's folder, such as runs/PRESET"),
+                    .hint_command(format!("resume the run: resume {name}")),
+                false => e.hint_command("name a model file or a run's folder, such as runs/PRESET"),
             })
         }
     }
@@ -207,7 +207,7 @@ impl RunRecord {
             Error::new(ErrorKind::Data, "cannot parse the run record")
                 .at(path.display().to_string())
                 .because(e.to_string())
-                .hint("start a new run with --resume=never, or choose another folder with --out")
+                .hint_command("start a new run with --resume=never, or choose another folder with --out")
         })
     }
 
@@ -248,7 +248,11 @@ impl RunRecord {
     /// # Errors
     /// If the run in the folder has another configuration; names each key that differs.
     pub(crate) fn plan(mut self, folder: &Path, resume: ResumeMode, save: &SaveArgs) -> Result<ResumePlan> {
-        let earlier = RunRecord::read(folder)?;
+        let earlier = match resume {
+            // A new run replaces a record that cannot be parsed.
+            ResumeMode::Never => RunRecord::read(folder).unwrap_or_default(),
+            _ => RunRecord::read(folder)?,
+        };
         let place = match resume {
             ResumeMode::Never => None,
             _ => backups(folder).place()?,
@@ -377,14 +381,14 @@ fn refused(folder: &Path, place: &RunPosition, differs: &[String]) -> Error {
     if differs.iter().all(|key| key.starts_with("the data is ")) {
         return Error::new(ErrorKind::Config, format!("`{shown}` already has {state} with other data"))
             .because(differs.join("; "))
-            .hint(
+            .hint_command(
                 "restore the run's data, or continue on the changed data with `systole train` and --resume=force; start \
                  a new run with --resume=never, or in another folder with --out",
             );
     }
     Error::new(ErrorKind::Config, format!("`{shown}` already has {state} with another configuration"))
         .because(differs.join("; "))
-        .hint(format!(
+        .hint_command(format!(
             "resume it unchanged with `systole resume {shown}`, with the new configuration by --resume=force; \
              start a new run with --resume=never, or in another folder with --out"
         ))

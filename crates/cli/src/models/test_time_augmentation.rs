@@ -51,10 +51,12 @@ pub(crate) fn evaluate(
 ) -> Result<Logs> {
     if !data.is_pictures() {
         let e = Error::new(ErrorKind::Config, "test-time augmentation needs image data").at("--tta");
-        return Err(e.hint("remove --tta"));
+        return Err(e.hint_command("remove --tta"));
     }
     let compile = model.compile_config().cloned().ok_or_else(|| {
-        Error::new(ErrorKind::Config, "the model is compiled without a loss").at("--tta").hint("remove --tta")
+        Error::new(ErrorKind::Config, "the model is compiled without a loss")
+            .at("--tta")
+            .hint_command("remove --tta")
     })?;
     let mut metrics: Vec<Metric> = vec![Metric::from(compile.loss.clone().reduction(Reduction::default()))];
     metrics.extend(compile.metrics.iter().chain(&compile.weighted_metrics).cloned());

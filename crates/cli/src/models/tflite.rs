@@ -180,7 +180,7 @@ pub(crate) fn run(
         output.map(ArrayFileFormat::of).transpose().map_err(|e| CommandError::usage(e.at("--output")))?;
     if args.function.is_some() {
         let e = Error::new(ErrorKind::Config, "a .tflite file has one function").at("--function");
-        return Err(CommandError::usage(e.hint("remove --function")));
+        return Err(CommandError::usage(e.hint_command("remove --function")));
     }
     let model = open(name)?;
     let inputs = inputs(&model, args)?;
@@ -239,7 +239,7 @@ fn inputs(model: &TfliteModel, args: &InputArgs) -> Result<Vec<Literal>> {
             wanted.iter().enumerate().map(|(i, t)| format!("arg{i} {} ({})", t.ty, t.name)).collect();
         return Err(Error::new(ErrorKind::Config, "the .tflite file needs input arrays")
             .because(format!("expected {}", list.join(", ")))
-            .hint("pass arrays with --input FILE.npz, or random ones with --random SEED"));
+            .hint_command("pass arrays with --input FILE.npz, or random ones with --random SEED"));
     };
     let arrays = files::read(path)?;
     let find = |(i, t): (usize, &&TfliteTensor)| {
@@ -264,7 +264,9 @@ fn literal(stored: &StoredArray, t: &TfliteTensor) -> Result<Literal> {
             ErrorKind::Data,
             format!("the type of the array is {}, expected {}", stored.ty(), t.ty),
         );
-        return Err(e.hint("run `systole summary FILE.tflite` to see the types and scales of the inputs"));
+        return Err(
+            e.hint_command("run `systole summary FILE.tflite` to see the types and scales of the inputs")
+        );
     }
     Literal::from_bytes(t.ty.clone(), &stored.bytes)
 }

@@ -104,7 +104,7 @@ fn no_network(file: &str, config: &RunConfig) -> CommandError {
         config.data.image_size.map_or(String::new(), |[h, w]| format!(" --set data.image_size=[{h},{w}]"));
     let e =
         Error::new(ErrorKind::Config, format!("{file} generates images, and no feature network is named"));
-    let e = e.because("FID and inception score use the features of a classifier of the same images").hint(format!(
+    let e = e.because("FID and inception score use the features of a classifier of the same images").hint_command(format!(
         "train a classifier and pass it: {0} train cifar-cnn{size} --out runs/features, then {0} evaluate {file} \
         --features runs/features",
         program()
@@ -119,7 +119,7 @@ fn network(path: &str, data: &TrainingData) -> Result<(FeatureNetwork, String)> 
         let what = format!("{path} was not trained on the classes of {}", data.name);
         return Err(Error::new(ErrorKind::Config, what)
             .because(format!("the classes of the feature network are {}", model.class_names.join(", ")))
-            .hint("train a classifier on the same data and pass it with --features"));
+            .hint_command("train a classifier on the same data and pass it with --features"));
     }
     let stored = config_of(&model, path)?.map(|config| config.data.scale);
     if stored.is_none() {
@@ -170,7 +170,7 @@ fn checked_accuracy(of: &ImageFeatures, labels: &[usize]) -> Result<f64> {
     Err(Error::new(ErrorKind::Config, what)
         .at("--features")
         .because("FID and inception score measure nothing with the features of such a network")
-        .hint("train it for more epochs, or pass another with --features"))
+        .hint_command("train it for more epochs, or pass another with --features"))
 }
 
 /// `T[…] → u8[…]`: pixels from 0 to 255.

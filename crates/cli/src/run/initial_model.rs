@@ -33,13 +33,13 @@ pub(crate) fn prepared(
     if config.lora.is_some() && from.is_none() && config.fine_tune.as_ref().is_none_or(|s| s.from.is_none()) {
         return Err(Error::new(ErrorKind::Config, "LoRA needs a saved model")
             .because("LoRA trains adapters on the frozen weights of a saved model")
-            .hint("name the saved model with --from MODEL"));
+            .hint_command("name the saved model with --from MODEL"));
     }
     let prepared = match (earlier, from, &config.fine_tune) {
         (earlier, from, Some(section)) => {
             let from = from.or(section.from.as_deref()).ok_or_else(|| {
                 Error::new(ErrorKind::Config, "fine-tuning needs a saved model")
-                    .hint("name the saved model with --from MODEL")
+                    .hint_command("name the saved model with --from MODEL")
             })?;
             let earlier = earlier.map_or_else(|| imported::load(from), Ok)?;
             check_sizes(&earlier, from, config)?;
@@ -183,7 +183,7 @@ fn check_sizes(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
     let (keys, why): (Vec<String>, Vec<String>) = conflicts.into_iter().unzip();
     Err(Error::new(ErrorKind::Config, format!("the sizes of the configuration differ from those of {path}"))
         .because(why.join("; "))
-        .hint(format!("remove {}: the sizes come from the saved model", keys.join(", "))))
+        .hint_command(format!("remove {}: the sizes come from the saved model", keys.join(", "))))
 }
 
 /// Rejects a configuration whose layers differ from the saved model's.
@@ -193,7 +193,7 @@ fn check_layers(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
             ErrorKind::Config,
             format!("the layers of the configuration differ from those of {path}"),
         )
-        .hint(match model.notes.contains_key("config") {
+        .hint_command(match model.notes.contains_key("config") {
             true => format!(
                 "remove the preset or TOML file: train --from {path}; or add --fine-tune to use the saved model's \
                 weights in other layers"

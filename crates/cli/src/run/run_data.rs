@@ -145,7 +145,7 @@ impl RunData {
             (None, None) => {
                 let what = format!("{} does not contain its training dataset", self.file);
                 let e = Error::new(ErrorKind::Config, what);
-                return Err(CommandError::usage(e.hint("name the dataset with --dataset")));
+                return Err(CommandError::usage(e.hint_command("name the dataset with --dataset")));
             }
         };
         let is_other =
@@ -250,7 +250,7 @@ impl RunData {
         let name = self.note.as_ref().map_or(String::new(), |note| format!(" `{}`", note.name));
         Err(Error::new(ErrorKind::Config, format!("{} does not contain the location of its data{name}", self.file))
             .because("only run.json in the run's folder contains it, and there is none for this model")
-            .hint("name the data's file or folder with --data-dir, or name the run's folder instead of the model file"))
+            .hint_command("name the data's file or folder with --data-dir, or name the run's folder instead of the model file"))
     }
 
     /// Rejects another text than that of training, and synthetic images in place of CIFAR-10 (or the reverse), unless
@@ -279,7 +279,7 @@ impl RunData {
         Err(Error::new(ErrorKind::Data, format!("{} was not trained on this {what}", self.file))
             .at(data.origin.clone())
             .because(format!("its training data, `{before}`, was changed or is no longer found"))
-            .hint(format!("name {data_dir}")))
+            .hint_command(format!("name {data_dir}")))
     }
 
     /// Compares loaded data with the run's.
@@ -317,7 +317,7 @@ fn text_of(identity: Option<&str>) -> Option<&str> {
 fn user_data(name: &str) -> Result<UserData, CommandError> {
     UserData::of(name)?.ok_or_else(|| {
         let e = Error::new(ErrorKind::Config, format!("cannot evaluate on {name}"));
-        CommandError::usage(e.hint(
+        CommandError::usage(e.hint_command(
             "name a folder with one folder of images or texts per class, a record file (.csv, .npz, .tfrecord, .tar, .jsonl) \
              or a text file (.txt); or name a published dataset with --dataset",
         ))

@@ -334,7 +334,8 @@ fn fit(
         class_weight,
         ..asked(config, data, &test, screen)?
     };
-    let history = model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit)?;
+    let history =
+        model.fit(&config.train_pipeline_of(data, model.share_of_batches()), fit).map_err(with_key)?;
     // Remove the note of an earlier run that this one continues.
     model.notes.remove("stopped_because");
     if let Some(why) = &history.stopped_because {
@@ -390,7 +391,7 @@ pub(crate) fn fast_dev_run(
         class_weight,
         ..asked(config, &data, &config.test_pipeline(&data), screen)?
     };
-    let history = model.fit(&train, fit)?;
+    let history = model.fit(&train, fit).map_err(with_key)?;
     let last = history.last();
     let shown = values(&last, |name| Some(progress::called(name)));
     screen.line(match &history.stopped_because {
@@ -420,7 +421,8 @@ pub(crate) fn barebones(
     let stop = StopSignal::install()?;
     let train = config.train_pipeline_of(&data, model.share_of_batches());
     let asked = asked(config, &data, &config.test_pipeline(&data), screen)?;
-    let history = model.fit(&train, Fit { stop: Some(stop.asked.clone()), class_weight, ..asked })?;
+    let fit = Fit { stop: Some(stop.asked.clone()), class_weight, ..asked };
+    let history = model.fit(&train, fit).map_err(with_key)?;
     let (steps, ms) = (history.step_ms.len(), history.median_step_ms());
     screen.line(format!("{} in {ms:.3} ms each (median)", counted(steps as u64, "step")));
     if screen.json {
@@ -507,9 +509,10 @@ impl RunDirectory {
     fn prepare(folder: &Path) -> Result<()> {
         let hint = "choose a writable folder with --out";
         std::fs::create_dir_all(folder)
-            .map_err(|e| Error::io("cannot create the folder", folder, e).hint(hint))?;
+            .map_err(|e| Error::io("cannot create the folder", folder, e).hint_command(hint))?;
         let trial = folder.join(format!(".systole-{}-trial.tmp", std::process::id()));
-        std::fs::write(&trial, b"").map_err(|e| Error::io("cannot write into", folder, e).hint(hint))?;
+        std::fs::write(&trial, b"")
+            .map_err(|e| Error::io("cannot write into", folder, e).hint_command(hint))?;
         std::fs::remove_file(&trial).map_err(|e| Error::io("cannot remove", &trial, e))
     }
 
@@ -601,5 +604,13 @@ impl RunDirectory {
             // Fails, as intended, if the folder has files.
             let _ = std::fs::remove_dir(&self.folder);
         }
+    }
+}
+
+/// Adds the configuration key of the loss to an error about the loss.
+fn with_key(e: Error) -> Error {
+    match e.places().iter().any(|place| place.starts_with("loss ")) {
+        true => e.at("compile.loss"),
+        false => e,
     }
 }

@@ -151,12 +151,12 @@ pub(crate) fn beside_imported(
     };
     if own.dataset != if is_language { "text" } else { "sentences" } {
         let e = Error::new(ErrorKind::Config, format!("{path} is {accepts}, but {name} is {}", own.what()));
-        return Err(CommandError::usage(e.hint(data)));
+        return Err(CommandError::usage(e.hint_command(data)));
     }
     let has_bytes = table.get("vocabulary_size").and_then(Value::as_integer) == Some(256);
     if !(has_tokenizer || is_language && has_bytes) && tokenizer_of(model)?.is_none() {
         let e = Error::new(ErrorKind::Config, format!("{path} has no tokenizer"))
-            .hint("name its tokenizer file: --set data.tokenizer=FILE; or import the whole folder of the model again");
+            .hint_setting("name its tokenizer file: --set data.tokenizer=FILE; or import the whole folder of the model again");
         return Err(CommandError::usage(e));
     }
     let mut draft = ConfigDraft::preset(if is_language { "gpt-micro" } else { "sentences" })?;

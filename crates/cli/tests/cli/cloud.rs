@@ -569,7 +569,7 @@ const MISTAKES: [(&str, &[&str]); 39] = [
     ("tpu-vm mlp --slice v5e-7", &["`v5e-7`", "v5litepod-8", "--slice"]),
     ("tpu-vm mlp --slice 0*h100", &["`0*h100`", "8*h100"]),
     ("tpu-vm mlp --slice h100", &["h100", "v5e-8"]),
-    ("tpu-vm mlp --slice v5e-8 --region mars", &["`mars`", "us-central1", "--zone mars-a"]),
+    ("tpu-vm mlp --slice v5e-8 --region mars", &["`mars`", "us-central1"]),
     (
         "tpu-vm mlp --slice v3-32 --region us-central1 --bucket gs://my-runs",
         &["v3-32", "us-central1", "europe-west4"],

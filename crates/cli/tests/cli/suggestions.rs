@@ -183,7 +183,7 @@ fn a_slip_of_the_wording_is_found_in_the_output_of_every_run() {
     }
     for line in [
         "error[config]: unknown layer `Dens`",
-        "  try: did you mean `Dense`? available: Dense",
+        "  try: did you mean `Dense`? similar: `PReLU`",
         "Next:",
         "  where: ",
     ] {

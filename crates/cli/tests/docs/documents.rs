@@ -288,6 +288,7 @@ fn names_of_the_glossary_are_where_it_says() {
 
 mod figures;
 mod guides;
+mod hints;
 mod ops;
 mod results;
 

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod hint_sites;
 pub mod made;
 pub mod shown_error;
 
@@ -146,6 +147,32 @@ pub fn wording_slip(line: &str) -> Option<String> {
         true => Some(format!("an empty part in `{line}`")),
         false => slip.map(|slip| format!("`{slip}` in `{line}`")),
     }
+}
+
+/// The text literals of a source file.
+pub fn literals(text: &str) -> Vec<String> {
+    let (mut all, mut rest) = (Vec::new(), text);
+    while let Some(start) = rest.find(['"', '\'', '/']) {
+        let (mark, after) = (&rest[start..=start], &rest[start + 1..]);
+        match mark {
+            "/" if after.starts_with('/') => rest = after.split_once('\n').map_or("", |(_, r)| r),
+            // A character, or a lifetime.
+            "'" if after.starts_with(['"', '\\']) => rest = after.get(3..).unwrap_or_default(),
+            "\"" => {
+                let mut escaped = false;
+                let end = after.char_indices().find(|(_, c)| {
+                    let ends = *c == '"' && !escaped;
+                    escaped = *c == '\\' && !escaped;
+                    ends
+                });
+                let Some((end, _)) = end else { break };
+                all.push(after[..end].replace("\\\"", "\""));
+                rest = &after[end + 1..];
+            }
+            _ => rest = after,
+        }
+    }
+    all
 }
 
 /// Output and exit code of a finished run of the program.

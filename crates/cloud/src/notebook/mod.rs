@@ -76,7 +76,7 @@ impl NotebookService {
             let e =
                 Error::new(ErrorKind::Config, format!("{} does not offer {title}", self.name)).at("--slice");
             let why = "a notebook runs on one machine with the hardware of the service";
-            return Err(e.because(why).hint(format!(
+            return Err(e.because(why).hint_command(format!(
                 "use one of these chips: {}; for larger slices use `systole cloud tpu-vm`",
                 self.has.join(", ")
             )));

@@ -461,7 +461,7 @@ fn some(list: FeatureValues<'_>) -> Result<FeatureValues<'_>> {
 
 fn absent() -> Error {
     Error::new(ErrorKind::Data, "the record lacks the requested feature")
-        .hint("check the name, or set a default for the feature; `systole data inspect` shows the features of a file")
+        .hint_command("check the name, or set a default for the feature; `systole data inspect` shows the features of a file")
 }
 
 fn other_kind(expected: &str, list: &FeatureValues) -> Error {

@@ -53,7 +53,7 @@ impl FromStr for TextEncoding {
         NAMES.iter().find(|(known, _)| *known == lower).map(|(_, encoding)| *encoding).ok_or_else(|| {
             let known: Vec<&str> = NAMES[..NAMED].iter().map(|(known, _)| *known).collect();
             Error::new(ErrorKind::Config, format!("unknown encoding `{name}`"))
-                .hint(format!("use one of these encodings: {}", known.join(", ")))
+                .hint_setting(format!("use one of these encodings: {}", known.join(", ")))
         })
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn not_utf8(bytes: &[u8], at: usize) -> Error {
     let byte = bytes.get(at).copied().unwrap_or_default();
     Error::new(ErrorKind::Data, "invalid UTF-8 text")
         .because(format!("the invalid byte {byte:#04x} follows the text {tail:?}"))
-        .hint(
+        .hint_setting(
             "set the encoding: data.records.encoding=windows-1252 (latin1, utf-16); or save the file as UTF-8: iconv -f \
              WINDOWS-1252 -t UTF-8 OLD > NEW",
         )

@@ -97,7 +97,7 @@ pub(crate) fn glob(pattern: &str) -> Result<Vec<PathBuf>> {
         entries(root.join(folder.trim_start_matches('/')))?;
         hint = "check the bucket and the pattern: gcloud storage ls, aws s3 ls";
     }
-    Err(Error::new(ErrorKind::Io, format!("no file matches `{pattern}`")).hint(hint))
+    Err(Error::new(ErrorKind::Io, format!("no file matches `{pattern}`")).hint_command(hint))
 }
 
 /// Returns the root of a pattern (`/`, a bucket, or the current directory) and the rest.

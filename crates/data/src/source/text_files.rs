@@ -389,7 +389,7 @@ impl TextFile {
         Ok(Some(Err(Error::new(ErrorKind::Data, format!("a row has {has} fields, expected {width}"))
             .at(self.place())
             .because("the row's values cannot be assigned to columns")
-            .hint("quote fields that contain separators (\"a, b\"); data.records.skip=10 skips up to ten such rows"))))
+            .hint_setting("quote fields that contain separators (\"a, b\"); data.records.skip=10 skips up to ten such rows"))))
     }
 
     /// Returns the column names, if the first record is a header.

@@ -127,7 +127,7 @@ pub(crate) fn has_classes(dir: &Path) -> bool {
 
 fn not_named() -> Error {
     Error::new(ErrorKind::Config, "the path of the image folder is not set")
-        .hint("pass the folder that contains one folder per class, with --data-dir or data.dir")
+        .hint_setting("pass the folder that contains one folder per class, with --data-dir or data.dir")
 }
 
 /// Returns the default image size for a folder: the median of the shorter sides of some images, a multiple of 8 from 16
@@ -245,7 +245,7 @@ fn check_place(root: &Path) -> Result<()> {
         Err(_) => "does not exist",
     };
     Err(Error::new(ErrorKind::Io, format!("`{}` {what}", root.display()))
-        .hint("pass the folder that contains one folder of images per class; unpack archives first"))
+        .hint_command("pass the folder that contains one folder of images per class; unpack archives first"))
 }
 
 /// Explains why a folder contains no class folders with images.
@@ -272,13 +272,25 @@ fn explain_empty(root: &Path, error: Error) -> Error {
     }
 }
 
+/// Returns the hint for more unreadable images than the quota allows.
+pub(crate) fn allow_more(unreadable: u64, all: u64) -> String {
+    let quota = unreadable.saturating_mul(100).div_ceil(all.max(1)) as f64 / 100.0;
+    let mend = "repair or remove the unreadable images";
+    match unreadable < all {
+        true => format!("{mend}, or allow more: --set data.unreadable_quota={quota}"),
+        false => mend.into(),
+    }
+}
+
 fn one_class(root: &Path, only: &str) -> Error {
     let inside = root.join(only);
     let deeper = ImageFolder::open(&inside).is_ok_and(|f| f.classes.len() > 1);
     let e = Error::new(ErrorKind::Data, format!("`{}` has only one class: `{only}`", root.display()))
         .because("a classifier needs at least two classes");
     match deeper {
-        true => e.hint(format!("the class folders seem to be one level deeper: use {}", inside.display())),
+        true => {
+            e.hint_command(format!("the class folders seem to be one level deeper: use {}", inside.display()))
+        }
         false => e.hint("add a folder with images of another class"),
     }
 }
@@ -367,9 +379,7 @@ impl FolderSplitReader<'_> {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(root.display().to_string())
                 .because(named.join("; "))
-                .hint(
-                    "repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5",
-                ));
+                .hint_setting(allow_more(n as u64, self.count as u64)));
         }
         Ok(Some(format!("{what} and are skipped: {}", named.join("; "))))
     }

@@ -82,12 +82,14 @@ impl ImageResizing {
                 ErrorKind::Config,
                 "crop_to_aspect_ratio cannot be combined with pad_to_aspect_ratio",
             )
-            .hint("set one of the two"));
+            .hint_setting(
+                "set only one of data.resize.crop_to_aspect_ratio and data.resize.pad_to_aspect_ratio",
+            ));
         }
         let has_antialias = matches!(self.method, ResizeMethod::Bilinear | ResizeMethod::Bicubic);
         match self.antialias && !has_antialias {
             true => Err(Error::new(ErrorKind::Config, "antialias applies only to bilinear and bicubic")
-                .hint("remove antialias: fit and area average over all covered pixels anyway")),
+                .hint_setting("remove data.resize.antialias: fit and area average over all covered pixels")),
             false => Ok(()),
         }
     }

@@ -377,7 +377,7 @@ pub(super) fn codes(
         if !inputs.is_empty() {
             return Err(Error::new(ErrorKind::Data, format!("cannot use the column `{name}` as an input"))
                 .because(reason)
-                .hint(format!("remove `{name}` from data.records.inputs")));
+                .hint_setting(format!("remove `{name}` from data.records.inputs")));
         }
         if column.is_named || column.kind != ColumnKind::Empty {
             notes.push(format!("the column `{name}` is skipped: {reason}"));
@@ -429,7 +429,7 @@ pub(super) fn check_label(table: &CsvTable, label: &str) -> Result<()> {
         (Some(place), _) => Err(Error::new(ErrorKind::Data, format!("a row has no label `{label}`"))
             .at(place.clone())
             .because(format!("the label is missing in {} of {} rows", column.gaps, table.rows))
-            .hint("enter the label, remove the row, or name another column: data.records.label")),
+            .hint_setting("enter the label, remove the row, or name another column: data.records.label")),
         (_, Some((value, place))) => Err(not_finite(label, value, place)),
         _ => Ok(()),
     }
@@ -449,8 +449,8 @@ fn no_field(name: &str, table: &CsvTable) -> Error {
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("the fields of the records are `{}`", there.join("`, `")));
     match table.has_header {
-        true => e.hint("give the columns the names that they had in training, or name others: data.records.inputs, data.records.label"),
-        false => e.hint("the first line contains numbers, so columns are numbered from 0: data.records.label=2; or add a header line to the file"),
+        true => e.hint_setting("give the columns the names that they had in training, or name others: data.records.inputs, data.records.label"),
+        false => e.hint_setting("the first line contains numbers, so columns are numbered from 0: data.records.label=2; or add a header line to the file"),
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
         return Ok((all(&options.train)?, all(&options.test)?));
     }
     if dir.named().is_none() {
-        return Err(Error::new(ErrorKind::Config, "the paths of the record files are not set").hint(
+        return Err(Error::new(ErrorKind::Config, "the paths of the record files are not set").hint_setting(
             "pass the folder of the record files with --data-dir or data.dir, or file patterns with \
             data.records.train",
         ));
@@ -71,7 +71,10 @@ pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf], options: &RecordOpti
         Err(Error::new(ErrorKind::Data, format!("{} {what} {}", shown(other), shown(main)))
             .at(root.display().to_string())
             .because(why)
-            .hint(format!("select the training files: --set 'data.records.train=[\"{}\"]'", shown(main))))
+            .hint_setting(format!(
+                "select the training files: --set 'data.records.train=[\"{}\"]'",
+                shown(main)
+            )))
     };
     let kind = |f: &Path| kind_of(f).unwrap_or_default();
     if let Some(other) = files.iter().find(|f| kind(f) != kind(main)) {

@@ -3,7 +3,7 @@
 //! The images are next to the table, in a folder next to it, or in `data.records.pictures`; extensions may be omitted.
 
 use super::options::{LABELS, RecordOptions};
-use crate::images::folder::has_transparent;
+use crate::images::folder::{allow_more, has_transparent};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -153,9 +153,7 @@ impl ImagePathColumn {
             return Err(Error::new(ErrorKind::Data, what)
                 .at(self.root.display().to_string())
                 .because(named(&unreadable))
-                .hint(
-                    "repair or remove the unreadable images, or allow more: --set data.unreadable_quota=0.5",
-                ));
+                .hint_setting(allow_more(unreadable.len() as u64, paths.len() as u64)));
         }
         let all: Vec<String> = missing.iter().map(|p| format!("{p} (not found)")).chain(unreadable).collect();
         let note = (!all.is_empty())
@@ -168,7 +166,7 @@ impl ImagePathColumn {
         Error::new(ErrorKind::Io, format!("{} of {count} {are} not exist", missing.len()))
             .at(format!("the column `{}`", self.field))
             .because(named(missing))
-            .hint(format!(
+            .hint_setting(format!(
                 "add them, or name their folder: data.records.pictures; or skip such rows: \
                  data.records.skip={}",
                 missing.len()
@@ -241,6 +239,6 @@ fn nothing_there(column: &str, cell: &str, table: &CsvTable, roots: &[PathBuf]) 
     Error::new(ErrorKind::Io, format!("images listed in the column `{column}` do not exist: {cell}"))
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("looked in {}", looked.join(", ")))
-        .hint("name the folder of the images, relative to the table: data.records.pictures; or use other columns \
+        .hint_setting("name the folder of the images, relative to the table: data.records.pictures; or use other columns \
         as inputs: data.records.inputs")
 }

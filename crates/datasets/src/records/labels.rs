@@ -112,7 +112,7 @@ impl LabelStatistics {
         Error::new(ErrorKind::Data, what)
             .at(place)
             .at(format!("field {}", self.field))
-            .hint("correct the record, or name the field to predict: data.records.label")
+            .hint_setting("correct the record, or name the field to predict: data.records.label")
     }
 
     /// Chooses the label encoding from the labels seen, the given class names and the task.
@@ -194,7 +194,7 @@ impl LabelStatistics {
         if numbers {
             return Err(Error::new(ErrorKind::Data, format!("the labels `{field}` are text, not numbers"))
                 .because("the loss expects numbers")
-                .hint("set compile.loss to sparse_categorical_crossentropy, or name another field: data.records.label"));
+                .hint_setting("set compile.loss to sparse_categorical_crossentropy, or name another field: data.records.label"));
         }
         if self.rows >= TELLING && self.texts.len() * 2 > self.rows {
             let e = Error::new(ErrorKind::Data, format!("the labels `{field}` do not look like classes"));
@@ -205,7 +205,7 @@ impl LabelStatistics {
                 self.rows,
                 signs.clone().unwrap_or_default()
             );
-            return Err(e.because(why).hint(match signs {
+            return Err(e.because(why).hint_setting(match signs {
                 Some(_) => "remove the signs so that the labels become numbers",
                 None => "name the field to predict: data.records.label",
             }));

@@ -254,7 +254,9 @@ fn some_of_each(train: usize, test: usize, source: &RecordFiles) -> Result<()> {
     Err(Error::new(ErrorKind::Data, format!("the dataset has no records to {what} on"))
         .at(source.place())
         .because(format!("there are {} records in total", train + test))
-        .hint("add records, or change data.validation_split, the fraction of the records in the test split"))
+        .hint_setting(
+            "add records, or change data.validation_split, the fraction of the records in the test split",
+        ))
 }
 
 /// Training and test files, and the role of their columns.
@@ -459,7 +461,9 @@ fn no_pictures(table: &CsvTable) -> Error {
     Error::new(ErrorKind::Data, "no column of this table contains paths of existing images")
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("the model's input is an image; the columns are {}", names.join(", ")))
-        .hint("put the images next to the table, or name the folder of the images: data.records.pictures")
+        .hint_setting(
+            "put the images next to the table, or name the folder of the images: data.records.pictures",
+        )
 }
 
 /// Subset of a file's records.
@@ -482,7 +486,7 @@ impl RecordSubset {
         if shape.validation_split <= 0.0 {
             return Err(Error::new(ErrorKind::Config, "no records to test on")
                 .because("there are no test files, and data.validation_split is 0")
-                .hint("name files with data.records.test, or set data.validation_split to 0.2"));
+                .hint_setting("name files with data.records.test, or set data.validation_split to 0.2"));
         }
         let part = (shape.validation_split * PARTS as f64).round().clamp(1.0, PARTS as f64 - 1.0) as u64;
         Ok((RecordSubset::Train(part, shape.seed), RecordSubset::Test(part, shape.seed)))
@@ -536,7 +540,7 @@ impl RecordFiles {
     fn open(files: Vec<PathBuf>, options: &RecordOptions) -> Result<RecordFiles> {
         if files.is_empty() {
             return Err(Error::new(ErrorKind::Io, "there are no record files")
-                .hint("check data.records.train and data.records.test"));
+                .hint_setting("check data.records.train and data.records.test"));
         }
         let features = options.parse_features()?;
         let mut opened = open_written(files, features, options.written()?)?;
@@ -905,7 +909,7 @@ pub(crate) fn label_name<'n>(
         });
         Error::new(ErrorKind::Data, what)
             .because(format!("the fields of the records are `{}`", names.join("`, `")))
-            .hint(match names.last() {
+            .hint_setting(match names.last() {
                 Some(last) if last.parse::<usize>().is_ok() => format!(
                     "the first line contains numbers, so columns are numbered from 0: data.records.label={last}; or \
                      add a header line to the file"
@@ -953,7 +957,7 @@ impl RecordInput {
         }
         Err(match notes {
             [] => Error::new(ErrorKind::Data, "the records contain only a label")
-                .hint("name the fields to learn from: data.records.inputs"),
+                .hint_setting("name the fields to learn from: data.records.inputs"),
             _ => Error::new(ErrorKind::Data, "the records have no usable input column")
                 .because(notes.join("; "))
                 .hint("add columns of numbers, or of texts that repeat"),
@@ -976,7 +980,7 @@ impl RecordInput {
         };
         if names.is_empty() {
             return Err(Error::new(ErrorKind::Data, "the records contain only a label")
-                .hint("name the fields to learn from: data.records.inputs"));
+                .hint_setting("name the fields to learn from: data.records.inputs"));
         }
         if let [field] = names.as_slice()
             && let Some(input) = RecordInput::picture(first, field, shape)?
@@ -992,7 +996,7 @@ impl RecordInput {
                     format!("the field `{name}` contains text or bytes"),
                 )
                 .because("the model's input must be numbers or one image")
-                .hint("name the fields to learn from: data.records.inputs = [\"a\", \"b\"]"));
+                .hint_setting("name the fields to learn from: data.records.inputs = [\"a\", \"b\"]"));
             }
             count += ty.elements();
         }
@@ -1050,7 +1054,7 @@ fn numbers(sample: &Sample, fields: &[String], count: usize) -> Result<HostArray
     if all.len() != count {
         return Err(Error::new(ErrorKind::Data, format!("a record has {} values", all.len()))
             .because(format!("the first record has {count}; all records must have the same number"))
-            .hint("name fields of a fixed size: data.records.inputs"));
+            .hint_setting("name fields of a fixed size: data.records.inputs"));
     }
     Ok(Literal::from_slice([count], &all)?.into())
 }

@@ -126,7 +126,7 @@ impl RecordOptions {
             Some(".") => Some(false),
             Some(other) => {
                 let e = Error::new(ErrorKind::Config, format!("invalid decimal separator `{other}`"));
-                return Err(e.hint("write data.records.decimal=, for numbers such as 3,25, or data.records.decimal=. for 3.25"));
+                return Err(e.hint_setting("write data.records.decimal=, for numbers such as 3,25, or data.records.decimal=. for 3.25"));
             }
         };
         Ok(CsvFormat {

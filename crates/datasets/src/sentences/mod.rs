@@ -140,7 +140,7 @@ pub fn unlabeled_texts(file: impl AsRef<Path>, options: &RecordOptions) -> Resul
 }
 
 fn not_named() -> Error {
-    Error::new(ErrorKind::Config, "the path of the texts is not set").hint(
+    Error::new(ErrorKind::Config, "the path of the texts is not set").hint_setting(
         "pass the folder that contains one folder of text files per class, or a .csv or .jsonl file, with --data-dir or \
          data.dir",
     )
@@ -254,7 +254,7 @@ fn classes_of(texts: &[&LabeledText], root: &Path) -> Result<Vec<String>> {
         return Err(Error::new(ErrorKind::Data, "the labels of the texts do not look like classes")
             .at(place())
             .because(format!("{} texts have {} different labels", texts.len(), names.len()))
-            .hint("name the field with the classes: data.records.label"));
+            .hint_setting("name the field with the classes: data.records.label"));
     }
     let mut names: Vec<String> = names.into_iter().map(String::from).collect();
     let numbers: Option<Vec<i64>> = names.iter().map(|n| n.parse().ok()).collect();

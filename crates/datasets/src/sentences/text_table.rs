@@ -87,7 +87,7 @@ pub(super) fn plain_text(file: &Path, options: &RecordOptions) -> Result<String>
         Error::new(ErrorKind::Data, "the text file is not UTF-8")
             .at(name)
             .because(e.to_string())
-            .hint("save it as UTF-8, or name its encoding: data.records.encoding=latin1")
+            .hint_setting("save it as UTF-8, or name its encoding: data.records.encoding=latin1")
     })
 }
 
@@ -116,7 +116,7 @@ pub(super) fn read_texts(
         if labeled && label.is_empty() {
             return Err(Error::new(ErrorKind::Data, "a text has no label")
                 .at(place.clone())
-                .hint("enter the label, remove the row, or name another field: data.records.label"));
+                .hint_setting("enter the label, remove the row, or name another field: data.records.label"));
         }
         all.push(LabeledText { text: cell(cells, text), label, place: place.clone() });
     }
@@ -203,7 +203,7 @@ impl TextTable {
         let missing = |key: &str, name: &str| {
             Error::new(ErrorKind::Data, format!("the texts have no field `{name}`"))
                 .because(format!("the fields are `{}`", self.names.join("`, `")))
-                .hint(format!("name one of the fields: {key}"))
+                .hint_setting(format!("name one of the fields: {key}"))
         };
         let label = label_name(self.names.iter().map(String::as_str), options);
         let label = match &label {
@@ -216,7 +216,7 @@ impl TextTable {
                 Error::new(ErrorKind::Data, "no field contains texts")
                     .at(place())
                     .because(format!("the fields are `{}`", self.names.join("`, `")))
-                    .hint("name the field with the texts: data.records.inputs")
+                    .hint_setting("name the field with the texts: data.records.inputs")
             })?,
         };
         if !labeled {

@@ -395,13 +395,13 @@ fn object<'v>(value: &'v Value, what: &str) -> Result<&'v Map<String, Value>> {
 fn broken(why: &str) -> Error {
     Error::new(ErrorKind::Data, "cannot read the tokenizer")
         .because(why)
-        .hint("pass a tokenizer.json, or a vocab.json with merges.txt next to it")
+        .hint_setting("name another tokenizer file: data.tokenizer=FILE, a tokenizer.json, or a vocab.json with merges.txt next to it")
 }
 
 fn unsupported(what: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not supported"))
         .because("byte-level BPE, as in GPT-2, GPT-4, Llama 3 and Qwen 2, and BERT's WordPiece are supported")
-        .hint("use a byte-level BPE tokenizer, or train one: data.tokenizer = \"bpe\"")
+        .hint_setting("use a byte-level BPE tokenizer, or train one: data.tokenizer = \"bpe\"")
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ impl Tokenizer {
                 format!("invalid vocabulary size {size} for byte-pair encoding"),
             )
             .because("the vocabulary includes the 256 bytes")
-            .hint("choose a size from 256 to 1000000; 512 to 4096 suit a book"));
+            .hint_setting("choose a size from 256 to 1000000; 512 to 4096 suit a book"));
         }
         Ok(Tokenizer(Vocabulary::Bpe(Box::new(bpe_training::train(text, size)?))))
     }
@@ -91,7 +91,7 @@ impl Tokenizer {
             Error::new(ErrorKind::Io, "the tokenizer file was not found")
                 .at(path.display().to_string())
                 .because("expected a tokenizer.json, a vocab.json with merges.txt next to it, or a vocab.txt")
-                .hint("check the path, or train a tokenizer: data.tokenizer = \"bpe\"")
+                .hint_setting("check the path, or train a tokenizer: data.tokenizer = \"bpe\"")
         })?;
         let text = read_text(&file)?;
         if file.extension().is_some_and(|e| e.eq_ignore_ascii_case("txt")) {
@@ -180,7 +180,7 @@ impl Tokenizer {
         let Vocabulary::WordPiece(pieces) = &self.0 else {
             let what = format!("a {} tokenizer has no start and end tokens", self.name());
             return Err(Error::new(ErrorKind::Unsupported, what)
-                .hint("classify texts with a WordPiece tokenizer: BERT's vocab.txt"));
+                .hint_setting("name a WordPiece tokenizer: data.tokenizer=FILE, such as BERT's vocab.txt"));
         };
         let (_, start, end) = pieces.ends();
         let mut ids = vec![start];
@@ -231,14 +231,14 @@ fn read_text(file: &Path) -> Result<String> {
     if length > MOST_BYTES {
         return Err(Error::new(ErrorKind::Data, format!("{length} bytes are too many for a tokenizer file"))
             .at(file.display().to_string())
-            .hint("pass a tokenizer.json, or a vocab.json with merges.txt next to it"));
+            .hint_setting("name another tokenizer file: data.tokenizer=FILE, a tokenizer.json, or a vocab.json with merges.txt next to it"));
     }
     let bytes = std::fs::read(file).map_err(cannot)?;
     String::from_utf8(bytes).map_err(|e| {
         Error::new(ErrorKind::Data, "the tokenizer file is not UTF-8")
             .at(file.display().to_string())
             .because(e.to_string())
-            .hint("pass a tokenizer.json, or a vocab.json with merges.txt next to it")
+            .hint_setting("name another tokenizer file: data.tokenizer=FILE, a tokenizer.json, or a vocab.json with merges.txt next to it")
     })
 }
 

@@ -39,7 +39,7 @@ impl CharVocabulary {
                         "the training text has {} other characters: {known:?}",
                         self.chars.len()
                     ))
-                    .hint(
+                    .hint_setting(
                         "remove the character from the text, or train with data.tokenizer = \"bytes\" or \
                     \"bpe\", which support any text",
                     )

@@ -207,9 +207,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 pub(super) fn broken(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "cannot read the WordPiece vocabulary")
-        .because(why)
-        .hint("pass BERT's vocab.txt, or a tokenizer.json")
+    Error::new(ErrorKind::Data, "cannot read the WordPiece vocabulary").because(why).hint_setting(
+        "name another tokenizer file: data.tokenizer=FILE, BERT's vocab.txt or a tokenizer.json",
+    )
 }
 
 #[cfg(test)]

@@ -196,22 +196,14 @@ impl Hash for Graph {
 /// Checks the number and types of arguments against a graph's parameters.
 pub fn check_args(graph: &Graph, args: &[&TensorType]) -> Result<()> {
     if args.len() != graph.params.len() {
-        return Err(Error::new(
-            ErrorKind::Graph,
-            format!("`{}` takes {} arguments, got {}", graph.name, graph.params.len(), args.len()),
-        ));
+        let what = format!("`{}` takes {} arguments, got {}", graph.name, graph.params.len(), args.len());
+        return Err(Error::new(ErrorKind::Graph, what));
     }
     for (i, (&p, &arg)) in graph.params.iter().zip(args).enumerate() {
         if graph.ty(p) != arg {
-            return Err(Error::new(
-                ErrorKind::Graph,
-                format!(
-                    "argument `{}` of `{}` has type {arg}, expected {}",
-                    graph.param_names[i],
-                    graph.name,
-                    graph.ty(p)
-                ),
-            ));
+            let (name, expected) = (&graph.param_names[i], graph.ty(p));
+            let what = format!("argument `{name}` of `{}` has type {arg}, expected {expected}", graph.name);
+            return Err(Error::new(ErrorKind::Graph, what));
         }
     }
     Ok(())

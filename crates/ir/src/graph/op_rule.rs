@@ -207,10 +207,8 @@ fn run_elementwise(graph: &Graph, args: &[Scalar]) -> Option<Vec<Scalar>> {
 
 /// Creates the error for bodies nested too deeply.
 pub(crate) fn too_deep() -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        format!("bodies (nested graphs) are nested deeper than {MAX_DEPTH} levels"),
-    )
+    let what = format!("bodies (nested graphs) are nested deeper than {MAX_DEPTH} levels");
+    Error::new(ErrorKind::Unsupported, what)
 }
 
 fn run_nodes(cx: &mut EvalCx, graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {

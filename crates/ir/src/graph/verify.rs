@@ -35,10 +35,8 @@ impl Graph {
         }
         for (index, p) in self.params.iter().enumerate() {
             if !matches!(&self.nodes[p.index()].op, Op::Parameter(q) if q.index == index) {
-                return Err(Error::new(
-                    ErrorKind::Graph,
-                    format!("parameter {index} of `{}` is at the wrong position", self.name),
-                ));
+                let what = format!("parameter {index} of `{}` is at the wrong position", self.name);
+                return Err(Error::new(ErrorKind::Graph, what));
             }
         }
         match self.results.iter().find(|r| r.index() >= self.nodes.len()) {

@@ -279,5 +279,10 @@ pub(crate) fn no_operators(class: &str) -> Error {
         ErrorKind::Unsupported,
         format!("cannot export {class} to .tflite or ONNX: these formats have no operators for the layer"),
     )
-    .hint("leave this layer out of the exported model, or use `systole export --format keras`")
+    .hint(match class {
+        "Sequential" | "Functional" => {
+            "write the layers of the nested model into the model itself, and train that"
+        }
+        _ => "leave this layer out of the exported model, or use `systole export --format keras`",
+    })
 }

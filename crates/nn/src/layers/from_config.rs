@@ -3,7 +3,7 @@
 use super::built_in::*;
 use super::spec::{LayerKind, LayerSpec, snake_case};
 use super::{DEFAULTS, LAYER_NAMES};
-use crate::did_you_mean::{nearest, unknown};
+use crate::did_you_mean::{nearest, nearest_three, unknown};
 use crate::layer::adapter::Adapters;
 use crate::layer::quantizer::Quantizer;
 use crate::loss::{Loss, UserLoss};
@@ -81,7 +81,8 @@ impl LayerSpec {
         };
         let known = LAYER_NAMES.iter().find(|c| **c == class || snake_case(c) == class);
         let Some(mut built_in) = known.and_then(|c| BuiltIn::with_defaults(c)) else {
-            return Err(unknown(&format!("unknown layer `{class}`"), class, LAYER_NAMES));
+            let e = Error::new(ErrorKind::Config, format!("unknown layer `{class}`"));
+            return Err(e.hint(nearest_three(class, LAYER_NAMES, "systole layers")));
         };
         for (key, value) in keys.iter().filter(|(k, _)| !["name", "trainable", "remat"].contains(&k.as_str()))
         {

@@ -32,7 +32,7 @@ const NETWORKS: [&str; 3] = ["Sequential", "Functional", "Model"];
 fn wrong(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Data, "cannot convert the Keras model config")
         .because(why)
-        .hint("define the model in a TOML file and pass it with --model")
+        .hint_command("define the model in a TOML file and pass it with --model")
 }
 
 /// Returns the layers, and the type of one sample of each input.
@@ -193,7 +193,7 @@ fn layer(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
             "" => e,
             similar => e.because(format!("the most similar supported class is {similar}")),
         };
-        return Err(e.hint("remove the layer, or pass your own model with --model"));
+        return Err(e.hint_command("remove the layer, or pass your own model with --model"));
     };
     let known = known.layer().config();
     let mut kept = Map::new();

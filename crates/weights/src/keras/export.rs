@@ -2,6 +2,7 @@
 
 use crate::hdf5::write::{Hdf5Group, file};
 use crate::names::keras as names;
+use crate::names::layer::{FLATTEN, OURS};
 use crate::weight_mapping::{self, ExportedFile};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -10,8 +11,6 @@ use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::layers::LayerKind;
 use systole_nn::{LayerNode, Model, NodeInput};
 
-/// Layers that Keras does not have.
-const OURS: [&str; 4] = ["TransformerBlock", "PositionEmbedding", "ClassToken", "FirstStep"];
 /// Layers that Keras defines inside an application.
 const OF_CONVNEXT: [&str; 2] = ["LayerScale", "StochasticDepth"];
 
@@ -52,13 +51,13 @@ fn check(model: &Model) -> Result<()> {
     let nodes = &model.architecture().nodes;
     if let Some(node) = nodes.iter().find(|n| matches!(n.layer.kind(), LayerKind::Model(..))) {
         let what = format!("layer {} is a nested model, which the Keras format does not support", node.name);
-        return Err(Error::new(ErrorKind::Unsupported, what).hint("use --format torch or safetensors"));
+        return Err(Error::new(ErrorKind::Unsupported, what).hint(FLATTEN));
     }
     match nodes.iter().find(|n| OURS.contains(&n.layer.class_name())) {
         Some(node) => {
             let what =
                 format!("layer {} is a {}, which Keras does not have", node.name, node.layer.class_name());
-            Err(Error::new(ErrorKind::Config, what).hint("use --format torch or safetensors"))
+            Err(Error::new(ErrorKind::Config, what).hint_command("use --format torch or safetensors"))
         }
         None => Ok(()),
     }
@@ -174,9 +173,8 @@ fn arguments(node: &LayerNode) -> Result<Value> {
         }
         if let Some(value) = config.get(key).filter(|v| !v.is_string()) {
             let what = format!("layer {}: the activation {value} has no name in Keras", node.name);
-            return Err(
-                Error::new(ErrorKind::Config, what).hint("write only the weights: --out FILE.weights.h5")
-            );
+            return Err(Error::new(ErrorKind::Config, what)
+                .hint_command("write only the weights: --out FILE.weights.h5"));
         }
     }
     if let Some(Value::Array(sizes)) = config.get_mut("noise_shape") {

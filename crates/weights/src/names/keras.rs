@@ -67,7 +67,7 @@ pub(crate) fn rules(
             let what = format!("the file has no layer {} ({})", layer.name, layer.group);
             Error::new(ErrorKind::Data, what)
                 .because(format!("it has {}", there.join(", ")))
-                .hint("pass the matching model with --model")
+                .hint_command("pass the matching model with --model")
         })?;
         let paths: Vec<&String> = found.arrays.iter().filter(|p| numbers.contains(p.as_str())).collect();
         if paths.len() != layer.weights.len() {
@@ -77,7 +77,9 @@ pub(crate) fn rules(
                 paths.len(),
                 layer.weights.len()
             );
-            return Err(Error::new(ErrorKind::Data, what).hint("pass the matching model with --model"));
+            return Err(
+                Error::new(ErrorKind::Data, what).hint_command("pass the matching model with --model")
+            );
         }
         let pairs = layer.weights.iter().zip(paths);
         all.extend(pairs.map(|((ours, dims), path)| {

@@ -5,6 +5,11 @@ use std::collections::HashMap;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Layer, LayerLowering, LayerNode, Model, NodeInput, WeightLayout, WeightRole};
 
+/// Layers that Keras does not have.
+pub(crate) const OURS: [&str; 4] = ["TransformerBlock", "PositionEmbedding", "ClassToken", "FirstStep"];
+/// What to do about a nested model, which no format of weights supports.
+pub(crate) const FLATTEN: &str = "write the layers of the nested model into the model itself, and train that";
+
 /// A model's layers with their weight shapes.
 pub(crate) struct ModelLayers<'a> {
     model: &'a Model,
@@ -114,9 +119,15 @@ impl LayerInfo<'_> {
 
     fn unknown(&self) -> Error {
         let what = format!("layer {}: {} has no known counterpart in PyTorch", self.name, self.class);
-        Error::new(ErrorKind::Config, what)
-            .because("the layer's weights have other shapes in PyTorch, or there is no such module")
-            .hint("use --format keras, which supports every layer")
+        let e = Error::new(ErrorKind::Config, what)
+            .because("the layer's weights have other shapes in PyTorch, or there is no such module");
+        match self.class {
+            "Sequential" | "Functional" => e.hint(FLATTEN),
+            class if OURS.contains(&class) => {
+                e.hint("read Systole's own model file, which is a safetensors file")
+            }
+            _ => e.hint_command("use --format keras"),
+        }
     }
 
     /// Returns the rule of a weight; `None` if the layer has no weight of that name.

@@ -24,7 +24,7 @@ pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<W
             let what = format!("the file has no tensor for layer `{}` ({})", layer.name, layer.class);
             return Err(Error::new(ErrorKind::Data, what)
                 .because("all tensors of the file belong to earlier layers")
-                .hint("pass the matching model with --model"));
+                .hint_command("pass the matching model with --model"));
         };
         let mut of_module = left.iter().copied().filter(|name| module(name) == module(next));
         let (prefix, level) = of_module.find_map(|name| split(name, first)).ok_or_else(|| {

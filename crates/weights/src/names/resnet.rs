@@ -185,7 +185,7 @@ fn lacks(name: &str) -> Error {
 fn odd(why: &str) -> Error {
     Error::new(ErrorKind::Data, "the tensor names are a ResNet's, but the ResNet is incomplete")
         .because(why)
-        .hint("pass the matching model with --model")
+        .hint_command("pass the matching model with --model")
 }
 
 struct ResNetBlock {

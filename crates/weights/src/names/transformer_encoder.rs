@@ -73,5 +73,5 @@ pub(crate) fn shape_of<const N: usize>(theirs: &[(String, Literal)], name: &str)
 pub(crate) fn odd(family: &str, why: &str) -> Error {
     Error::new(ErrorKind::Data, format!("cannot build a {family} from these weights"))
         .because(why)
-        .hint("define the model in a TOML file and pass it with --model")
+        .hint_command("define the model in a TOML file and pass it with --model")
 }

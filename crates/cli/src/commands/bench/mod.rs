@@ -74,9 +74,9 @@ fn run(args: &BenchArgs, common: &CommonArgs, screen: &Screen) -> CommandResult 
     if items.len() > 1 && common.trace.is_some() {
         let e =
             Error::new(ErrorKind::Config, format!("--trace accepts one measurement, got {}", items.len()));
-        return Err(CommandError::usage(
-            e.at("--trace").hint("name one workload; for gemm also pass --precision"),
-        ));
+        return Err(CommandError::usage(e.at("--trace").hint_command(
+            "name one measurement: a model such as mlp, or gemm-512 with --precision float32",
+        )));
     }
     let mut rows = BenchTable::default();
     let mut code = 0;
@@ -122,7 +122,7 @@ fn measure_apart(
         (Some(code), object) if code != 0 => Ok(ChildMeasurement::Failed(code as u8, object)),
         _ => {
             let e = lost().because(format!("child process: {}", output.status));
-            Err(e.hint("signal 9 usually means out of memory: set --memory-limit").into())
+            Err(e.hint_command("signal 9 usually means out of memory: set --memory-limit").into())
         }
     }
 }

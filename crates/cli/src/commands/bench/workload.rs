@@ -157,7 +157,7 @@ fn known<'a>(name: &str, precision: &str, possible: &[&'a str]) -> Result<&'a st
     possible.iter().copied().find(|p| *p == precision).ok_or_else(|| {
         Error::new(ErrorKind::Config, format!("{name} does not support precision `{precision}`"))
             .at("--precision")
-            .hint(suggestion(precision, possible))
+            .hint_command(suggestion(precision, possible))
     })
 }
 
@@ -189,7 +189,7 @@ fn works(name: &str) -> Result<Vec<(String, Workload)>> {
         own if OF_FILES.contains(&own) => {
             Err(Error::new(ErrorKind::Config, format!("cannot benchmark the preset {own} without files"))
                 .because("the preset's sample shapes depend on the columns and fields of your files")
-                .hint(
+                .hint_command(
                     "measure training with `systole train FILES`, or reading with `systole data bench FILES`",
                 ))
         }
@@ -200,7 +200,7 @@ fn works(name: &str) -> Result<Vec<(String, Workload)>> {
             let names: Vec<&str> = WORKLOADS.into_iter().chain(PRESETS.into_iter().filter(is_more)).collect();
             Err(Error::new(ErrorKind::Config, format!("unknown workload `{other}`"))
                 .because("expected a workload, a preset or a .toml file")
-                .hint(suggestion(other, &names)))
+                .hint_command(suggestion(other, &names)))
         }
     }
 }

@@ -124,7 +124,8 @@ fn share(before: CpuTicks, now: CpuTicks) -> f64 {
 fn cores() -> Result<Vec<CpuTicks>> {
     let path = Path::new("/proc/stat");
     let text = std::fs::read_to_string(path).map_err(|e| {
-        Error::io("cannot read", path, e).hint("remove --watch: device load is available on Linux only")
+        Error::io("cannot read", path, e)
+            .hint_command("remove --watch: device load is available on Linux only")
     })?;
     let all = ticks(&text);
     match all.is_empty() {

@@ -171,7 +171,7 @@ impl ProcessArgs {
 /// Names the missing or conflicting option.
 pub(super) fn check(config: &LaunchConfig) -> Result<()> {
     let wrong = |what: &str, at: &str, hint: &str| {
-        Err(Error::new(ErrorKind::Config, what).at(at.to_string()).hint(hint.to_string()))
+        Err(Error::new(ErrorKind::Config, what).at(at.to_string()).hint_command(hint.to_string()))
     };
     let by_itself = matches!(config.place, LaunchTarget::Slurm | LaunchTarget::K8s | LaunchTarget::Tpu);
     match config.place {

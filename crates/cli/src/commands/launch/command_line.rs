@@ -42,7 +42,7 @@ impl LaunchedCommand {
         if first != "train" && first != "resume" {
             let what = format!("`{}` cannot run in several processes", first.display());
             let hint = "write train or resume after `--`: launch --nproc 2 -- train fashion-mnist";
-            return Err(Error::new(ErrorKind::Config, what).at("launch").hint(hint));
+            return Err(Error::new(ErrorKind::Config, what).at("launch").hint_command(hint));
         }
         let given = common
             .device
@@ -62,7 +62,7 @@ impl LaunchedCommand {
         if count > 1 && !is_plugin && device != "tpu" {
             let what = format!("processes on {device} cannot communicate");
             let e = Error::new(ErrorKind::Unsupported, what).at("--device");
-            return Err(e.hint(
+            return Err(e.hint_command(
                 "remove --device to use Systole's own plugin, or pass --device tpu on the hosts of a slice",
             ));
         }
@@ -107,7 +107,7 @@ impl LaunchedCommand {
                 let why =
                     "--elastic keeps the batch size when devices are lost, and `auto` depends on the devices";
                 let hint = "pass a number, such as --batch-size 256; `train` with --print-config shows the number that `auto` chooses";
-                return Err(CommandError::usage(e.at("--elastic").because(why).hint(hint)));
+                return Err(CommandError::usage(e.at("--elastic").because(why).hint_command(hint)));
             }
             _ => self.printed()?,
         };
@@ -116,7 +116,7 @@ impl LaunchedCommand {
             let what = format!("the strategy fixes its devices (`{key}`)");
             let e = Error::new(ErrorKind::Config, what).at("--elastic");
             let hint = "remove the key: --elastic uses the devices of all processes";
-            return Err(CommandError::usage(e.hint(hint)));
+            return Err(CommandError::usage(e.hint_command(hint)));
         }
         let batch = config.pointer("/fit/batch_size").and_then(Value::as_u64);
         let missing = || Error::new(ErrorKind::Config, "the configuration has no batch size").at("--elastic");
@@ -129,7 +129,8 @@ impl LaunchedCommand {
             Error::new(ErrorKind::Io, "cannot start a child process").because(e.to_string())
         };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args(&self.given).args(["--print-config", "--json"]);
+        let given = self.given.iter().filter(|word| *word != "--print-config");
+        command.args(given).args(["--print-config", "--json"]);
         let done = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().map_err(failed)?;
         let said: Option<Value> = serde_json::from_slice(&done.stdout).ok();
         let text = |key: &str| said.as_ref().and_then(|v| v.get(key)).and_then(Value::as_str);
@@ -139,7 +140,7 @@ impl LaunchedCommand {
                 let what = text("error").unwrap_or("cannot read the configuration of the run");
                 let e =
                     Error::new(ErrorKind::Config, what).at(text("where").unwrap_or("the command after --"));
-                let e = text("try").map_or(e.clone(), |hint| e.hint(hint));
+                let e = text("try").map_or(e.clone(), |hint| e.hint_command(hint));
                 Err(CommandError {
                     error: e,
                     code: done.status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1),
@@ -161,8 +162,9 @@ fn chooses_batch(given: &[OsString]) -> Result<bool, CommandError> {
 /// Reads the configuration of the run in a folder.
 fn recorded(folder: &Path) -> Result<Value> {
     let path = record_file(folder);
-    let text = std::fs::read_to_string(&path)
-        .map_err(|e| Error::io("cannot read", &path, e).hint("name a run folder: resume runs/PRESET"))?;
+    let text = std::fs::read_to_string(&path).map_err(|e| {
+        Error::io("cannot read", &path, e).hint_command("name a run folder: resume runs/PRESET")
+    })?;
     let record: Value = serde_json::from_str(&text).map_err(|e| {
         let error = Error::new(ErrorKind::Data, "cannot parse the run record");
         error.at(path.display().to_string()).because(e.to_string())

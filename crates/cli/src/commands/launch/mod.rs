@@ -25,7 +25,7 @@ impl RunCommand for LaunchArgs {
         if common.trace.is_some() || common.flame.is_some() {
             let e = Error::new(ErrorKind::Config, "--trace and --flame record a single process").at("launch");
             return Err(CommandError::usage(
-                e.hint("remove --trace and --flame, or run `systole train` without launch"),
+                e.hint_command("remove --trace and --flame, or run `systole train` without launch"),
             ));
         }
         let config = self.merged().map_err(CommandError::usage)?;
@@ -79,7 +79,7 @@ impl LaunchOutput for Screen {
 fn batch(words: &LaunchedCommand) -> Result<u64, CommandError> {
     if !words.are_wired {
         let e = Error::new(ErrorKind::Unsupported, "the hosts of a TPU slice cannot change").at("--elastic");
-        return Err(CommandError::usage(e.hint("use --elastic with Systole's own plugin")));
+        return Err(CommandError::usage(e.hint_command("use --elastic with Systole's own plugin")));
     }
     words.batch()
 }

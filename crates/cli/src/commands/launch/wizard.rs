@@ -114,9 +114,9 @@ impl<R: BufRead, W: Write> Wizard<R, W> {
                     ErrorKind::Interrupted,
                     "standard input ended before all questions were answered",
                 );
-                return Err(
-                    e.hint("no file was written; answer with options instead: launch config --nproc 2")
-                );
+                return Err(e.hint_command(
+                    "no file was written; answer with options instead: launch config --nproc 2",
+                ));
             }
             let answer = line.trim();
             match read(if answer.is_empty() { usual } else { answer }) {

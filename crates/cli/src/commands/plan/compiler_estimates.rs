@@ -156,7 +156,7 @@ fn job(
         let mesh = mesh(args.mesh.as_deref(), &Machine::Slice(slice.clone())).map_err(|f| f.error)?;
         if mesh.devices() != slice.all_devices() {
             let e = Error::new(ErrorKind::Config, format!("the mesh {mesh} does not cover all devices"));
-            return Err(e.at("--mesh").hint(
+            return Err(e.at("--mesh").hint_command(
                 "pass a --mesh that covers all devices; plan slices of different sizes one at a time",
             ));
         }

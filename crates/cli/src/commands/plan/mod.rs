@@ -83,7 +83,7 @@ fn machines(args: &PlanArgs, tables: &ChipTables) -> Result<Vec<Machine>> {
 fn elsewhere(name: &str) -> Option<Error> {
     let told = |chip: &str, hint: &str| {
         let what = format!("`{name}` is {chip}, an int8 inference chip that cannot train");
-        Some(Error::new(ErrorKind::Config, what).hint(hint))
+        Some(Error::new(ErrorKind::Config, what).hint_command(hint))
     };
     match name.trim().to_lowercase().as_str() {
         "v1" | "tpu1" | "tpu-v1" | "tpuv1" => told(

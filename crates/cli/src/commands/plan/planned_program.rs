@@ -76,7 +76,7 @@ impl PlannedProgram {
             let e = Error::new(ErrorKind::Config, format!("{flag} applies to training steps only"));
             return Err(e
                 .at(flag)
-                .hint("pass --steps N for the number of runs, or name a preset or a TOML file"));
+                .hint_command("pass --steps N for the number of runs, or name a preset or a TOML file"));
         }
         if let Some(sizes) = &args.matmul {
             let graph = product(sizes, &args.dtype)?;
@@ -276,13 +276,13 @@ fn draft(name: &str) -> Result<ConfigDraft> {
     }
     if let Some(format) = program::model_format(name) {
         let what = format!("plan cannot read `{name}`: it is {}", format.name());
-        return Err(Error::new(ErrorKind::Unsupported, what).hint(format.hint()));
+        return Err(Error::new(ErrorKind::Unsupported, what).hint_command(format.hint()));
     }
     let e = Error::new(ErrorKind::Config, format!("`{name}` is not a preset, a .toml file or a program"));
     Err(match (is_path(name), Path::new(name).exists()) {
         (true, false) => missing(Path::new(name)),
-        (true, true) => e.hint("name the .toml file that the model was trained with, or a preset"),
-        _ => e.hint(suggestion(name, &PRESETS)),
+        (true, true) => e.hint_command("name the .toml file that the model was trained with, or a preset"),
+        _ => e.hint_command(suggestion(name, &PRESETS)),
     })
 }
 
@@ -292,10 +292,12 @@ fn product(sizes: &str, dtype: &str) -> Result<Arc<Graph>> {
         sizes.split('x').map(|n| n.trim().parse().ok().filter(|n| (1..=1 << 24).contains(n))).collect();
     let Some([m, k, n]) = numbers.as_deref().and_then(|v| <[usize; 3]>::try_from(v).ok()) else {
         let e = wrong(format!("expected MxKxN, got `{sizes}`")).at("--matmul");
-        return Err(e.hint("write a GEMM as 4096x4096x4096: rows, contracted dimension, columns"));
+        return Err(e.hint_command("write a GEMM as 4096x4096x4096: rows, contracted dimension, columns"));
     };
     let ty = DType::parse(dtype).ok_or_else(|| {
-        wrong(format!("unknown element type `{dtype}`")).at("--dtype").hint("bf16, f16, f32, i8")
+        wrong(format!("unknown element type `{dtype}`"))
+            .at("--dtype")
+            .hint_command("use one of: bf16, f16, f32, i8")
     })?;
     let g = GraphBuilder::new("main");
     let (a, b) =

@@ -196,7 +196,7 @@ fn test_time(
         (Some(_), _) => {
             let e = Error::new(ErrorKind::Config, "test-time augmentation needs a model with image input")
                 .at("--tta");
-            Err(CommandError::usage(e.hint("remove --tta")))
+            Err(CommandError::usage(e.hint_command("remove --tta")))
         }
     }
 }
@@ -396,5 +396,5 @@ fn fit_input(model: &Model, x: &Literal) -> Result<Literal> {
 fn not_finite() -> Error {
     Error::new(ErrorKind::Numeric, "the model's output is not finite")
         .because("a weight of the model is not finite, or the sample's values are too large")
-        .hint("use another model of the run folder, such as NAME.best.safetensors, or train again")
+        .hint_command("use another model of the run folder, such as NAME.best.safetensors, or train again")
 }

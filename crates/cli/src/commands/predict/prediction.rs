@@ -97,7 +97,7 @@ impl PredictionFormat {
             _ => {
                 Err(Error::new(ErrorKind::Config, format!("{} is not a .csv or .json file", path.display()))
                     .at("--out")
-                    .hint("write predictions to a file that ends in .csv or .json"))
+                    .hint_command("write predictions to a file that ends in .csv or .json"))
             }
         }
     }

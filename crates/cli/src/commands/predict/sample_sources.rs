@@ -91,7 +91,7 @@ fn check_head(model: &Model, path: &str) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Unsupported, format!("`{path}` has no classification head"))
         .because(format!("it returns features of shape {output:?} for a text"))
-        .hint("train a head on labeled texts: train DATA --from MODEL --fine-tune"))
+        .hint_command("train a head on labeled texts: train DATA --from MODEL --fine-tune"))
 }
 
 /// Options for reading samples.
@@ -178,7 +178,7 @@ impl ReadOptions<'_> {
         };
         Error::new(ErrorKind::Data, format!("the folder contains no {what}"))
             .at(path)
-            .hint("name a folder that contains such files, or the files themselves")
+            .hint_command("name a folder that contains such files, or the files themselves")
     }
 
     /// Opens the images of a folder and its subfolders, as in training; `None` if there are none.
@@ -272,7 +272,7 @@ impl ReadOptions<'_> {
         }
         Err(Error::new(ErrorKind::Data, format!("the record has {found} values, expected {wanted}"))
             .at(path)
-            .hint(
+            .hint_command(
                 "provide exactly the columns that the model was trained on; list a file's columns with `systole \
                 data inspect`",
             ))
@@ -282,9 +282,9 @@ impl ReadOptions<'_> {
     pub fn text(&self, text: &str) -> Result<SampleSource> {
         let InputKind::Sentences(length) = self.takes else {
             let e = Error::new(ErrorKind::Config, "the model does not classify texts").at("--text");
-            return Err(
-                e.hint("name files instead, or continue a text with `systole generate MODEL --prompt TEXT`")
-            );
+            return Err(e.hint_command(
+                "name files instead, or continue a text with `systole generate MODEL --prompt TEXT`",
+            ));
         };
         let elements = self.sentences(text, &[text.to_string()], length)?;
         Ok(SampleSource { path: text.into(), elements, files: None, goes_on: self.keep_going })
@@ -329,7 +329,7 @@ impl ReadOptions<'_> {
             Error::new(ErrorKind::Data, "the text file is not UTF-8")
                 .at(path)
                 .because(e.to_string())
-                .hint("save it as UTF-8, or name its encoding: --set data.records.encoding=latin1")
+                .hint_setting("save it as UTF-8, or name its encoding: --set data.records.encoding=latin1")
         })?;
         let ids = tokenizer.encode(&text).map_err(|e| e.at(path))?;
         let Some(start) = ids.len().checked_sub(length) else {
@@ -337,7 +337,7 @@ impl ReadOptions<'_> {
             return Err(Error::new(ErrorKind::Data, "the prompt or text is too short for the model")
                 .at(path)
                 .because(format!("the text has {} {unit}, but the model needs {length}", ids.len()))
-                .hint("provide a longer prompt; `systole generate` accepts any length"));
+                .hint_command("provide a longer prompt; `systole generate` accepts any length"));
         };
         let tokens: Vec<i32> = ids.iter().skip(start).map(|id| *id as i32).collect();
         Dataset::from_named_slices(path, [("tokens", Literal::from_slice([1, length], &tokens)?)])
@@ -398,7 +398,7 @@ fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
         true => Ok(Arc::new(Tokenizer::bytes())),
         false => Err(Error::new(ErrorKind::Config, "the model contains no tokenizer")
             .because("a text becomes token ids only by the tokenizer that the model was trained with")
-            .hint("import the model's whole folder, with its tokenizer file: import FOLDER --out MODEL.safetensors")),
+            .hint_command("import the model's whole folder, with its tokenizer file: import FOLDER --out MODEL.safetensors")),
     }
 }
 
@@ -427,14 +427,14 @@ pub(super) fn or_go_on(e: Error, path: &str) -> Error {
     let mut anew = Error::new(e.kind(), e.what());
     anew = e.places().iter().fold(anew, |anew, place| anew.at(place.clone()));
     anew = e.reasons().iter().fold(anew, |anew, why| anew.because(why.clone()));
-    anew.hint(format!("{hint}pass --keep-going to predict the other rows"))
+    anew.hint_command(format!("{hint}pass --keep-going to predict the other rows"))
 }
 
 /// Error for a file without samples.
 pub(super) fn nothing(path: &str) -> Error {
     Error::new(ErrorKind::Data, "no samples to predict were found")
         .at(path)
-        .hint("name a file or folder that contains samples")
+        .hint_command("name a file or folder that contains samples")
 }
 
 fn inverted(picture: &Literal) -> Result<Literal> {
@@ -487,7 +487,7 @@ fn from_idx(path: &str) -> Result<Literal> {
         (DType::U8, &[_, _, _, 1..=4]) => Ok(x),
         _ => Err(Error::new(ErrorKind::Data, format!("{path} contains no images"))
             .because(format!("the file contains {}, expected ui8[N, H, W]", x.ty()))
-            .hint("name the IDX file with the images, not the one with the labels")),
+            .hint_command("name the IDX file with the images, not the one with the labels")),
     }
 }
 

@@ -233,7 +233,7 @@ impl QuantArgs {
             Some((flag, _)) => {
                 let e = Error::new(ErrorKind::Config, format!("{file} was trained with int8 quantization"));
                 let e = e.at(flag).because("training fixed the ranges and the layers that stay in float");
-                Err(CommandError::usage(e.hint("remove the option")))
+                Err(CommandError::usage(e.hint_command(format!("remove {flag}"))))
             }
         }
     }
@@ -281,7 +281,7 @@ impl RunCommand for QuantizeArgs {
         if self.weights == Some(WeightsName::Int4) {
             let e = Error::new(ErrorKind::Config, "an int8 .tflite file cannot have int4 weights");
             return Err(CommandError::usage(
-                e.at("--weights").hint("add --activations none, or remove --weights"),
+                e.at("--weights").hint_command("add --activations none, or remove --weights"),
             ));
         }
         let name = self.out.display().to_string();
@@ -291,7 +291,7 @@ impl RunCommand for QuantizeArgs {
                 format!("{} is not a .tflite or .onnx file", self.out.display()),
             );
             return Err(CommandError::usage(
-                e.at("--out").hint("write the model to a file that ends in .tflite or .onnx"),
+                e.at("--out").hint_command("write the model to a file that ends in .tflite or .onnx"),
             ));
         }
         check_out(&self.out, self.force)?;
@@ -305,13 +305,13 @@ impl QuantizeArgs {
             let e =
                 Error::new(ErrorKind::Config, format!("{} is not a .safetensors file", self.out.display()));
             return Err(CommandError::usage(
-                e.at("--out").hint("write the model to a file that ends in .safetensors"),
+                e.at("--out").hint_command("write the model to a file that ends in .safetensors"),
             ));
         }
         if let Some(flag) = self.quant.of_activations() {
             let e = Error::new(ErrorKind::Config, "the option does not apply to weight-only quantization")
                 .at(flag);
-            return Err(CommandError::usage(e.hint("remove this option or --activations none")));
+            return Err(CommandError::usage(e.hint_command(format!("remove {flag} or --activations none"))));
         }
         check_out(&self.out, self.force)?;
         let bits = match self.weights {
@@ -332,7 +332,9 @@ pub(crate) fn make(
 ) -> CommandResult {
     if args.target.is_some() && onnx::is_onnx(&out.display().to_string()) {
         let e = Error::new(ErrorKind::Config, "--target edgetpu needs a .tflite file").at("--target");
-        return Err(CommandError::usage(e.hint("use the extension .tflite for --out, or remove --target")));
+        return Err(CommandError::usage(
+            e.hint_command("use the extension .tflite for --out, or remove --target"),
+        ));
     }
     let file = run_directory::model_file(model)?;
     let layers = imported::load_to_predict(&file)?;

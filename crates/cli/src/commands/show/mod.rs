@@ -90,7 +90,7 @@ fn run(args: &ShowArgs, screen: &Screen) -> CommandResult {
 /// Prints a program file, which has no layers and no derivative.
 fn show_program(args: &ShowArgs, screen: &Screen) -> CommandResult {
     let refused = |option: &str, what: &str, hint: &str| {
-        Err(CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint(hint)))
+        Err(CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint_command(hint)))
     };
     if args.batch_size.is_some() {
         return refused("--batch-size", "the shapes of a program are fixed", "remove --batch-size");

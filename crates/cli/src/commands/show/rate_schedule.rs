@@ -1,7 +1,8 @@
 //! `systole show MODEL --schedule`: plots learning rate and momentum over the steps of a run.
 
-use crate::args::exit_status::CommandResult;
+use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::{CommandTarget, config_of};
+use crate::models::program;
 use crate::render::chart::{Chart, ChartAxis};
 use crate::render::screen::{Screen, counted, grouped, quoted};
 use crate::run::run_data::RunData;
@@ -27,6 +28,11 @@ pub(crate) struct ScheduleArgs<'a> {
 }
 
 pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
+    if program::is_program(args.target) {
+        let e = Error::new(ErrorKind::Config, format!("the program {} has no learning rate", args.target));
+        let hint = "remove --schedule, or name a preset, a TOML file or a trained model";
+        return Err(CommandError::usage(e.at("--schedule").hint_command(hint)));
+    }
     let target = CommandTarget::of_model(args.target)?;
     let model = target.model()?;
     let (steps, each) = steps_of(&target, args, &model, screen)?;
@@ -34,7 +40,7 @@ pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
         let e = Error::new(ErrorKind::Config, format!("the model {} is not compiled", args.target));
         return Err(e
             .because("the model has no optimizer")
-            .hint("pass a preset or a TOML file, which have an optimizer")
+            .hint_command("pass a preset or a TOML file, which have an optimizer")
             .into());
     };
     let mut optimizer = compile.optimizer.clone();
@@ -127,7 +133,7 @@ fn steps_of(
         return args
             .steps
             .map(|steps| (steps, steps))
-            .ok_or_else(|| e.hint("pass the number of steps with --steps N"));
+            .ok_or_else(|| e.hint_command("pass the number of steps with --steps N"));
     };
     let epochs = config.fit.epochs as u64;
     if let Some(steps) = args.steps {
@@ -140,7 +146,7 @@ fn steps_of(
     match each * epochs {
         0 => {
             Err(Error::new(ErrorKind::Config, format!("the run of {} has {} steps", args.target, grouped(0)))
-                .hint("pass --steps N"))
+                .hint_command("pass --steps N"))
         }
         steps => Ok((steps, each)),
     }

@@ -137,7 +137,7 @@ fn earlier_definition(out: &Path) -> Result<Option<Value>> {
         Ok(text) => Ok(Some(serde_json::from_str(&text).unwrap_or_default())),
         Err(_) if record_file(out).is_file() => {
             let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", out.display()));
-            Err(e.hint("name another output folder with --out"))
+            Err(e.hint_command("name another output folder with --out"))
         }
         Err(_) => Ok(None),
     }
@@ -146,13 +146,13 @@ fn earlier_definition(out: &Path) -> Result<Option<Value>> {
 fn another_sweep(out: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Config, format!("`{}` contains another sweep", out.display()))
         .because(why)
-        .hint("name another output folder with --out; a sweep can only be given more trials")
+        .hint_command("name another output folder with --out; a sweep can only be given more trials")
 }
 
 /// Claims the folder for this sweep.
 fn claim(out: &Path, definition: &Value) -> Result<()> {
     std::fs::create_dir_all(out).map_err(|e| {
-        Error::io("cannot create the folder", out, e).hint("name another output folder with --out")
+        Error::io("cannot create the folder", out, e).hint_command("name another output folder with --out")
     })?;
     let text = definition.to_string();
     write_atomically(&OsFileSystem, &out.join(DEFINITION), &[text.as_bytes(), b"\n"])

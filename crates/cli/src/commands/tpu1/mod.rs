@@ -36,7 +36,9 @@ impl RunCommand for Tpu1Args {
                 let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
                 let graph = graph.ok_or_else(|| {
                     CommandError::usage(
-                        none().at("--check").hint("name a model file of your own instead of this preset"),
+                        none()
+                            .at("--check")
+                            .hint_command("name a model file of your own instead of this preset"),
                     )
                 })?;
                 let words = int8_model::check(name, &graph, &chip)?;
@@ -46,7 +48,7 @@ impl RunCommand for Tpu1Args {
         } else if let Some(path) = &common.trace {
             let e = Error::new(ErrorKind::Config, "--trace needs a model to simulate");
             return Err(CommandError::usage(
-                e.at(format!("--trace {}", path.display())).hint("name a model, such as tpu1/mlp0"),
+                e.at(format!("--trace {}", path.display())).hint_command("name a model, such as tpu1/mlp0"),
             ));
         }
         self.lessons(&chip, screen, &mut told)?;
@@ -90,7 +92,7 @@ impl Tpu1Args {
                     );
                     return Err(e
                         .at("--animate")
-                        .hint("write the animation to a file that ends in .svg or .html"));
+                        .hint_command("write the animation to a file that ends in .svg or .html"));
                 }
             };
             std::fs::write(path, page).map_err(|e| Error::io("cannot write", path, e))?;
@@ -168,5 +170,5 @@ fn write_trace(path: &Path, report: &ChipReport) -> Result<()> {
     let value =
         trace(&report.chip, &report.timing, |n| names.get(n).copied().unwrap_or_default().to_string());
     std::fs::write(path, value.to_string())
-        .map_err(|e| Error::io("cannot write", path, e).hint("choose another file with --trace"))
+        .map_err(|e| Error::io("cannot write", path, e).hint_command("choose another file with --trace"))
 }

@@ -1,0 +1,82 @@
+//! Hints about model files and run folders.
+
+use super::reading::words;
+use super::{Case, case, row, run, with_table};
+use crate::program::Folder;
+use crate::program::made::{plain, table};
+use std::fs;
+
+pub(super) fn cases() -> (Folder, Vec<Case>) {
+    let f = with_table("hints-models");
+    let more = "--epochs=1 --threads=1 --quiet";
+    run(&f, &words(&format!("train t.csv --out=runs/a {more}"))).ok();
+    f.write("new.csv", "a,b\n0.5,0.25\n0.5,0.25,1\n");
+    f.write("nothing/x.txt", "");
+    f.write("other.csv", "c,d\n1,2\n");
+    fs::create_dir_all(f.path("two")).unwrap();
+    for name in ["one", "two"] {
+        fs::copy(f.path("runs/a/t.safetensors"), f.path(&format!("two/{name}.safetensors"))).unwrap();
+    }
+    f.write("c.csv", table("a,b,label", 60, plain));
+    run(&f, &words("train c.csv --out=runs/c --epochs=1 --threads=1 --quiet")).ok();
+    f.write("c.csv", table("a,b,label", 70, plain));
+    f.write("kept.toml", "");
+    f.write("t.toml", f.run(&["init", "table"]).ok().out);
+    f.write("spoiled/run.json", "{");
+    f.write("file", "");
+    f.write("nothing2/x.bin", "");
+    f.write("nosuch.bin", "\u{1}\u{2}");
+    f.write("new2.csv", "a,b\n0.5,0.25\n");
+    let again = |more: &str| case(&format!("train t.csv --out=runs/a --epochs=1 --threads=1 {more}"));
+    let cases = vec![
+        row(
+            "train t.csv --out=out --epochs=1 --set=lora.rank=1",
+            "train t.csv --out=out --epochs=1 --set=lora.rank=1 --from `runs/a/t.safetensors`",
+        ),
+        row("train nosuch.bin", "train --from `runs/a/t.safetensors` `--out`=`out`"),
+        row(
+            "train c.csv --out=runs/c --epochs=1 --threads=1",
+            "train c.csv --out=runs/c --epochs=1 --threads=1 --resume=never",
+        ),
+        row(
+            "train mlp --label x --epochs=1 --steps-per-epoch=1",
+            "train `t.csv` --label `b` --epochs=1 --steps-per-epoch=1 `--out`=`out`",
+        ),
+        row("evaluate t.toml", "train t.toml"),
+        case("evaluate spoiled").typed("evaluate runs/a").own("runs/a"),
+        row(
+            "train t.csv --out=spoiled --epochs=1 --threads=1",
+            "train t.csv --out=spoiled --epochs=1 --threads=1 --resume=never",
+        ),
+        row("train t.csv --out=file/below", "train t.csv --out=`elsewhere2`"),
+        row(
+            "train t.csv --lora=1 --epochs=1",
+            "train t.csv --lora=1 --epochs=1 --from `runs/a/t.safetensors`",
+        ),
+        row(
+            "train t.csv --fine-tune --epochs=1",
+            "train t.csv --fine-tune --epochs=1 --from `runs/a/t.safetensors`",
+        ),
+        row("train t.csv --class-weights 0=1,x", "train t.csv --class-weights `0=2,1=1`"),
+        row("evaluate runs/a --data-dir new.csv", "evaluate runs/a"),
+        row("predict runs/a nothing2", "predict runs/a `new2.csv`"),
+        row("predict runs/a --text bad", "predict runs/a `new2.csv`"),
+        row("evaluate runs/a nosuch.bin", "evaluate runs/a `u.csv`"),
+        case("train runs/a"),
+        case("train runs/a/t.safetensors"),
+        again("--seed=5").knows("--out", "elsewhere"),
+        case("train mlp --from runs/a/t.safetensors"),
+        case("evaluate nothing").hand(|f| {
+            fs::remove_dir_all(f.path("nothing")).unwrap();
+            fs::create_dir_all(f.path("nothing")).unwrap();
+            fs::copy(f.path("runs/a/t.safetensors"), f.path("nothing/t.safetensors")).unwrap();
+        }),
+        case("resume nosuch").hand(|f| fs::rename(f.path("runs/a"), f.path("nosuch")).unwrap()),
+        case("predict two new.csv"),
+        case("predict two/one.safetensors new.csv"),
+        case("predict two/one.safetensors other.csv").hand(|f| drop(f.write("other.csv", "a,b\n1,2\n"))),
+        case("predict --model two/one.safetensors u.csv"),
+        case("init table --out kept.toml").knows("--out", "fresh.toml"),
+    ];
+    (f, cases)
+}
