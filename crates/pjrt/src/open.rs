@@ -54,12 +54,12 @@ pub fn open_plugin(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Arc<d
 fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
     let text = knobs::PJRT_OPTIONS.get();
     let options = options(&text).map_err(|e| e.at(knobs::PJRT_OPTIONS.name))?;
-    let names = || options.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let names = || options.iter().map(|(name, _)| *name).collect::<Vec<_>>().join("`, `");
     let client =
         Client::open(plugin, &options).map_err(|e| match options.is_empty() || e.hint_text().is_some() {
             true => e,
             false => e.hint(format!(
-                "check the option names and values in the documentation of {} (--plugin-option, {})",
+                "check the option names and values in the documentation of `{}` (--plugin-option, {})",
                 names(),
                 knobs::PJRT_OPTIONS.name
             )),
