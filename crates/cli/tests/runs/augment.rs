@@ -137,7 +137,7 @@ fn pictures_are_mixed_whatever_else_training_does() {
     let o = f.run(&[&args[..], &["--json", "--out=watched", "--set", watched]].concat()).ok().json();
     assert!(o["history"][1]["flops_per_sec"].as_f64().unwrap() > 0.0, "{o}");
     let e = f.run(&["train", "small.toml", "--augment=mixup=0", "--out=no"]);
-    assert!(e.code == Some(2) && e.err.contains("choose a number from 0.001"), "{}", e.err);
+    assert!(e.code == Some(2) && e.err.contains("expected a number from 0.001"), "{}", e.err);
     let e = f.run(&[
         "train",
         "small.toml",
