@@ -114,7 +114,7 @@ pub use systole_launch as launch;
 pub use systole_nn as nn;
 pub use systole_pjrt as pjrt;
 pub use systole_progress::progress;
-#[cfg(feature = "tui")]
+#[cfg(all(feature = "tui", unix))]
 pub use systole_progress::tui;
 pub use systole_report as report;
 pub use systole_runtime as runtime;

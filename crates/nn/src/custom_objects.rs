@@ -2,7 +2,8 @@
 //!
 //! Model files store name and arguments, never code.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::json::{Deserialize, Serialize};
+use serde::{Deserializer, Serializer};
 use serde_json::Value;
 use std::fmt::Debug;
 use std::panic::Location;

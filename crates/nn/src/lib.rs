@@ -10,6 +10,7 @@ mod deprecated;
 mod diagnose;
 pub mod did_you_mean;
 mod generate;
+mod json;
 mod layer;
 pub mod layers;
 pub mod loss;

@@ -4,5 +4,5 @@ pub mod debug_build;
 pub mod progress;
 pub mod recorder;
 pub mod terminal;
-#[cfg(feature = "tui")]
+#[cfg(all(feature = "tui", unix))]
 pub mod tui;

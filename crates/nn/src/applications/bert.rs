@@ -1,11 +1,11 @@
 //! BERT text encoder: post-norm transformer blocks with bidirectional attention.
 
 use super::common::*;
+use crate::json::{Deserialize, Serialize};
 use crate::layers::*;
 use crate::model::architecture::{Architecture, Symbol, any_input};
 use crate::setters::with_defaults;
 use crate::{Activation, Initializer};
-use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 with_defaults! {

@@ -2,9 +2,9 @@
 
 use super::common::*;
 use crate::Activation;
+use crate::json::{Deserialize, Serialize};
 use crate::layers::*;
 use crate::model::architecture::{Architecture, Symbol, any_input};
-use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// EfficientNetV2: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.EfficientNetV2B0` to

@@ -1,11 +1,11 @@
 //! GPT-2 language model: pre-norm transformer blocks with causal attention, as in KerasHub.
 
 use super::common::*;
+use crate::json::{Deserialize, Serialize};
 use crate::layers::*;
 use crate::model::architecture::{Architecture, any_input};
 use crate::setters::with_defaults;
 use crate::{Activation, Initializer};
-use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
 with_defaults! {

@@ -35,8 +35,8 @@ pub use vgg::Vgg;
 pub use vit::ViT;
 
 use crate::did_you_mean::{unknown, with_reason};
+use crate::json::Serialize;
 use crate::model::architecture::Architecture;
-use serde::Serialize;
 use serde_json::{Map, Value};
 use systole_ir::{Error, ErrorKind, Result};
 

@@ -2,10 +2,10 @@
 
 use super::common::*;
 use crate::Activation;
+use crate::json::{Deserialize, Serialize};
 use crate::layers::*;
 use crate::model::architecture::{Architecture, Symbol, any_input};
 use crate::setters::with_defaults;
-use serde::{Deserialize, Serialize};
 use systole_ir::Result;
 
 with_defaults! {

@@ -3,10 +3,10 @@
 use super::callback_trait::{Callback, CallbackState, FitCx};
 use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
+use crate::json::{Deserialize, Serialize};
 use crate::model::history::WEIGHTS_NOTE;
 use crate::model::{Model, counted};
 use crate::setters::{field_setters, with_defaults};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::{Buffer, Params};
@@ -117,7 +117,8 @@ impl ConfigCallback for EarlyStopping {
         ];
         match no_number.into_iter().find(|(_, value)| value.is_some_and(f64::is_nan)) {
             Some((name, _)) => {
-                let e = Error::new(ErrorKind::Config, format!("the callback's argument {name} is not a number"));
+                let e =
+                    Error::new(ErrorKind::Config, format!("the callback's argument {name} is not a number"));
                 Err((name, e.hint("remove the argument, or set it to a number")))
             }
             None => Ok(()),

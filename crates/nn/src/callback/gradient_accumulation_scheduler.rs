@@ -2,9 +2,9 @@
 
 use super::callback_trait::{Callback, CallbackState, FitCx};
 use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
+use crate::json::{Deserialize, Serialize};
 use crate::model::gradient_accumulation::AccumulationPhase;
 use crate::model::{Model, counted};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind, Result};

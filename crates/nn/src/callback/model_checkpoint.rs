@@ -2,21 +2,22 @@
 //!
 //! Supports Keras's arguments (`filepath`) and Lightning's (`filename`, `dirpath`).
 
-use crate::setters::field_setters;
-use super::callback_trait::{Callback, CallbackState, WriteRetry, FitCx, duration, measured};
-use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
+use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry, duration, measured};
 use super::checkpoint_retention::RetainedCheckpoints;
-use super::save_last::SaveLast;
-use super::path_template::PathTemplate;
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
-use crate::model::model_file::ModelFile;
-use crate::model::history::Logs;
+use super::path_template::PathTemplate;
+use super::save_last::SaveLast;
 use crate::callback::trainer_limits::time;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::json::{Deserialize, Serialize};
+use crate::model::history::Logs;
+use crate::model::model_file::ModelFile;
+use crate::setters::field_setters;
+use serde::{Deserializer, Serializer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use systole_data::file_system::{OsFileSystem, FileSystem, link_atomically, sweep};
+use systole_data::file_system::{FileSystem, OsFileSystem, link_atomically, sweep};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Name of the file with the last save.
@@ -453,11 +454,7 @@ impl<F: FileSystem + Send> ConfigCallback for ModelCheckpoint<F> {
             |key, what: String, hint: &str| Err((key, Error::new(ErrorKind::Config, what).hint(hint)));
         if self.filepath.is_some() && (self.filename.is_some() || self.dirpath.is_some()) {
             let what = "filepath cannot be combined with filename or dirpath".into();
-            return wrong(
-                "filepath",
-                what,
-                "keep filepath (Keras), or filename and dirpath (Lightning)",
-            );
+            return wrong("filepath", what, "keep filepath (Keras), or filename and dirpath (Lightning)");
         }
         let triggers = [
             ("save_freq", self.save_freq != SaveFreq::Epoch),

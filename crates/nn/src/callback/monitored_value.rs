@@ -1,7 +1,7 @@
 //! Monitored values: lookup in the logs, and whether lower or higher is better.
 
+use crate::json::{Deserialize, Serialize};
 use crate::model::history::Logs;
-use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Whether lower or higher values of a monitored metric are better.

@@ -1,6 +1,7 @@
 //! Lightning's `save_last`: whether `ModelCheckpoint` writes `last.safetensors`, as a file or a link.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::json::{Deserialize, Serialize};
+use serde::{Deserializer, Serializer};
 
 /// Whether and how `ModelCheckpoint` writes `last.safetensors`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

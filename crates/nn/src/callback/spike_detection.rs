@@ -1,10 +1,10 @@
 //! `SpikeDetection` callback: ends training at a loss spike, and skips the offending batches after a restart.
 
-use crate::setters::{field_setters, with_defaults};
 use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use super::monitored_value::Mode;
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
+use crate::setters::{field_setters, with_defaults};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -137,8 +137,9 @@ impl SpikeDetection {
         let all: Vec<Value> = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
         for entry in &all {
             let number = |key: &str| entry[key].as_u64().and_then(|n| usize::try_from(n).ok());
-            let place =
-                number("epoch").zip(number("batch")).ok_or_else(|| wrong(format!("{entry} is not a batch")))?;
+            let place = number("epoch")
+                .zip(number("batch"))
+                .ok_or_else(|| wrong(format!("{entry} is not a batch")))?;
             self.left_out.insert(place);
         }
         Ok(())

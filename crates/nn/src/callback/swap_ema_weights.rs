@@ -2,7 +2,7 @@
 
 use super::callback_trait::{Callback, FitCx};
 use super::config_callback::ConfigCallback;
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Callback that validates with the exponential moving averages of the weights, which an optimizer with `use_ema`

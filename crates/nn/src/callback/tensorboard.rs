@@ -3,18 +3,19 @@
 //! Each process of a run writes its own files. A resumed run truncates the previous process's files to the state of its
 //! backup, so that no step appears twice.
 
-use crate::setters::field_setters;
-use super::callback_trait::{Callback, CallbackState, WriteRetry, FitCx};
-use super::config_callback::{ArgumentCheck, ConfigCallback, CallbackRunInfo, checked};
+use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry};
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
+use crate::json::{Deserialize, Serialize};
 use crate::model::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::setters::field_setters;
+use serde::{Deserializer, Serializer};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_data::file_system::{OsFileSystem, FileSystem, append, cut};
-use systole_data::format::tensorboard_events::{self, TensorBoardGraphNode, HParamValue, SummaryValue};
+use systole_data::file_system::{FileSystem, OsFileSystem, append, cut};
 use systole_data::format::png;
+use systole_data::format::tensorboard_events::{self, HParamValue, SummaryValue, TensorBoardGraphNode};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
 /// Maximum bytes buffered while a file cannot be written.
@@ -279,9 +280,9 @@ impl<F: FileSystem> TensorBoard<F> {
         // The last attempt may have left a partial record.
         let is_longer = std::fs::metadata(&path).is_ok_and(|m| m.len() > self.runs[run].bytes);
         let cleared = if is_longer { cut(&self.files, &path, self.runs[run].bytes) } else { Ok(()) };
-        cleared
-            .and_then(|()| append(&self.files, &path, &bytes))
-            .map_err(|e| Error::io("cannot write", &path, e).hint("free disk space, or choose another log_dir"))?;
+        cleared.and_then(|()| append(&self.files, &path, &bytes)).map_err(|e| {
+            Error::io("cannot write", &path, e).hint("free disk space, or choose another log_dir")
+        })?;
         self.runs[run].bytes += bytes.len() as u64;
         self.runs[run].pending.clear();
         Ok(())
@@ -323,7 +324,9 @@ impl<F: FileSystem> TensorBoard<F> {
             self.put(TRAIN, |out| tensorboard_events::put_graph(out, step, &nodes));
         }
         for (tag, markdown) in self.texts.clone() {
-            self.put(ROOT, |out| tensorboard_events::put_value(out, step, &tag, &SummaryValue::Text(markdown)));
+            self.put(ROOT, |out| {
+                tensorboard_events::put_value(out, step, &tag, &SummaryValue::Text(markdown))
+            });
         }
         if !self.hparams.is_empty() {
             let hparams = self.hparams.clone();
@@ -340,11 +343,15 @@ impl<F: FileSystem> TensorBoard<F> {
                 continue;
             }
             let buckets = SummaryValue::Histogram(tensorboard_events::histogram(&weight.to_f64s()));
-            self.put(TRAIN, |out| tensorboard_events::put_value(out, step, &format!("{name}/histogram"), &buckets));
+            self.put(TRAIN, |out| {
+                tensorboard_events::put_value(out, step, &format!("{name}/histogram"), &buckets)
+            });
             if self.write_images
                 && let Some(pictures) = pictures(&weight)?
             {
-                self.put(TRAIN, |out| tensorboard_events::put_value(out, step, &format!("{name}/image"), &pictures));
+                self.put(TRAIN, |out| {
+                    tensorboard_events::put_value(out, step, &format!("{name}/image"), &pictures)
+                });
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::callback_trait::{Callback, FitCx};
 use super::config_callback::ConfigCallback;
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Callback that ends training as soon as the loss is NaN or infinite. All training does so even without it; on

@@ -3,7 +3,7 @@
 use super::callback_trait::{Callback, CallbackState, FitCx, duration};
 use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
 use crate::callback::trainer_limits::time;
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::{Duration, Instant};
 use systole_ir::Result;

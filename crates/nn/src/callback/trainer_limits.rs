@@ -1,6 +1,7 @@
 //! Lightning's `Trainer` limits: numbers of batches (`limit_train_batches`, …) and `max_time`.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use crate::json::{Deserialize, Serialize};
+use serde::Deserializer;
 use std::str::FromStr;
 use std::time::Duration;
 use systole_data::Dataset;

@@ -4,12 +4,12 @@
 //! only while arrays are copied; a thread writes the file.
 
 use crate::callback::CallbackState;
+use crate::json::{Deserialize, Serialize};
 use crate::layers::CustomLayers;
 use crate::model::Model;
 use crate::model::history::{History, Logs, Validation};
 use crate::model::model_file::ModelFile;
 use crate::setters::field_setters;
-use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};

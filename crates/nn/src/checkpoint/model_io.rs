@@ -2,6 +2,7 @@
 
 use crate::applications::biggan::{self, BigGan};
 use crate::checkpoint::backup::METRICS;
+use crate::json::{Deserialize, Serialize};
 use crate::layer::Precision;
 use crate::layer::adapter::is_adapter;
 use crate::layer::quantized_weight::NUMBERS;
@@ -16,7 +17,6 @@ use crate::model::sparsity::MASK;
 use crate::model::train_step::TrainStep;
 use crate::model::{Model, infer_specs};
 use crate::optimizer::Optimizer;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;

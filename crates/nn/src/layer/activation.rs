@@ -1,7 +1,7 @@
 //! Activation functions by Keras name: relu, gelu, silu, softmax and others.
 
 use crate::did_you_mean;
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{Error, Result, Tensor};
 

@@ -1,7 +1,7 @@
 //! LoRA adapters of a layer: rank, alpha, adapted weights and adapter names.
 
+use crate::json::{Deserialize, Serialize};
 use crate::layer::quantized_weight::{QuantizedWeightLayout, packed_paths};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use systole_ir::{Error, ErrorKind};
 

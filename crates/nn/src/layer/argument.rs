@@ -1,10 +1,11 @@
 //! Layer argument types with several spellings: `3` or `(3, 3)`, `"relu"` or a value.
 
 use crate::did_you_mean::unknown;
+use crate::json::{Deserialize, Serialize};
 use crate::layer::activation::Activation;
 use crate::layer::initializer::Initializer;
 use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserializer, Serializer};
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;

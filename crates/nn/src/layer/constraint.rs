@@ -1,7 +1,7 @@
 //! Weight constraints by Keras name: projections applied after each optimizer step.
 
 use crate::did_you_mean::unknown;
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{Error, ErrorKind, Result, Tensor};
 

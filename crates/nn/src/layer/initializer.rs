@@ -1,7 +1,7 @@
 //! Weight initializers by Keras name, as pure functions of seed, weight path and element index.
 
 use crate::did_you_mean::unknown;
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::thread;
 use systole_ir::rng::{RandomStream, hash_name};

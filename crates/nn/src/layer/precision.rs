@@ -1,7 +1,7 @@
 //! Precision policies: float32, mixed_bfloat16, mixed_float16.
 
 use crate::did_you_mean::unknown;
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, Result};
 

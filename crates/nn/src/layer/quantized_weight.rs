@@ -3,7 +3,7 @@
 //! Model files with quantized weights are smaller; weights are dequantized to f32 when first read. QLoRA keeps them as
 //! integers in memory next to trainable adapters ([`Model::enable_lora`]).
 
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use std::sync::Arc;
 use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, bug};

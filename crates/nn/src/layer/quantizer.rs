@@ -2,7 +2,7 @@
 //!
 //! The crate-level `quantize` module decides which layers get a [`Quantizer`].
 
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_ir::Tensor;

@@ -1,8 +1,9 @@
 //! L1 and L2 regularization penalties on weights and outputs, by Keras name.
 
 use crate::did_you_mean::unknown;
+use crate::json::{Deserialize, Serialize};
+use serde::Deserializer;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use systole_ir::{DType, Result, Tensor};
 

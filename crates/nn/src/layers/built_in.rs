@@ -1,6 +1,7 @@
 //! Shared code of the built-in layers: arguments by name, input checks, casts and error constructors.
 
 use crate::did_you_mean::{unknown_argument, with_reason};
+pub(super) use crate::json::{Deserialize, Serialize};
 pub(super) use crate::layer::adapter::no_adapters;
 pub(super) use crate::layer::argument::{self, Axes, Edges, Padding, SizeArgument, Sizes, config_of};
 pub(super) use crate::layer::capability::{ChannelPruning, IncrementalDecoding};
@@ -14,7 +15,6 @@ pub(super) use crate::layer::{Cx, Layer};
 use serde::Serializer;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeStruct;
-pub(super) use serde::{Deserialize, Serialize};
 use serde_json::Map;
 pub(super) use serde_json::Value;
 use std::sync::Arc;

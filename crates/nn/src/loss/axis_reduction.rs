@@ -3,7 +3,8 @@
 //! Serialized as two more arguments of the wrapped loss.
 
 use super::{Loss, Prediction, Reduction};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser};
+use crate::json::{self, Deserialize, FromJson, Serialize};
+use serde::{Deserializer, Serializer, de, ser};
 use serde_json::{Map, Value};
 use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType};
 
@@ -144,7 +145,7 @@ fn place(axis: i64, rank: usize) -> Option<usize> {
 
 impl Serialize for Loss {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Loss::Adapted { loss, axis, reduction } = self else { return Loss::serialize(self, serializer) };
+        let Loss::Adapted { loss, axis, reduction } = self else { return json::serialize(self, serializer) };
         let mut json = serde_json::to_value(&**loss).map_err(ser::Error::custom)?;
         if *axis != LAST {
             json["config"]["axis"] = (*axis).into();
@@ -161,7 +162,7 @@ impl<'de> Deserialize<'de> for Loss {
         let mut json = Value::deserialize(deserializer)?;
         let class: Value = [("class_name".to_string(), json["class_name"].clone())].into_iter().collect();
         // A loss without own arguments has no `config`; classes with an axis are known by name.
-        let plain = Loss::deserialize(&class).ok();
+        let plain = Loss::from_json(class.clone()).ok();
         let (mut axis, mut reduction) = (None, None);
         let mut names = "`reduction`".to_string();
         if let Some(config) = json.get_mut("config").and_then(Value::as_object_mut) {
@@ -177,7 +178,7 @@ impl<'de> Deserialize<'de> for Loss {
         }
         let loss = match plain {
             Some(loss) => loss,
-            None => Loss::deserialize(json).map_err(|e| match e.to_string() {
+            None => Loss::from_json(json).map_err(|e| match e.to_string() {
                 known if known.starts_with("unknown field") => de::Error::custom(format!("{known}, {names}")),
                 other => de::Error::custom(other),
             })?,

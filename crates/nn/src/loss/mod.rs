@@ -10,9 +10,10 @@ mod formulas;
 
 pub use crate::custom_objects::{CustomLoss, UserLoss};
 use crate::did_you_mean::unknown;
+use crate::json::{Deserialize, Serialize};
 pub use constructors::*;
 use formulas::{binary_from_logits, binary_from_probabilities, clipped, smoothed, sparse_crossentropy};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Deserializer;
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
 

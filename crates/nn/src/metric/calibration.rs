@@ -1,9 +1,9 @@
 //! Expected calibration error (ECE): difference between confidence and accuracy.
 
 use super::{MetricBatch, MetricRule, confusion::check_number, refused, share};
+use crate::json::{Deserialize, Serialize};
 use crate::loss::{aligned, as_index};
 use crate::setters::with_defaults;
-use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
 with_defaults! {

@@ -1,9 +1,9 @@
 //! Confusion-matrix metrics at thresholds: true/false positives and negatives, precision at recall, AUC.
 
 use super::{MetricBatch, MetricRule, refused, share, wrong};
+use crate::json::{Deserialize, Serialize};
 use crate::loss::aligned;
 use crate::setters::with_defaults;
-use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Literal, Result, Tensor};
 
 /// Value that `top_k` gives to scores outside the k highest, and a threshold below all other scores.

@@ -1,8 +1,8 @@
 //! F1 and F-beta scores.
 
 use super::{MetricBatch, MetricRule, refused, wrong};
+use crate::json::{Deserialize, Serialize};
 use crate::setters::with_defaults;
-use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
 /// How F-scores of several classes are combined.

@@ -1,9 +1,9 @@
 //! Intersection-over-union (IoU) metrics, from a confusion matrix kept on the device.
 
 use super::{MetricBatch, MetricRule, refused, wrong};
+use crate::json::{Deserialize, Serialize};
 use crate::loss::aligned;
 use crate::setters::with_defaults;
-use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
 /// Arguments common to all IoU metrics.

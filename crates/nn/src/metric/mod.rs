@@ -12,6 +12,7 @@ mod regression;
 
 pub use crate::custom_objects::{CustomMetric, UserMetric};
 use crate::did_you_mean;
+use crate::json::{Deserialize, Serialize};
 use crate::loss::{
     self, Loss, Prediction, Reduction, aligned, as_given, as_index, score_of, squeezed_or_expanded,
 };
@@ -27,7 +28,6 @@ pub use iou::{BinaryIoU, IoU, MeanIoU, OneHotIoU, OneHotMeanIoU};
 pub use regression::{
     Aggregation, ConcordanceCorrelation, CosineSimilarity, PearsonCorrelation, R2Score, RootMeanSquaredError,
 };
-use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType};
 use systole_runtime::Params;

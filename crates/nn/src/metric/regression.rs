@@ -1,8 +1,8 @@
 //! Regression metrics: R², root mean squared error, cosine similarity, Pearson and concordance correlation.
 
 use super::{MetricBatch, MetricRule, mean_slots, refused, share, weighted_sums, wrong};
+use crate::json::{Deserialize, Serialize};
 use crate::setters::with_defaults;
-use serde::{Deserialize, Serialize};
 use systole_ir::{DType, Result, Tensor};
 
 /// Root mean squared error metric.

@@ -5,7 +5,7 @@
 //! Layout: 8 bytes of header length (little endian), a JSON header padded with spaces, the arrays' bytes without gaps.
 //! The header starts with its own CRC32C, computed with the eight digits as zeros; each array has one in the metadata.
 
-use serde::Deserialize;
+use crate::json::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::json;
 use std::collections::{BTreeMap, HashMap, HashSet};

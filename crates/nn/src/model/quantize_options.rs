@@ -1,7 +1,7 @@
 //! Options of quantization-aware training (QAT).
 
+use crate::json::{Deserialize, Serialize};
 use crate::layer::quantizer::QuantizeRanges;
-use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Quantization-aware training (QAT): fake-quantizes weights and activations to int8, with straight-through gradients.

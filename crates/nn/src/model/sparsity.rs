@@ -1,8 +1,8 @@
 //! Magnitude pruning during training: sparsity schedule and mask selection.
 
+use crate::json::{Deserialize, Serialize};
 use crate::layer::adapter::is_adapter;
 use crate::name_pattern::means;
-use serde::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Prefix of the masks' names among the optimizer slots.

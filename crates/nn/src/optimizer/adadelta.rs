@@ -2,8 +2,8 @@
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
-use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
 /// Adadelta optimizer: a ← ρ·a + (1 − ρ)·g², Δ = −√(d + ε)/√(a + ε)·g, d ← ρ·d + (1 − ρ)·Δ², p ← p + lr·Δ (Zeiler,

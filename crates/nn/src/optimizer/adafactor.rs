@@ -2,9 +2,9 @@
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
-use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
 /// Adafactor optimizer. For matrices, mean squares r of rows and c of columns approximate the second moment: v = (r /

@@ -2,9 +2,9 @@
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
-use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
 /// Adagrad optimizer: a ← a + g², p ← p − lr·g / √(a + ε) (Duchi et al., 2011).

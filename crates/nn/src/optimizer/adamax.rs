@@ -2,8 +2,8 @@
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
-use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
 /// Adamax: u ← max(β₂·u, |g|), p ← p − lr·m / ((1 − β₁ᵗ)·(u + ε)) (Kingma and Ba, 2015, section 7.1).

@@ -3,13 +3,12 @@
 use super::adam::Adam;
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
-use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
 /// AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
 pub struct AdamW(
     /// Arguments, those of Adam.
     pub Adam,

@@ -2,9 +2,9 @@
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
-use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
 /// FTRL-proximal: minimizes the sum of all linearized losses plus penalties; l1 sets parameters to 0 (McMahan et al.,

@@ -2,8 +2,8 @@
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
-use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
 /// LAMB optimizer: u = m̂ / (√v̂ + ε) from Adam's bias-corrected moments, p ← p − lr·(‖p‖/‖u‖)·u. The trust ratio is 1

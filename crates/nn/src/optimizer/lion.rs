@@ -2,8 +2,8 @@
 
 use super::optimizer_config::Optimizer;
 use super::rule::{Coefficient, OptimizerKind, OptimizerRule, OptimizerSlots};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
-use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
 /// Lion optimizer: p ← p − lr·sign(β₁·m + (1 − β₁)·g), then m ← β₂·m + (1 − β₂)·g (Chen et al., 2023).

@@ -1,7 +1,7 @@
 //! Dynamic loss scaling for `mixed_float16`.
 
 use super::optimizer_config::{Optimizer, UpdateInputs};
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use systole_ir::op::Monoid;
 use systole_ir::{DType, Error, ErrorKind, Tensor, TensorType};
 use systole_runtime::{Buffer, Params};

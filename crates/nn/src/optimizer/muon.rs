@@ -3,8 +3,8 @@
 use super::adam::Adam;
 use super::optimizer_config::Optimizer;
 use super::rule::{Coefficient, OptimizerKind, OptimizerRule, OptimizerSlots};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
-use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
 /// Muon optimizer. Matrices: m ← μ·m + g, five Newton–Schulz iterations X ← a·X + (b·XXᵀ + c·(XXᵀ)²)·X on g + μ·m, p ←

@@ -2,8 +2,8 @@
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
-use serde::{Deserialize, Serialize};
 use systole_ir::{Tensor, TensorType};
 
 /// Nadam: Adam whose bias-corrected first moment looks one step ahead, with momentum μₜ = β₁·(1 − 0.5·0.96ᵗ) (Dozat,

@@ -3,10 +3,10 @@
 use super::rule::OptimizerKind;
 use super::swa::Swa;
 use crate::did_you_mean::with_reason;
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::{field_setters, setters};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::panic::Location;

@@ -1,9 +1,10 @@
 //! Trait for optimizer update rules (Adam, SGD, …): arguments, state slots per parameter, update formula.
 
 use crate::did_you_mean::{unknown_argument, with_reason};
+use crate::json::Serialize;
+use serde::Serializer;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeStruct;
-use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! They run on the host; the rate is an input of the compiled step, so changing it never recompiles.
 
 use crate::did_you_mean::with_reason;
-use serde::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::f64::consts::PI;
 use systole_ir::{Error, ErrorKind, Result};

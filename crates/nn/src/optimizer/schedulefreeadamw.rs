@@ -2,9 +2,9 @@
 
 use super::optimizer_config::Optimizer;
 use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
+use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
-use serde::{Deserialize, Serialize};
 use systole_ir::Tensor;
 
 /// Schedule-Free AdamW. z takes RMSprop steps with Adam's bias correction, x is the mean of all z, and the parameter is

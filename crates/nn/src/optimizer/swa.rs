@@ -1,7 +1,7 @@
 //! Stochastic weight averaging (SWA): which epochs are averaged, and their learning rate.
 
+use crate::json::{Deserialize, Serialize};
 use crate::setters::field_setters;
-use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 use systole_ir::{Error, ErrorKind, Result};
 

@@ -3,9 +3,9 @@
 //! The head is the last layer with weights, or all layers from a named one on.
 
 use crate::did_you_mean::unknown;
+use crate::json::{Deserialize, Serialize};
 use crate::layer::lowering::LayerLowering;
 use crate::model::Model;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use systole_ir::{Error, ErrorKind, Result};

@@ -1,8 +1,9 @@
 //! Decides when `fit` validates: after epochs, or within them by Lightning's `val_check_interval`.
 
 use crate::callback::trainer_limits::time;
+use crate::json::{Deserialize, Serialize};
 use crate::model::history::Logs;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserializer, Serializer};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 use systole_ir::{Error, ErrorKind, Result};

@@ -1,50 +1,43 @@
 //! Draws the terminal dashboard, from 40 columns by 10 lines: progress bars, curves, wait times, memory, log.
 
+use super::canvas::{Area, BOLD, Canvas, CurveSeries, DIM, PLAIN, REVERSED, Style};
 use super::state::DashboardState;
-use crate::terminal::wrapped;
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::symbols::Marker;
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph};
+use crate::terminal::{columns, wrapped};
 
 /// Minimum width for two columns of panels.
-const WIDE: u16 = 78;
+const WIDE: usize = 78;
 /// Height of the header: a title and two bars.
-const HEAD: u16 = 3;
+const HEAD: usize = 3;
 /// Minimum height of a chart.
-const CURVE: u16 = 7;
+const CURVE: usize = 7;
 /// Height of the log below the time panel.
-const LOG: u16 = 4;
+const LOG: usize = 4;
 /// Height of the time panel.
-const TIMES: u16 = 6;
+const TIMES: usize = 6;
+
+/// Width of the time panel if the log is next to it.
+const TIMES_WIDTH: usize = 38;
+
+const BLUE: Style = "34";
+const GREEN: Style = "32";
+const YELLOW: Style = "33";
 
 /// Draws the whole dashboard.
-pub(super) fn draw(frame: &mut Frame<'_>, state: &DashboardState, is_plain: bool) {
+pub(super) fn draw(canvas: &mut Canvas, state: &DashboardState, is_plain: bool) {
     let paint = Palette { is_plain };
-    let [head, rest] = Layout::vertical([Constraint::Length(HEAD), Constraint::Min(0)]).areas(frame.area());
-    paint.head(frame, head, state);
+    let [head, rest] = canvas.area.split_rows(HEAD);
+    paint.head(canvas, head, state);
     let is_wide = rest.width >= WIDE;
     let below = if is_wide { TIMES } else { TIMES + LOG };
-    let [curves, panels] = match rest.height >= below + CURVE {
-        true => Layout::vertical([Constraint::Min(CURVE), Constraint::Length(below)]).areas(rest),
-        false => Layout::vertical([Constraint::Length(0), Constraint::Min(0)]).areas(rest),
-    };
+    let curves = if rest.height >= below + CURVE { rest.height - below } else { 0 };
+    let [curves, panels] = rest.split_rows(curves);
     if curves.height > 0 {
-        paint.curves(frame, curves, state, is_wide);
+        paint.curves(canvas, curves, state, is_wide);
     }
-    let halves = [Constraint::Length(TIMES.min(panels.height)), Constraint::Min(0)];
-    let [times, log] = match is_wide {
-        true => Layout::horizontal([Constraint::Length(38), Constraint::Min(0)]).areas(panels),
-        false => Layout::vertical(halves).areas(panels),
-    };
-    paint.times(frame, times, state);
-    paint.log(frame, log, state);
+    let [times, log] = if is_wide { panels.split_columns(TIMES_WIDTH) } else { panels.split_rows(TIMES) };
+    paint.times(canvas, times, state);
+    log_panel(canvas, log, state);
 }
-
-/// Name, color and points of a curve.
-type CurveSeries<'a> = (&'a str, Color, Vec<(f64, f64)>);
 
 /// Colors, or none if NO_COLOR is set.
 struct Palette {
@@ -52,129 +45,102 @@ struct Palette {
 }
 
 impl Palette {
-    fn colour(&self, colour: Color) -> Style {
-        if self.is_plain { Style::new() } else { Style::new().fg(colour) }
+    fn color(&self, color: Style) -> Style {
+        if self.is_plain { PLAIN } else { color }
     }
 
-    fn head(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState) {
-        let [title, run, epoch] = Layout::vertical([Constraint::Length(1); 3]).areas(area);
+    fn head(&self, canvas: &mut Canvas, area: Area, state: &DashboardState) {
         let hint = if state.is_stopping { "stopping after this step" } else { "q stops after this step" };
         let time = clock(state.began.elapsed().as_secs_f64());
         let values: Vec<String> =
             state.values.iter().map(|(name, v)| format!("{name} {}", short(*v))).collect();
-        let mut spans = vec![
-            Span::styled("systole ", Style::new().add_modifier(Modifier::BOLD)),
-            Span::raw(format!("{time}  {}", values.join("  "))),
-        ];
-        let used: usize = spans.iter().map(Span::width).sum();
-        let room = usize::from(title.width).saturating_sub(used + hint.len() + 1);
-        if room > 0 {
-            spans.push(Span::raw(" ".repeat(room + 1)));
-            spans.push(Span::styled(hint, Style::new().add_modifier(Modifier::DIM)));
+        let used = canvas.text(area, (0, 0), "systole ", BOLD);
+        let used = canvas.text(area, (used, 0), &format!("{time}  {}", values.join("  ")), PLAIN);
+        if used + 1 + columns(hint) < area.width {
+            canvas.text(area, (area.width - columns(hint), 0), hint, DIM);
         }
-        frame.render_widget(Line::from(spans), title);
         let [of_epoch, of_run] = state.done();
         let (each, left) = state.pace();
         let told = format!("epoch {}/{}", (state.epoch + 1).min(state.epochs.max(1)), state.epochs);
-        frame.render_widget(self.gauge(told, of_run, Color::Blue), run);
+        let [run, epoch] = area.split_rows(1)[1].split_rows(1);
+        self.gauge(canvas, run, &told, of_run, "7;34");
         let count =
             state.steps.map_or(format!("step {}", state.step), |n| format!("step {}/{n}", state.step));
         let left = left.map_or(String::new(), |s| format!(", {} left", clock(s)));
-        frame.render_widget(
-            self.gauge(format!("{count}, {:.1} ms{left}", 1e3 * each), of_epoch, Color::Green),
-            epoch,
-        );
+        self.gauge(canvas, epoch, &format!("{count}, {:.1} ms{left}", 1e3 * each), of_epoch, "7;32");
     }
 
-    fn gauge(&self, label: String, share: f64, colour: Color) -> Gauge<'static> {
+    fn gauge(&self, canvas: &mut Canvas, area: Area, label: &str, share: f64, color: Style) {
         let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
-        let style = if self.is_plain {
-            Style::new().add_modifier(Modifier::REVERSED)
-        } else {
-            Style::new().fg(colour).bg(Color::DarkGray)
-        };
-        Gauge::default().gauge_style(style).ratio(share).label(label).use_unicode(true)
+        canvas.gauge(area, label, share, if self.is_plain { REVERSED } else { color });
     }
 
-    fn curves(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState, is_wide: bool) {
+    fn curves(&self, canvas: &mut Canvas, area: Area, state: &DashboardState, is_wide: bool) {
         let (name, [train, test]) = state.metric();
         let by_step: Vec<(f64, f64)> = state.by_step.iter().copied().filter(|p| p.1.is_finite()).collect();
-        let loss = ("loss by step".to_string(), vec![("training", Color::Blue, by_step)]);
-        let metric = (
-            format!("{name} by epoch"),
-            vec![("training", Color::Blue, train), ("test", Color::Yellow, test)],
-        );
-        if !is_wide {
-            return self.chart(frame, area, &loss);
+        let training = self.color(BLUE);
+        let [left, right] = area.split_columns(if is_wide { area.width / 2 } else { area.width });
+        chart(canvas, left, "loss by step", vec![("training", training, by_step)]);
+        if is_wide {
+            let both = vec![("training", training, train), ("test", self.color(YELLOW), test)];
+            chart(canvas, right, &format!("{name} by epoch"), both);
         }
-        let [left, right] = Layout::horizontal([Constraint::Percentage(50); 2]).areas(area);
-        self.chart(frame, left, &loss);
-        self.chart(frame, right, &metric);
     }
 
-    fn chart(&self, frame: &mut Frame<'_>, area: Rect, (title, series): &(String, Vec<CurveSeries<'_>>)) {
-        let block = Block::bordered().title(title.as_str());
-        let all = || series.iter().flat_map(|(_, _, points)| points);
-        let ends = |of: fn(&(f64, f64)) -> f64| {
-            let low = all().map(of).fold(f64::INFINITY, f64::min);
-            [low, all().map(of).fold(f64::NEG_INFINITY, f64::max)]
-        };
-        let (x, y) = (ends(|p| p.0), ends(|p| p.1));
-        if !(x[0].is_finite() && y[0].is_finite()) {
-            return frame.render_widget(Paragraph::new("no values yet").block(block), area);
-        }
-        let apart = |[low, high]: [f64; 2]| if high > low { [low, high] } else { [low - 0.5, high + 0.5] };
-        let axis = |ends: [f64; 2], told: [String; 2]| Axis::default().bounds(apart(ends)).labels(told);
-        let sets = series.iter().filter(|s| !s.2.is_empty()).map(|(name, colour, points)| {
-            // Draw a single epoch as a dot.
-            let kind = if points.len() > 1 { GraphType::Line } else { GraphType::Scatter };
-            let set = Dataset::default().name(*name).marker(Marker::Braille).graph_type(kind);
-            set.style(self.colour(*colour)).data(points)
-        });
-        let chart = Chart::new(sets.collect())
-            .block(block)
-            .x_axis(axis(x, x.map(|v| format!("{v}"))))
-            .y_axis(axis(y, y.map(short)));
-        frame.render_widget(chart, area);
-    }
-
-    fn times(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState) {
+    fn times(&self, canvas: &mut Canvas, area: Area, state: &DashboardState) {
+        let inside = canvas.bordered(area, "time and memory");
         let waits = [("waits for data", state.data_wait), ("waits for device", state.device_wait)];
-        let width = usize::from(area.width).saturating_sub(28);
-        let bar = |(name, share): (&str, f64)| {
+        let width = area.width.saturating_sub(28);
+        for (y, (name, share)) in waits.into_iter().enumerate() {
             let full = ((share * width as f64).round() as usize).min(width);
-            let style = self.colour(if share > 0.2 { Color::Yellow } else { Color::Green });
-            Line::from(vec![
-                Span::raw(format!("{name:<17}{:>4.0} % ", 100.0 * share)),
-                Span::styled("█".repeat(full), style),
-            ])
-        };
-        let mut lines: Vec<Line<'_>> = waits.into_iter().map(bar).collect();
+            let style = self.color(if share > 0.2 { YELLOW } else { GREEN });
+            let x = canvas.text(inside, (0, y), &format!("{name:<17}{:>4.0} % ", 100.0 * share), PLAIN);
+            canvas.text(inside, (x, y), &"█".repeat(full), style);
+        }
+        let mut y = waits.len();
         if let Some(mib) = state.memory {
-            lines.push(Line::from(format!("{:<17}{mib:>6.0} MiB", "memory")));
+            canvas.text(inside, (0, y), &format!("{:<17}{mib:>6.0} MiB", "memory"), PLAIN);
+            y += 1;
         }
         let (each, _) = state.pace();
         if each > 0.0 {
-            lines.push(Line::from(format!("{:<17}{:>6.1}", "steps per second", 1.0 / each)));
+            canvas.text(inside, (0, y), &format!("{:<17}{:>6.1}", "steps per second", 1.0 / each), PLAIN);
         }
-        frame.render_widget(Paragraph::new(lines).block(Block::bordered().title("time and memory")), area);
     }
+}
 
-    fn log(&self, frame: &mut Frame<'_>, area: Rect, state: &DashboardState) {
-        let [room, width] = [area.height, area.width].map(|n| usize::from(n.saturating_sub(2)));
-        // Show the last rows that fit, with long lines wrapped.
-        let rows = state.lines.iter().rev().map(|line| wrapped(line, width.max(1)));
-        let mut shown: Vec<String> = Vec::new();
-        for text in rows {
-            shown.splice(0..0, text.lines().map(str::to_string));
-            if shown.len() >= room {
-                break;
-            }
+/// Draws curves in a box, or a note if there are no points.
+fn chart(canvas: &mut Canvas, area: Area, title: &str, mut series: Vec<CurveSeries<'_>>) {
+    let inside = canvas.bordered(area, title);
+    series.retain(|(_, _, points)| !points.is_empty());
+    let all = || series.iter().flat_map(|(_, _, points)| points);
+    let ends = |of: fn(&(f64, f64)) -> f64| {
+        let low = all().map(of).fold(f64::INFINITY, f64::min);
+        [low, all().map(of).fold(f64::NEG_INFINITY, f64::max)]
+    };
+    let (x, y) = (ends(|p| p.0), ends(|p| p.1));
+    if !(x[0].is_finite() && y[0].is_finite()) {
+        canvas.text(inside, (0, 0), "no values yet", PLAIN);
+        return;
+    }
+    let apart = |[low, high]: [f64; 2]| if high > low { [low, high] } else { [low - 0.5, high + 0.5] };
+    canvas.chart(inside, &series, (apart(x), x.map(|v| format!("{v}"))), (apart(y), y.map(short)));
+}
+
+fn log_panel(canvas: &mut Canvas, area: Area, state: &DashboardState) {
+    let inside = canvas.bordered(area, "log");
+    // Show the last rows that fit, with long lines wrapped.
+    let rows = state.lines.iter().rev().map(|line| wrapped(line, inside.width.max(1)));
+    let mut shown: Vec<String> = Vec::new();
+    for text in rows {
+        shown.splice(0..0, text.lines().map(str::to_string));
+        if shown.len() >= inside.height {
+            break;
         }
-        let from = shown.len().saturating_sub(room);
-        let lines: Vec<Line<'_>> = shown[from..].iter().map(|l| Line::from(l.as_str())).collect();
-        let text = Paragraph::new(lines);
-        frame.render_widget(text.block(Block::bordered().title("log")), area);
+    }
+    let from = shown.len().saturating_sub(inside.height);
+    for (y, line) in shown[from..].iter().enumerate() {
+        canvas.text(inside, (0, y), line, PLAIN);
     }
 }
 
@@ -194,8 +160,6 @@ fn clock(s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
     use std::time::Duration;
     use systole_nn::Logs;
     use systole_nn::progress::ProgressEvent;
@@ -235,12 +199,10 @@ mod tests {
         state
     }
 
-    fn screen(state: &DashboardState, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, state, true)).unwrap();
-        let buffer = terminal.backend().buffer();
-        let row = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-        (0..height).map(row).collect()
+    fn screen(state: &DashboardState, width: usize, height: usize) -> Vec<String> {
+        let mut canvas = Canvas::new(width, height);
+        draw(&mut canvas, state, true);
+        (0..height).map(|y| canvas.row(y)).collect()
     }
 
     #[test]

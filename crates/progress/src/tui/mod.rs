@@ -1,33 +1,24 @@
-//! Terminal dashboard during training (ratatui): curves, progress bars, wait times, memory and log.
+//! Terminal dashboard during training: curves, progress bars, wait times, memory and log.
 //!
 //! It uses the terminal's alternate screen and restores the terminal when it ends: with the training, an error, a panic
 //! or a stop request, after which plain lines are printed again. There is no dashboard if standard output or standard
 //! error is not a terminal, or if `TERM` is `dumb`.
 
+mod canvas;
 mod draw;
+mod screen;
 mod state;
 
 use crate::progress;
 use crate::recorder::recorded;
 use crate::terminal::{self, OutputStream};
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::cursor::Show;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
-};
+use screen::Screen;
 use state::DashboardState;
-use std::io::{IsTerminal, Result, Stdout, Write, stderr, stdout};
+use std::io::{IsTerminal, Result, Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use systole_nn::progress::ProgressEvent;
-
-/// Interval for drawing and polling keys.
-const EVERY: Duration = Duration::from_millis(100);
 
 /// State of the dashboard; `None` while there is none.
 static SHOWN: Mutex<Option<DashboardShared>> = Mutex::new(None);
@@ -72,7 +63,7 @@ impl Dashboard {
         if !is_possible() || shown().is_some() {
             return None;
         }
-        let terminal = take_terminal().inspect_err(|_| hand_back()).ok()?;
+        let terminal = take_terminal().inspect_err(|_| screen::leave()).ok()?;
         *shown() = Some(DashboardShared { state: DashboardState::new(), kept: Vec::new() });
         terminal::set_sink(Some(takes_line));
         progress::set_watcher(Some(take));
@@ -99,12 +90,11 @@ impl Drop for Dashboard {
 /// Whether both streams are a terminal that supports drawing.
 fn is_possible() -> bool {
     let term = std::env::var("TERM").unwrap_or_default();
-    let draws = cfg!(windows) || !(term.is_empty() || term == "dumb");
-    draws && stdout().is_terminal() && stderr().is_terminal()
+    !(term.is_empty() || term == "dumb") && stdout().is_terminal() && stderr().is_terminal()
 }
 
 /// Switches to the alternate screen and raw key input.
-fn take_terminal() -> Result<Terminal<CrosstermBackend<Stdout>>> {
+fn take_terminal() -> Result<Screen> {
     static HOOK: Once = Once::new();
     // Restore the terminal before a panic message is printed.
     HOOK.call_once(|| {
@@ -114,27 +104,19 @@ fn take_terminal() -> Result<Terminal<CrosstermBackend<Stdout>>> {
             match SHOWN.try_lock().map(|mut shown| shown.take()) {
                 Ok(None) => {}
                 Ok(Some(was)) => hand_back_from(was),
-                Err(_) => hand_back(),
+                Err(_) => screen::leave(),
             }
             before(panic);
         }));
     });
-    enable_raw_mode()?;
-    execute!(stdout(), EnterAlternateScreen)?;
-    Terminal::new(CrosstermBackend::new(stdout()))
-}
-
-/// Restores the screen.
-fn hand_back() {
-    let _ = disable_raw_mode();
-    let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+    Screen::enter()
 }
 
 /// Restores the screen and prints the captured lines.
 fn hand_back_from(was: DashboardShared) {
     terminal::set_sink(None);
     progress::set_watcher(None);
-    hand_back();
+    screen::leave();
     for (stream, text) in was.kept {
         let _ = match stream {
             OutputStream::Out => writeln!(stdout().lock(), "{text}"),
@@ -145,34 +127,20 @@ fn hand_back_from(was: DashboardShared) {
 }
 
 /// Draws until a stop is requested or the training ends.
-fn watch(
-    mut terminal: Terminal<CrosstermBackend<Stdout>>,
-    stop: &AtomicBool,
-    ends: &AtomicBool,
-    quit: impl Fn(),
-) {
+fn watch(mut terminal: Screen, stop: &AtomicBool, ends: &AtomicBool, quit: impl Fn()) {
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     while !ends.load(Ordering::SeqCst) && !stop.load(Ordering::SeqCst) {
         if let Some(shown) = shown().as_mut() {
             shown.state.by_step = recorded().by_step;
             shown.state.memory = memory();
             // A terminal that is gone must not end the training.
-            let _ = terminal.draw(|frame| draw::draw(frame, &shown.state, is_plain));
+            let _ = terminal.draw(|canvas| draw::draw(canvas, &shown.state, is_plain));
         }
-        match event::poll(EVERY) {
-            Ok(true) if event::read().is_ok_and(|event| is_quit(&event)) => quit(),
-            Ok(_) => {}
-            // Keys cannot be read.
-            Err(_) => std::thread::sleep(EVERY),
+        if terminal.reads_quit() {
+            quit();
         }
     }
     end();
-}
-
-fn is_quit(event: &Event) -> bool {
-    let Event::Key(KeyEvent { code: KeyCode::Char(c), modifiers, kind, .. }) = event else { return false };
-    let is_ctrl_c = *c == 'c' && modifiers.contains(KeyModifiers::CONTROL);
-    *kind != KeyEventKind::Release && (is_ctrl_c || *c == 'q')
 }
 
 /// Restores the terminal and prints the captured lines, once.

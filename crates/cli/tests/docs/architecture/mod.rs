@@ -15,6 +15,7 @@ use std::process::Command;
 /// Crate → what it may depend on (of ours). Every crate may import what its imports may.
 const ARROWS: &[(&str, &[&str])] = &[
     ("systole-base", &[]),
+    ("systole-derive", &[]),
     ("systole-ir", &["systole-base"]),
     ("systole-data", &["systole-base"]),
     ("systole-tflite", &["systole-base"]),
@@ -79,7 +80,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "systole-base",
         ],
     ),
-    ("systole-nn", &["systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"]),
+    (
+        "systole-nn",
+        &["systole-derive", "systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"],
+    ),
     (
         "systole-weights",
         &["systole-nn", "systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"],

@@ -1,10 +1,11 @@
 //! [`BigGan`]: architecture and training options, named as in BigGAN-PyTorch.
 
+use crate::json::{Deserialize, Serialize};
 use crate::layer::activation::Activation;
 use crate::layer::initializer::Initializer;
 use crate::optimizer::{Optimizer, adam};
 use crate::setters::with_defaults;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Deserializer;
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Parametrization of BigGAN's weights: plain or spectrally normalized.

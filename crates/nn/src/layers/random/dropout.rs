@@ -4,6 +4,7 @@ use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::setters;
+use serde::{Deserializer, Serializer};
 
 /// `x: T[…] → T[…]`: in training, zeros each element with probability `rate` and divides the others by `1 − rate`;
 /// otherwise the identity.
@@ -21,9 +22,20 @@ pub struct Dropout {
 }
 
 /// Shape of a dropout mask; 0 stands for the size of the layer's input.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Vec<Option<usize>>")]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NoiseShape(Vec<usize>);
+
+impl Serialize for NoiseShape {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for NoiseShape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<NoiseShape, D::Error> {
+        Vec::<Option<usize>>::deserialize(deserializer).map(NoiseShape::from)
+    }
+}
 
 impl From<Vec<Option<usize>>> for NoiseShape {
     fn from(sizes: Vec<Option<usize>>) -> NoiseShape {
