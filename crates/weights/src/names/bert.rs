@@ -27,8 +27,9 @@ const ROBERTAS: [&str; 3] = ["roberta", "camembert", "xlm-roberta"];
 pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
     let has = |name: String| theirs.iter().any(|(n, _)| *n == name);
     ["bert.", "roberta.", "electra.", ""].into_iter().find(|p| {
+        let has_table = |name: &str| has(format!("{p}embeddings.{name}.weight"));
         has(format!("{p}encoder.layer.0.attention.self.query.weight"))
-            && has(format!("{p}embeddings.word_embeddings.weight"))
+            && (has_table("token_type_embeddings") || has_table("word_embeddings"))
     })
 }
 
