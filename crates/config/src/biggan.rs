@@ -57,7 +57,8 @@ impl RunConfig {
     fn check_biggan_data(&self, gan: &BigGan) -> Result<(), KeyError> {
         let (batch, parts) = (self.fit.batch_size, gan.num_D_accumulations);
         if batch != super::auto_batch_size::AUTO && !batch.is_multiple_of(parts) {
-            let what = format!("the batch size {batch} is not divisible by `biggan.num_D_accumulations`, {parts}");
+            let what =
+                format!("the batch size {batch} is not divisible by `biggan.num_D_accumulations`, {parts}");
             return Err(KeyError::new("fit.batch_size", what)
                 .hint_setting(format!("set fit.batch_size={}", batch.next_multiple_of(parts))));
         }

@@ -5,7 +5,7 @@
 //! calls functions of `crate::json`, which the deriving crate defines.
 //!
 //! Supported: structs with named fields, enums of unit variants, externally tagged enums and adjacently tagged ones, with the attributes
-//! that [`item`] reads. Anything else is a compile error.
+//! that `item` reads. Anything else is a compile error.
 
 mod item;
 

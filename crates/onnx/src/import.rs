@@ -366,12 +366,8 @@ mod tests {
     #[test]
     fn operands_that_shapes_depend_on_take_the_values_that_are_passed() {
         let mut m = OnnxModel { ir_version: 8, opset: 17, ..OnnxModel::default() };
-        let port = |name: &str, dtype| ValueInfo {
-            name: name.into(),
-            dtype: Some(dtype),
-            sizes: Some(Vec::new()),
-            ..ValueInfo::default()
-        };
+        let port =
+            |name: &str, dtype| ValueInfo { name: name.into(), dtype: Some(dtype), sizes: Some(Vec::new()) };
         let node = |op: &str, inputs: &[&str], output: &str| OnnxNode {
             op: op.into(),
             inputs: inputs.iter().map(|name| name.to_string()).collect(),
