@@ -18,7 +18,7 @@ use systole_ir::{DType, Graph, Op, ValueId};
 /// let y = x.dot_general(&x, &[], &[], &[1], &[1]);
 /// let rounded = round_product_operands(&*g.finish(&[y])?, DType::BF16);
 /// assert_eq!(rounded.nodes.iter().filter(|n| n.outs[0].dtype == DType::BF16).count(), 2);
-/// # Ok::<(), systole_base::Error>(())
+/// # Ok::<(), systole_ir::Error>(())
 /// ```
 pub fn round_product_operands(graph: &Graph, dtype: DType) -> Graph {
     let inner = |body: &mut Arc<Graph>| *body = Arc::new(round_product_operands(body, dtype));
