@@ -40,8 +40,8 @@ pub(crate) struct RunArgs {
     repeat: Option<u32>,
     /// Compute products and convolutions in float32, mixed_bfloat16 or mixed_float16
     ///
-    /// A mixed precision rounds the float32 operands of matrix products and convolutions; sums, results and other operations
-    /// stay in float32. [default: float32]
+    /// A mixed precision rounds the float32 operands of matrix products and convolutions; sums, results, depthwise
+    /// convolutions and other operations stay in float32. [default: float32]
     #[arg(long, value_name = "PRECISION")]
     precision: Option<Precision>,
 }

@@ -5,10 +5,11 @@ use crate::graph::rewrite::rebuild;
 use smallvec::smallvec;
 use std::sync::Arc;
 use systole_ir::op::Convert;
-use systole_ir::{DType, Graph, Op, ValueId};
+use systole_ir::{DType, Graph, Op, TensorType, ValueId};
 
 /// Rounds the float32 operands of products and convolutions to `dtype`, in the graph and in the bodies of its loops and
-/// branches. Sums, results and all other operations stay in float32.
+/// branches. Sums, results and all other operations stay in float32, and so do depthwise convolutions, which are as fast as
+/// memory in either type.
 ///
 /// ```
 /// use systole_compile::round_product_operands;
@@ -26,6 +27,9 @@ pub fn round_product_operands(graph: &Graph, dtype: DType) -> Graph {
         let mut op = node.op.clone();
         match &mut op {
             Op::DotGeneral(_) | Op::Convolution(_) => {
+                if is_depthwise(&op, g.ty(inputs[1])) {
+                    return None;
+                }
                 if inputs.iter().any(|&v| g.ty(v).dtype != DType::F32) || node.outs[0].dtype != DType::F32 {
                     return None;
                 }
@@ -41,10 +45,19 @@ pub fn round_product_operands(graph: &Graph, dtype: DType) -> Graph {
     })
 }
 
+/// Whether each filter of a convolution reads one channel.
+fn is_depthwise(op: &Op, kernel: &TensorType) -> bool {
+    match op {
+        Op::Convolution(c) => c.feature_groups > 1 && kernel.shape[c.dims.kernel_input_feature] == 1,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_ir::{GraphBuilder, Literal, TensorType, control_builders, interp};
+    use systole_ir::op::Convolution;
+    use systole_ir::{GraphBuilder, Literal, control_builders, interp};
 
     #[test]
     fn operands_are_rounded_and_sums_are_not() {
@@ -56,6 +69,21 @@ mod tests {
         let run = |graph: &Graph| interp::run(graph, &[&x]).unwrap().remove(0).to_f32s()[0];
         assert!(run(&graph) > 301.0);
         assert_eq!(run(&round_product_operands(&graph, DType::BF16)), 300.0);
+    }
+
+    #[test]
+    fn depthwise_convolutions_stay_in_float32() {
+        let rounded = |groups: usize| {
+            let g = GraphBuilder::new("main");
+            let x = g.parameter(TensorType::new(DType::F32, [1, 5, 5, 4]), "x");
+            let kernel = g.parameter(TensorType::new(DType::F32, [3, 3, 4 / groups, 4]), "kernel");
+            let op = Convolution::valid(x.ty(), &[1, 1], &[1, 1], groups);
+            let graph =
+                round_product_operands(&g.finish(&[x.convolution(&kernel, op)]).unwrap(), DType::BF16);
+            graph.verify().unwrap();
+            graph.nodes.iter().filter(|n| n.outs[0].dtype == DType::BF16).count()
+        };
+        assert_eq!([1, 2, 4].map(rounded), [2, 2, 0]);
     }
 
     #[test]
