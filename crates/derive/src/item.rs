@@ -21,7 +21,7 @@ pub struct Item {
     pub body: Body,
 }
 
-/// Fields or variants of an item.
+/// VariantFields or variants of an item.
 pub enum Body {
     /// A struct with one unnamed field, which converts as the field.
     Newtype,
@@ -73,7 +73,7 @@ pub struct Variant {
     pub skip: bool,
     /// Further names that are read.
     pub aliases: Vec<String>,
-    pub fields: Fields,
+    pub fields: VariantFields,
 }
 
 impl Variant {
@@ -85,8 +85,8 @@ impl Variant {
     }
 }
 
-/// Fields of a variant.
-pub enum Fields {
+/// VariantFields of a variant.
+pub enum VariantFields {
     Unit,
     /// One unnamed field.
     One,
@@ -233,10 +233,10 @@ fn variants(body: TokenStream, case: Option<&str>) -> Result<Vec<Variant>> {
         }
         let fields = match tokens.peek() {
             Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
-                Fields::Named(fields(group.stream())?)
+                VariantFields::Named(fields(group.stream())?)
             }
-            Some(TokenTree::Group(_)) => Fields::One,
-            _ => Fields::Unit,
+            Some(TokenTree::Group(_)) => VariantFields::One,
+            _ => VariantFields::Unit,
         };
         skip_past_comma(&mut tokens);
         all.push(Variant { name, key, skip, aliases, fields });

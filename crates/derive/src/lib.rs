@@ -9,7 +9,7 @@
 
 mod item;
 
-use item::{Body, Enum, Field, Fields, Item, Variant};
+use item::{Body, Enum, Field, Item, Variant, VariantFields};
 use proc_macro::TokenStream;
 use std::fmt::Write;
 
@@ -114,9 +114,9 @@ fn write_variant(variant: &Variant, of: &Enum) -> String {
         );
     }
     let (pattern, content) = match &variant.fields {
-        Fields::Unit => (String::new(), None),
-        Fields::One => ("(content)".into(), Some("crate::json::value(content)?".into())),
-        Fields::Named(fields) => {
+        VariantFields::Unit => (String::new(), None),
+        VariantFields::One => ("(content)".into(), Some("crate::json::value(content)?".into())),
+        VariantFields::Named(fields) => {
             let names: String = fields.iter().map(|f| format!("{},", f.name)).collect();
             let code = format!("{{ {NEW_MAP} {} map.into() }}", writes(fields, |name| name.to_string()));
             (format!("{{ {names} }}"), Some(code))
@@ -146,7 +146,7 @@ fn read_fields(
     let known: String = fields.iter().filter(|f| !f.skip).map(|f| format!("{:?},", f.key)).collect();
     let unused = if known.is_empty() { "let _ = &mut fields;" } else { "" };
     let mut code = format!(
-        "let mut fields = crate::json::Fields::new({from}, {expected:?}, &[{known}], {strict})?; {unused}"
+        "let mut fields = crate::json::ObjectFields::new({from}, {expected:?}, &[{known}], {strict})?; {unused}"
     );
     if defaults && !fields.is_empty() {
         code += "let defaults = <Self as ::std::default::Default>::default();";
@@ -195,11 +195,11 @@ fn read_enum(item: &Item, of: &Enum) -> String {
         let names: Vec<String> = variant.names().iter().map(|name| format!("{name:?}")).collect();
         let names = names.join(" | ");
         let content = match (fields, &of.tags) {
-            (Fields::Unit, _) => format!("crate::json::unit(content).map(|()| Self::{name})"),
-            (Fields::One, _) => {
+            (VariantFields::Unit, _) => format!("crate::json::unit(content).map(|()| Self::{name})"),
+            (VariantFields::One, _) => {
                 format!("{}.and_then(crate::json::read).map(Self::{name})", of.content("newtype"))
             }
-            (Fields::Named(fields), _) => {
+            (VariantFields::Named(fields), _) => {
                 let expected = format!("struct variant {}::{name}", item.name);
                 let value = format!("{}?", of.content("struct"));
                 read_fields(&format!("Self::{name}"), fields, &value, &expected, false, item.strict)

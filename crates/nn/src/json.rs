@@ -76,20 +76,20 @@ pub(crate) fn tagged(tag: &str, name: &str, content: Option<(&str, Value)>) -> V
 }
 
 /// The fields of a JSON object that are not read yet.
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct ObjectFields(Map<String, Value>);
 
-impl Fields {
+impl ObjectFields {
     /// Checks that `value` is an object and, if `strict`, that all of its keys are `known`.
     pub(crate) fn new(
         value: Value,
         expected: &str,
         known: &'static [&'static str],
         strict: bool,
-    ) -> Result<Fields> {
+    ) -> Result<ObjectFields> {
         let Value::Object(map) = value else { return Err(invalid_type(&value, expected)) };
         match map.keys().find(|key| strict && !known.contains(&key.as_str())) {
             Some(key) => Err(Error::unknown_field(key, known)),
-            None => Ok(Fields(map)),
+            None => Ok(ObjectFields(map)),
         }
     }
 
@@ -230,7 +230,7 @@ mod tests {
 
                 #[derive(Debug, Default, Serialize, Deserialize)]
                 #[serde(default, deny_unknown_fields)]
-                pub struct Arguments {
+                pub struct SampleArguments {
                     pub units: usize,
                     pub name: Option<String>,
                     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -245,12 +245,12 @@ mod tests {
                     pub limit: Option<f64>,
                     #[serde(default = "three", rename = "every")]
                     pub steps: u64,
-                    pub inner: Arguments,
+                    pub inner: SampleArguments,
                 }
 
                 #[derive(Debug, Serialize, Deserialize)]
                 #[serde(rename_all = "snake_case")]
-                pub enum Mode {
+                pub enum SampleMode {
                     FirstOrder,
                     #[serde(alias = "2nd")]
                     Second,
@@ -261,7 +261,7 @@ mod tests {
                 pub enum Plan {
                     Off,
                     Constant(f64),
-                    Ramp { from: f64, mode: Mode },
+                    Ramp { from: f64, mode: SampleMode },
                 }
 
                 #[derive(Debug, Serialize, Deserialize)]
@@ -281,11 +281,11 @@ mod tests {
                 pub enum Either {
                     Count(u64),
                     Share(f64),
-                    Mode(Mode),
+                    SampleMode(SampleMode),
                 }
 
                 #[derive(Debug, Serialize, Deserialize)]
-                pub struct Newtype(Mode);
+                pub struct Newtype(SampleMode);
             }
         };
     }
@@ -356,7 +356,7 @@ mod tests {
                     }
                 )*};
             }
-            compare!(Arguments, Required<2>, Mode, Plan, Tagged, Either, Newtype);
+            compare!(SampleArguments, Required<2>, SampleMode, Plan, Tagged, Either, Newtype);
         }
         assert!(differences.is_empty(), "{}", differences.join("\n"));
     }

@@ -28,6 +28,7 @@ pub fn report(bytes: usize) {
                 to,
                 r#"{{"error":"out of memory: {bytes} bytes were refused","kind":"unsupported","where":null,"#
             )?;
+            write!(to, r#""why":"the memory or the address space of the process is limited","#)?;
             writeln!(to, r#""try":"raise the limit, or use a smaller batch: --batch-size","exit_code":1}}"#)
         });
     }

@@ -45,15 +45,15 @@ pub(super) type CurveSeries<'a> = (&'a str, Style, Vec<(f64, f64)>);
 
 /// A grid of characters with their styles. The second column of a wide character holds `'\0'`.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Canvas {
+pub(super) struct CharacterGrid {
     pub(super) area: Area,
     cells: Vec<(char, Style)>,
 }
 
-impl Canvas {
+impl CharacterGrid {
     /// Creates a blank canvas.
-    pub(super) fn new(width: usize, height: usize) -> Canvas {
-        Canvas { area: Area { x: 0, y: 0, width, height }, cells: vec![(' ', PLAIN); width * height] }
+    pub(super) fn new(width: usize, height: usize) -> CharacterGrid {
+        CharacterGrid { area: Area { x: 0, y: 0, width, height }, cells: vec![(' ', PLAIN); width * height] }
     }
 
     fn set(&mut self, x: usize, y: usize, cell: (char, Style)) {
@@ -178,7 +178,7 @@ impl Canvas {
     }
 
     /// Returns the escape sequences that show this canvas on a terminal that shows `before`.
-    pub(super) fn update(&self, before: Option<&Canvas>) -> String {
+    pub(super) fn update(&self, before: Option<&CharacterGrid>) -> String {
         let before = before.filter(|canvas| canvas.area == self.area);
         let mut text = if before.is_none() { "\x1b[2J".to_string() } else { String::new() };
         for y in 0..self.area.height {
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn only_changed_rows_are_written() {
-        let mut canvas = Canvas::new(6, 2);
+        let mut canvas = CharacterGrid::new(6, 2);
         let before = canvas.clone();
         assert_eq!(before.update(None), "\x1b[2J\x1b[1;1H      \x1b[2;1H      ");
         canvas.text(canvas.area, (1, 1), "日x", BOLD);
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_rising_line_goes_from_the_lower_left_to_the_upper_right() {
-        let mut canvas = Canvas::new(10, 6);
+        let mut canvas = CharacterGrid::new(10, 6);
         let ends = || [String::from("0"), String::from("1")];
         let series = [("", PLAIN, vec![(0.0, 0.0), (1.0, 1.0)])];
         canvas.chart(canvas.area, &series, ([0.0, 1.0], ends()), ([0.0, 1.0], ends()));

@@ -1,6 +1,6 @@
 //! Draws the terminal dashboard, from 40 columns by 10 lines: progress bars, curves, wait times, memory, log.
 
-use super::canvas::{Area, BOLD, Canvas, CurveSeries, DIM, PLAIN, REVERSED, Style};
+use super::canvas::{Area, BOLD, CharacterGrid, CurveSeries, DIM, PLAIN, REVERSED, Style};
 use super::state::DashboardState;
 use crate::terminal::{columns, wrapped};
 
@@ -23,7 +23,7 @@ const GREEN: Style = "32";
 const YELLOW: Style = "33";
 
 /// Draws the whole dashboard.
-pub(super) fn draw(canvas: &mut Canvas, state: &DashboardState, is_plain: bool) {
+pub(super) fn draw(canvas: &mut CharacterGrid, state: &DashboardState, is_plain: bool) {
     let paint = Palette { is_plain };
     let [head, rest] = canvas.area.split_rows(HEAD);
     paint.head(canvas, head, state);
@@ -49,7 +49,7 @@ impl Palette {
         if self.is_plain { PLAIN } else { color }
     }
 
-    fn head(&self, canvas: &mut Canvas, area: Area, state: &DashboardState) {
+    fn head(&self, canvas: &mut CharacterGrid, area: Area, state: &DashboardState) {
         let hint = if state.is_stopping { "stopping after this step" } else { "q stops after this step" };
         let time = clock(state.began.elapsed().as_secs_f64());
         let values: Vec<String> =
@@ -70,12 +70,12 @@ impl Palette {
         self.gauge(canvas, epoch, &format!("{count}, {:.1} ms{left}", 1e3 * each), of_epoch, "7;32");
     }
 
-    fn gauge(&self, canvas: &mut Canvas, area: Area, label: &str, share: f64, color: Style) {
+    fn gauge(&self, canvas: &mut CharacterGrid, area: Area, label: &str, share: f64, color: Style) {
         let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
         canvas.gauge(area, label, share, if self.is_plain { REVERSED } else { color });
     }
 
-    fn curves(&self, canvas: &mut Canvas, area: Area, state: &DashboardState, is_wide: bool) {
+    fn curves(&self, canvas: &mut CharacterGrid, area: Area, state: &DashboardState, is_wide: bool) {
         let (name, [train, test]) = state.metric();
         let by_step: Vec<(f64, f64)> = state.by_step.iter().copied().filter(|p| p.1.is_finite()).collect();
         let training = self.color(BLUE);
@@ -87,7 +87,7 @@ impl Palette {
         }
     }
 
-    fn times(&self, canvas: &mut Canvas, area: Area, state: &DashboardState) {
+    fn times(&self, canvas: &mut CharacterGrid, area: Area, state: &DashboardState) {
         let inside = canvas.bordered(area, "time and memory");
         let waits = [("waits for data", state.data_wait), ("waits for device", state.device_wait)];
         let width = area.width.saturating_sub(28);
@@ -110,7 +110,7 @@ impl Palette {
 }
 
 /// Draws curves in a box, or a note if there are no points.
-fn chart(canvas: &mut Canvas, area: Area, title: &str, mut series: Vec<CurveSeries<'_>>) {
+fn chart(canvas: &mut CharacterGrid, area: Area, title: &str, mut series: Vec<CurveSeries<'_>>) {
     let inside = canvas.bordered(area, title);
     series.retain(|(_, _, points)| !points.is_empty());
     let all = || series.iter().flat_map(|(_, _, points)| points);
@@ -127,7 +127,7 @@ fn chart(canvas: &mut Canvas, area: Area, title: &str, mut series: Vec<CurveSeri
     canvas.chart(inside, &series, (apart(x), x.map(|v| format!("{v}"))), (apart(y), y.map(short)));
 }
 
-fn log_panel(canvas: &mut Canvas, area: Area, state: &DashboardState) {
+fn log_panel(canvas: &mut CharacterGrid, area: Area, state: &DashboardState) {
     let inside = canvas.bordered(area, "log");
     // Show the last rows that fit, with long lines wrapped.
     let rows = state.lines.iter().rev().map(|line| wrapped(line, inside.width.max(1)));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn screen(state: &DashboardState, width: usize, height: usize) -> Vec<String> {
-        let mut canvas = Canvas::new(width, height);
+        let mut canvas = CharacterGrid::new(width, height);
         draw(&mut canvas, state, true);
         (0..height).map(|y| canvas.row(y)).collect()
     }

@@ -12,7 +12,7 @@ mod state;
 use crate::progress;
 use crate::recorder::recorded;
 use crate::terminal::{self, OutputStream};
-use screen::Screen;
+use screen::AlternateScreen;
 use state::DashboardState;
 use std::io::{IsTerminal, Result, Write, stderr, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,7 +94,7 @@ fn is_possible() -> bool {
 }
 
 /// Switches to the alternate screen and raw key input.
-fn take_terminal() -> Result<Screen> {
+fn take_terminal() -> Result<AlternateScreen> {
     static HOOK: Once = Once::new();
     // Restore the terminal before a panic message is printed.
     HOOK.call_once(|| {
@@ -109,7 +109,7 @@ fn take_terminal() -> Result<Screen> {
             before(panic);
         }));
     });
-    Screen::enter()
+    AlternateScreen::enter()
 }
 
 /// Restores the screen and prints the captured lines.
@@ -127,7 +127,7 @@ fn hand_back_from(was: DashboardShared) {
 }
 
 /// Draws until a stop is requested or the training ends.
-fn watch(mut terminal: Screen, stop: &AtomicBool, ends: &AtomicBool, quit: impl Fn()) {
+fn watch(mut terminal: AlternateScreen, stop: &AtomicBool, ends: &AtomicBool, quit: impl Fn()) {
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     while !ends.load(Ordering::SeqCst) && !stop.load(Ordering::SeqCst) {
         if let Some(shown) = shown().as_mut() {

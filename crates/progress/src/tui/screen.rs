@@ -1,6 +1,6 @@
 //! The terminal's alternate screen with raw key input, and its restoration.
 
-use super::canvas::Canvas;
+use super::canvas::CharacterGrid;
 use rustix::termios::{OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::fs::File;
 use std::io::{IsTerminal, Result, Write, stdin, stdout};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// A terminal that shows a canvas and reads keys.
-pub(super) struct Screen {
+pub(super) struct AlternateScreen {
     keys: OwnedFd,
-    shown: Option<Canvas>,
+    shown: Option<CharacterGrid>,
 }
 
-impl Screen {
+impl AlternateScreen {
     /// Switches to the alternate screen and raw key input.
-    pub(super) fn enter() -> Result<Screen> {
+    pub(super) fn enter() -> Result<AlternateScreen> {
         let keys = keyboard()?;
         let before = tcgetattr(&keys)?;
         let mut raw = before.clone();
@@ -30,13 +30,13 @@ impl Screen {
         tcsetattr(&keys, OptionalActions::Now, &raw)?;
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
         write("\x1b[?1049h\x1b[?25l")?;
-        Ok(Screen { keys, shown: None })
+        Ok(AlternateScreen { keys, shown: None })
     }
 
     /// Draws a frame of the terminal's size.
-    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Canvas)) -> Result<()> {
+    pub(super) fn draw(&mut self, draw: impl FnOnce(&mut CharacterGrid)) -> Result<()> {
         let size = tcgetwinsize(stdout())?;
-        let mut canvas = Canvas::new(size.ws_col.into(), size.ws_row.into());
+        let mut canvas = CharacterGrid::new(size.ws_col.into(), size.ws_row.into());
         draw(&mut canvas);
         write(&canvas.update(self.shown.as_ref()))?;
         self.shown = Some(canvas);
