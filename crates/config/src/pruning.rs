@@ -131,6 +131,22 @@ impl RunConfig {
         self
     }
 
+    /// Returns notes about keys of `[pruning]` that belong to the other schedule.
+    pub fn unused_pruning_keys(&self) -> Vec<String> {
+        let Some(of) = &self.pruning else { return Vec::new() };
+        let [constant, polynomial] = SCHEDULES;
+        let keys = [
+            ("target_sparsity", of.target_sparsity != half(), constant),
+            ("initial_sparsity", of.initial_sparsity != 0.0, polynomial),
+            ("final_sparsity", of.final_sparsity != half(), polynomial),
+            ("power", of.power != power(), polynomial),
+        ];
+        let unused = keys.into_iter().filter(|(_, is_set, schedule)| *is_set && of.schedule != *schedule);
+        unused
+            .map(|(key, _, schedule)| format!("pruning.{key} is not used: it belongs to the type {schedule}"))
+            .collect()
+    }
+
     pub(super) fn check_pruning(&self) -> Result<(), KeyError> {
         let Some(section) = &self.pruning else { return Ok(()) };
         if self.biggan.is_some() {
@@ -138,5 +154,30 @@ impl RunConfig {
                 .hint_setting("remove [pruning]: it does not apply to BigGAN"));
         }
         section.pruning().map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ConfigDraft;
+
+    #[test]
+    fn keys_of_the_other_schedule_are_told() {
+        let notes = |set: &[(&str, &str)]| {
+            let mut draft = ConfigDraft::preset("mlp").unwrap();
+            set.iter().for_each(|(key, value)| draft.set("the test", key, value));
+            draft.finish().unwrap().unused_pruning_keys()
+        };
+        assert_eq!(
+            notes(&[("pruning.final_sparsity", "0.9")]),
+            ["pruning.final_sparsity is not used: it belongs to the type PolynomialDecay"]
+        );
+        assert!(notes(&[("pruning.target_sparsity", "0.9")]).is_empty());
+        let decay = [
+            ("pruning.type", "\"PolynomialDecay\""),
+            ("pruning.end_step", "9"),
+            ("pruning.final_sparsity", "0.9"),
+        ];
+        assert!(notes(&decay).is_empty());
     }
 }

@@ -229,7 +229,7 @@ fn what_has_no_form_in_eight_bits_is_told() {
     };
     let slopes = || vec![flatten(), prelu().name("slopes"), dense(2)];
     let e = refused(slopes(), &[]).unwrap_err();
-    for part in ["does not support PReLU", "layer slopes", "skip = [\"slopes\"]"] {
+    for part in ["does not support PReLU", "layer slopes", "quantize.skip=[\"slopes\"]"] {
         assert!(e.contains(part), "{part}: {e}");
     }
     refused(slopes(), &["slopes"]).unwrap();

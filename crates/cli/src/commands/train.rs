@@ -448,7 +448,9 @@ impl TrainArgs {
         }
         if !is_language && self.fine_tune {
             draft.set_value(path, "fine_tune.base_lr", ENCODER_BASE_LR.into());
-            note(&format!("fine_tune.base_lr is {ENCODER_BASE_LR:e} for an encoder of texts, not 2e-3"));
+            if self.set_value("fine_tune.base_lr").is_none() {
+                note(&format!("fine_tune.base_lr is {ENCODER_BASE_LR:e} for an encoder of texts, not 2e-3"));
+            }
         }
         Ok(Some(draft))
     }
@@ -890,6 +892,7 @@ fn not_to_train(path: &str) -> Error {
 
 fn announced(config: RunConfig, mut data: TrainingData, reason: String, screen: &Screen) -> TrainingSetup {
     data.notes.extend(config.unused_data_keys(&data));
+    data.notes.extend(config.unused_pruning_keys());
     announce_data(&data, &reason, screen);
     config.fit.batch_reason.iter().for_each(|reason| screen.line(reason));
     TrainingSetup { config, data, reason }

@@ -70,3 +70,24 @@ fn a_regression_has_an_error_and_a_limit() {
         shown.out
     );
 }
+
+/// The table preset's normalization cannot be trained for int8: the hint leaves it in floats, and the model is quantized.
+#[test]
+fn a_table_is_trained_for_int8_as_the_hint_says() {
+    let f = Folder::new("int8-trained");
+    let rows: String = (0..200).map(|i| format!("{:.4},{:.1},{}\n", row(i).0, row(i).1, i % 2)).collect();
+    f.write("t.csv", format!("a,b,label\n{rows}"));
+    let train = |more: &[&str]| {
+        let args = ["train", "t.csv", "--out=run", "--quantize", "--epochs=1", "--batch-size=32", "--quiet"];
+        f.run(&[&args[..], more].concat())
+    };
+    train(&[]).fails("unsupported", &["batch_normalization"]);
+    train(&["--set=quantize.skip=[\"batch_normalization\"]"]).ok();
+    let o = quantize(&f, &["--max-accuracy-drop=100"]).ok().json();
+    let alone = |layer: &str| {
+        let layers = o["layers"].as_array().unwrap();
+        let found = layers.iter().find(|l| l["layer"] == layer).unwrap_or_else(|| panic!("{layer}: {o}"));
+        found["alone_agrees"].clone()
+    };
+    assert!(alone("batch_normalization").is_null() && alone("dense").is_number(), "{o}");
+}

@@ -463,7 +463,7 @@ impl QuantizationPlan<'_> {
     fn unfit(&self, node: usize, what: &str) -> Error {
         let name = &self.architecture.nodes[node].name;
         Error::new(ErrorKind::Unsupported, format!("quantization-aware training does not support {what}"))
-            .hint(format!("keep the layer in float: skip = [\"{name}\"]"))
+            .hint(format!("keep the layer in float: set quantize.skip=[\"{name}\"]"))
     }
 
     fn weights(&mut self, node: usize, own: &LayerLowering) -> Result<usize> {

@@ -560,7 +560,8 @@ fn input_of(layers: &Model, float: &TfliteModel) -> Result<(String, DType)> {
     }
 }
 
-/// For each layer, the share of samples whose class is unchanged if only this layer is quantized.
+/// For each layer, the share of samples whose class is unchanged if only this layer is quantized; `None` for layers that
+/// stay in floats, whose ranges training does not learn.
 fn each_alone(
     tests: &LabeledSamples,
     float: &TfliteModel,
@@ -574,6 +575,9 @@ fn each_alone(
     }
     let exact = classes_in_floats(float, samples)?;
     let one = |l: &LayerReport| {
+        if options.skip.contains(&l.layer) {
+            return Ok(None);
+        }
         let found = classes_in_floats(&alone(float, ranges, options, &l.layer)?, samples)?;
         Ok(Some(agreeing(&found, &exact) as f64 / exact.iter().map(Vec::len).sum::<usize>().max(1) as f64))
     };
