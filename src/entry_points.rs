@@ -12,8 +12,13 @@ use systole_runtime::{Backend, Jit, TensorTree};
 /// Registers the compiled-in backends and the progress display. Every entry point below calls it; programs that use the
 /// member crates directly call it once themselves.
 pub fn register() {
-    systole_devices::providers().into_iter().for_each(systole_runtime::register);
-    systole_nn::progress::install(crate::progress::show);
+    #[cfg(feature = "training")]
+    {
+        systole_devices::providers().into_iter().for_each(systole_runtime::register);
+        systole_nn::progress::install(crate::progress::show);
+    }
+    #[cfg(not(feature = "training"))]
+    systole_runtime::register(systole_cpu::provider());
 }
 
 /// A linear stack of layers: Keras's `Sequential`.

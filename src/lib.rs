@@ -62,7 +62,8 @@
 //!
 //! Behind cargo features: `cloud` (scripts for clouds, clusters and notebooks), `launch` (several processes as the hosts of one run),
 //! `tpu1` (a simulator of the first TPU) and `tui` (a dashboard in the terminal). The features `object-stores`, `parquet`, `parquet-zstd`, `gif`
-//! and `webp` add sources of data.
+//! and `webp` add sources of data. To embed a trained model, `default-features = false` leaves [`nn`], [`data`] (arrays, text, CSV, TFRecord) and
+//! the CPU backend, 25 crates in all; the feature `training`, on by default, adds the rest of the table.
 //!
 //! # Concepts
 //!
@@ -102,20 +103,26 @@ pub use entry_points::{Sequential, backend, functional, jit, load_model, load_mo
 #[cfg(feature = "cloud")]
 pub use systole_cloud as cloud;
 pub use systole_compile as compile;
+#[cfg(feature = "training")]
 pub use systole_config as config;
 pub use systole_cpu as cpu;
 pub use systole_data as data;
+#[cfg(feature = "training")]
 pub use systole_datasets as datasets;
+#[cfg(feature = "training")]
 pub use systole_devices as devices;
 pub use systole_dist as dist;
 pub use systole_ir as ir;
 #[cfg(feature = "launch")]
 pub use systole_launch as launch;
 pub use systole_nn as nn;
+#[cfg(feature = "training")]
 pub use systole_pjrt as pjrt;
+#[cfg(feature = "training")]
 pub use systole_progress::progress;
 #[cfg(all(feature = "tui", unix))]
 pub use systole_progress::tui;
+#[cfg(feature = "training")]
 pub use systole_report as report;
 pub use systole_runtime as runtime;
 #[cfg(feature = "tpu1")]

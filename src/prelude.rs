@@ -3,7 +3,9 @@
 //! It exports every layer, loss, metric, optimizer and callback. One name is ambiguous: `cosine_similarity()` is the
 //! loss; the metric is `metric::cosine_similarity()`.
 
+#[cfg(feature = "training")]
 pub use crate::datasets::{self, DataDir};
+#[cfg(feature = "training")]
 pub use crate::report::RunReport;
 pub use crate::{Sequential, backend, functional, jit, load_model, load_model_with};
 pub use systole_data::{AUTOTUNE, Dataset, HostArray, Sample};

@@ -2,6 +2,8 @@
 //!
 //! [`Scalar`] is the interpreter's element: wide enough to hold any value of any [`DType`] exactly. It is not optimized for speed.
 
+use bytemuck::{cast_slice, cast_slice_mut};
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use std::fmt;
 
@@ -275,16 +277,31 @@ fn round_bf16(x: f64) -> f64 {
 /// Rust types that can be elements of a [`crate::Literal`].
 ///
 /// `Bool` literals are bytes: read them with [`crate::Literal::bytes`] or [`crate::Literal::to_bools`].
-pub trait Element: bytemuck::Pod + PartialEq + PartialOrd + fmt::Debug + Send + Sync {
+pub trait Element: Copy + PartialEq + PartialOrd + fmt::Debug + Send + Sync + 'static {
     /// Element type of this Rust type.
     const DTYPE: DType;
+    /// Views elements as their bytes.
+    fn as_bytes(elements: &[Self]) -> &[u8];
+    /// Views bytes as elements. Aligned bytes of whole elements only: it panics otherwise.
+    fn from_bytes(bytes: &[u8]) -> &[Self];
+    /// Like [`Element::from_bytes`], for writing.
+    fn from_bytes_mut(bytes: &mut [u8]) -> &mut [Self];
 }
 
 macro_rules! elements {
-    ($($t:ty => $d:ident),*) => { $(impl Element for $t { const DTYPE: DType = DType::$d; })* };
+    ($($t:ty => $d:ident $(, $half:ident)?);*) => { $(impl Element for $t {
+        const DTYPE: DType = DType::$d;
+        fn as_bytes(elements: &[Self]) -> &[u8] { cast_slice(elements $(.$half())?) }
+        fn from_bytes(bytes: &[u8]) -> &[Self] { elements!(@ cast_slice(bytes) $(, u16, $half)?) }
+        fn from_bytes_mut(bytes: &mut [u8]) -> &mut [Self] {
+            elements!(@ cast_slice_mut(bytes) $(, u16, reinterpret_cast_mut, $half)?)
+        }
+    })* };
+    (@ $cast:ident($bytes:ident)) => { $cast($bytes) };
+    (@ $cast:ident($bytes:ident), $bits:ty, $half:ident $(, $_:ident)?) => { $cast::<u8, $bits>($bytes).$half() };
 }
-elements!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
-          f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
+elements!(i8 => I8; i16 => I16; i32 => I32; i64 => I64; u8 => U8; u16 => U16; u32 => U32; u64 => U64;
+          f16 => F16, reinterpret_cast; bf16 => BF16, reinterpret_cast; f32 => F32; f64 => F64);
 
 #[cfg(test)]
 #[path = "../tests/unit/dtype.rs"]

@@ -55,7 +55,7 @@ impl Literal {
 
     /// Creates an array from elements in row-major order. Errors if their number does not match the shape.
     pub fn from_slice<T: Element>(shape: impl Into<Shape>, data: &[T]) -> Result<Literal> {
-        Literal::from_bytes(TensorType::new(T::DTYPE, shape), bytemuck::cast_slice(data))
+        Literal::from_bytes(TensorType::new(T::DTYPE, shape), T::as_bytes(data))
     }
 
     /// Creates a bool array from elements in row-major order.
@@ -118,14 +118,14 @@ impl Literal {
     #[inline]
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_dtype::<T>()?;
-        Ok(bytemuck::cast_slice(self.bytes()))
+        Ok(T::from_bytes(self.bytes()))
     }
 
     /// The elements as a mutable slice; copies first if the storage is shared.
     #[inline]
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         self.check_dtype::<T>()?;
-        Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
+        Ok(T::from_bytes_mut(self.bytes_mut()))
     }
 
     fn check_dtype<T: Element>(&self) -> Result<()> {

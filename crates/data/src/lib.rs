@@ -25,28 +25,38 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "formats"),
+    allow(dead_code, unused_imports, reason = "some helpers serve these formats only")
+)]
 
 mod arithmetic;
 pub mod clock;
+mod compression;
 mod directory_entry;
 pub mod file_system;
 pub mod format;
+#[cfg(feature = "formats")]
 pub mod hmac;
 mod host_array;
 pub mod http;
+#[cfg(feature = "formats")]
 pub mod image_ops;
 pub mod input_file;
 mod mutex;
 #[cfg(feature = "object-stores")]
 pub mod objects;
 mod pipeline;
+#[cfg(feature = "formats")]
 mod run_secret;
 mod sample;
 mod sample_store;
 mod shell;
+#[cfg(feature = "formats")]
 mod simd16;
 mod source;
 pub mod stage;
+#[cfg(feature = "formats")]
 pub mod tools;
 
 pub use arithmetic::ArrayOperand;
@@ -55,10 +65,12 @@ pub use pipeline::{
     AUTOTUNE, Cardinality, Dataset, DatasetIter, DatasetOptions, IteratorState, PipelinePosition,
     PipelineReport, PipelineRun, PipelineTuning, QueueReport, StageReport, free_memory,
 };
+#[cfg(feature = "formats")]
 pub use run_secret::{RunSecret, random_bytes};
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use shell::shell_quoted;
 pub use source::csv_table::{ColumnKind, CsvTable, DateColumn, TableColumn};
+#[cfg(feature = "formats")]
 pub use source::images::{ImageFolder, decode_image};
 pub use source::text_files::{CsvColumn, CsvFormat, CsvOptions};
 pub use source::tfrecord::TfRecordOptions;
@@ -68,6 +80,14 @@ pub use stage::interleave::IntoDataset;
 pub use stage::padded_batch::PaddingOptions;
 pub use stage::shuffle::ShuffleOptions;
 pub use stage::window::WindowOptions;
+
+/// Error for `what`, which this build leaves out.
+#[cfg(not(feature = "formats"))]
+fn missing_formats(what: &str) -> systole_base::Error {
+    let built = "this build, without the feature `formats` of systole-data, cannot handle";
+    systole_base::Error::new(systole_base::ErrorKind::Unsupported, format!("{built} {what}"))
+        .hint("enable the default features of the crate `systole` in Cargo.toml")
+}
 
 // Names of the previous version.
 systole_base::renamed! { Bucketing => BucketOptions, Column => CsvColumn, Csv => CsvOptions, Operand => ArrayOperand, Options => DatasetOptions, Padding => PaddingOptions, Position => PipelinePosition, Report => PipelineReport, Run => PipelineRun, Share => BatchShare, Shuffle => ShuffleOptions, Table => CsvTable, TfRecord => TfRecordOptions, Window => WindowOptions, Written => CsvFormat }
@@ -83,6 +103,7 @@ pub mod disk {
 pub mod input {
     pub use super::input_file::*;
 }
+#[cfg(feature = "formats")]
 #[doc(hidden)]
 #[deprecated = "renamed to `image_ops`"]
 pub mod picture {

@@ -311,15 +311,55 @@ fn the_first_model_builds_and_runs_in_a_crate_of_its_own() {
     for (i, block) in rust.iter().enumerate() {
         std::fs::write(dir.join(format!("src/bin/block{i}.rs")), &block.text).expect("a program");
     }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("user-crate-target");
     for i in 0..rust.len() {
-        let output = Command::new(env!("CARGO"))
-            .args(["run", "--quiet", "--offline", "--bin", &format!("block{i}")])
-            .current_dir(&dir)
-            .env("CARGO_TARGET_DIR", &target)
-            .output()
-            .expect("cargo starts");
-        succeed("the README's Rust block", output);
+        user_cargo(&dir, &["run", "--quiet", "--offline", "--bin", &format!("block{i}")]);
     }
     assert!(dir.join("first-model.safetensors").is_file(), "the program saved its model");
+}
+
+/// Runs cargo in a crate outside the workspace; such crates share one target folder.
+fn user_cargo(dir: &Path, args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO"))
+        .args(args)
+        .current_dir(dir)
+        .env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("user-crate-target"))
+        .output()
+        .expect("cargo starts");
+    succeed(&args.join(" "), output)
+}
+
+/// Without the default features the library needs 25 crates, loads a model and predicts.
+#[test]
+fn a_crate_without_default_features_predicts_and_needs_few_crates() {
+    const PROGRAM: &str = r#"
+        use systole::prelude::*;
+        fn main() -> Result<()> {
+            let saved = std::env::args().nth(1).expect("a model file");
+            let mut model = Sequential::new([dense(4).activation("relu"), dense(2)]);
+            model.build(&[TensorType::new(F32, [3])])?;
+            model.save(&saved)?;
+            let x = Literal::from_slice([2, 3], &[1f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+            let (y, again) = (model.predict_on_batch(&x)?, load_model(&saved)?.predict_on_batch(&x)?);
+            assert_eq!(y.as_slice::<f32>()?, again.as_slice::<f32>()?);
+            println!("{}", y.ty());
+            Ok(())
+        }"#;
+    let dir = scratch("inference-crate");
+    std::fs::create_dir_all(dir.join("src")).expect("a folder");
+    std::fs::copy(Path::new(ROOT).join("Cargo.lock"), dir.join("Cargo.lock")).expect("a lock file");
+    let manifest = format!(
+        "[package]\nname = \"inference\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n\
+         systole = {{ path = {ROOT:?}, default-features = false }}\n\n[profile.dev]\ndebug = false\n\n\
+         [profile.dev.package.systole-cpu]\nopt-level = 2\n"
+    );
+    std::fs::write(dir.join("Cargo.toml"), manifest).expect("a manifest");
+    std::fs::write(dir.join("src/main.rs"), PROGRAM).expect("a program");
+    let printed = user_cargo(&dir, &["run", "--quiet", "--offline", "--", "model.safetensors"]);
+    assert_eq!(printed.trim(), "f32[2, 2]");
+    let tree = user_cargo(
+        &dir,
+        &["tree", "--offline", "-e", "normal", "--prefix", "none", "-p", "systole", "--no-dedupe"],
+    );
+    let crates: std::collections::BTreeSet<_> = tree.lines().filter_map(|l| l.split(" (").next()).collect();
+    assert!(crates.len() <= 25, "{crates:#?}");
 }

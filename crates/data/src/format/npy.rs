@@ -4,10 +4,8 @@
 //!
 //! The header is parsed as text with three keys, never evaluated; pickled objects are rejected.
 
-use super::zip;
 use crate::file_system::{OsFileSystem, write_atomically};
 use crate::input_file;
-use std::borrow::Cow;
 use std::path::Path;
 use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
 
@@ -23,29 +21,121 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     from_bytes(&path.display().to_string(), &bytes)
 }
 
-/// Reads an `.npz` file: names (without `.npy`) and arrays, in the file's order.
-///
-/// # Errors
-/// See [`read`].
-pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Literal)>> {
-    let path = path.as_ref();
-    let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
-    npz_from_bytes(&path.display().to_string(), &bytes)
+/// Content of an `.npy` file.
+pub enum NpyArray {
+    /// Numbers or booleans.
+    Numbers(Literal),
+    /// Strings, and the array's shape.
+    Texts(Vec<String>, Vec<usize>),
 }
 
-/// Parses the bytes of an `.npz` file; `name` is used in messages.
-pub fn npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
-    all(name, bytes, from_bytes)
-}
-
-type ParseArrayFn<T> = fn(&str, &[u8]) -> Result<T>;
-
-fn all<T>(name: &str, bytes: &[u8], read: ParseArrayFn<T>) -> Result<Vec<(String, T)>> {
-    let array = |(entry, data): (String, Vec<u8>)| {
-        let x = read(&format!("{name}, {entry}"), &data)?;
-        Ok((entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), x))
+#[cfg(feature = "formats")]
+mod npz {
+    use super::{
+        Error, Literal, NpyArray, NpyHeader, Path, RawNpyArray, Result, ResultExt, from_bytes, head,
+        input_file, raw_from_bytes, split,
     };
-    zip::entries(bytes).at(|| name.to_string())?.into_iter().map(array).collect()
+    use crate::format::zip;
+    use std::borrow::Cow;
+
+    /// Reads an `.npz` file: names (without `.npy`) and arrays, in the file's order.
+    ///
+    /// # Errors
+    /// See [`read`].
+    pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Literal)>> {
+        let path = path.as_ref();
+        let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+        npz_from_bytes(&path.display().to_string(), &bytes)
+    }
+
+    /// Parses the bytes of an `.npz` file; `name` is used in messages.
+    pub fn npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
+        all(name, bytes, from_bytes)
+    }
+
+    type ParseArrayFn<T> = fn(&str, &[u8]) -> Result<T>;
+
+    fn all<T>(name: &str, bytes: &[u8], read: ParseArrayFn<T>) -> Result<Vec<(String, T)>> {
+        let array = |(entry, data): (String, Vec<u8>)| {
+            let x = read(&format!("{name}, {entry}"), &data)?;
+            Ok((entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), x))
+        };
+        zip::entries(bytes).at(|| name.to_string())?.into_iter().map(array).collect()
+    }
+
+    /// Like [`raw_from_bytes`], for every array of an `.npz` file, in the file's order.
+    ///
+    /// # Errors
+    /// Like [`raw_from_bytes`]; also if the archive is damaged.
+    pub fn raw_npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, RawNpyArray)>> {
+        all(name, bytes, raw_from_bytes)
+    }
+
+    /// Returns consecutive parts of an `.npz` file with these arrays, as numpy.savez writes it.
+    ///
+    /// # Errors
+    /// If an array has too many dimensions.
+    pub fn npz_parts<'a>(arrays: &'a [(String, RawNpyArray)]) -> Result<Vec<Cow<'a, [u8]>>> {
+        let entry = |(name, x): &'a (String, RawNpyArray)| -> Result<zip::StoredZipEntry<'a>> {
+            Ok(zip::StoredZipEntry {
+                name: format!("{name}.npy"),
+                head: head(&x.descr, &x.dims)?,
+                data: &x.bytes,
+            })
+        };
+        Ok(zip::archive(arrays.iter().map(entry).collect::<Result<_>>()?))
+    }
+
+    /// Reads every array of an `.npz` file, in the file's order; unreadable arrays yield their error.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or the archive is damaged.
+    pub fn read_npz_each(path: impl AsRef<Path>) -> Result<Vec<(String, Result<NpyArray>)>> {
+        let path = path.as_ref();
+        let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
+        let name = path.display().to_string();
+        let array = |(entry, data): (String, Vec<u8>)| {
+            let read = texts(&data).map_or_else(|| from_bytes(&name, &data).map(NpyArray::Numbers), Ok);
+            (entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), read)
+        };
+        Ok(zip::entries(&bytes).at(|| name.clone())?.into_iter().map(array).collect())
+    }
+
+    /// Reads a string array of NumPy's types `U` (UCS-4) and `S` (bytes); `None`: it has another type, or is damaged.
+    fn texts(bytes: &[u8]) -> Option<NpyArray> {
+        let NpyHeader { descr, dims, data, .. } = split(bytes).ok()?;
+        let (order, kind) = descr.split_at_checked(1)?;
+        let (kind, length) = kind.split_at_checked(1)?;
+        let (length, count) = (length.parse::<usize>().ok()?, dims.iter().product::<usize>());
+        let size = length.checked_mul(if kind == "U" { 4 } else { 1 })?;
+        if !["U", "S"].contains(&kind) || size.checked_mul(count)? != data.len() {
+            return None;
+        }
+        let wide = |unit: &[u8; 4]| match order {
+            ">" => u32::from_be_bytes(*unit),
+            _ => u32::from_le_bytes(*unit),
+        };
+        let one = |i: usize| -> Option<String> {
+            let cell = &data[i * size..(i + 1) * size];
+            let text: String = match kind {
+                "U" => {
+                    cell.as_chunks::<4>().0.iter().map(|u| char::from_u32(wide(u))).collect::<Option<_>>()?
+                }
+                _ => String::from_utf8(cell.to_vec()).ok()?,
+            };
+            Some(text.trim_end_matches('\0').to_string())
+        };
+        let all = (0..count).map(one).collect::<Option<Vec<_>>>()?;
+        Some(NpyArray::Texts(all, dims))
+    }
+}
+#[cfg(feature = "formats")]
+pub use npz::*;
+
+/// Returns an error: `.npz` archives need the feature `formats`.
+#[cfg(not(feature = "formats"))]
+pub fn npz_parts(_: &[(String, RawNpyArray)]) -> Result<Vec<std::borrow::Cow<'_, [u8]>>> {
+    Err(crate::missing_formats(".npz archives"))
 }
 
 /// Parses the bytes of an `.npy` file; `name` is used in messages.
@@ -71,29 +161,6 @@ pub struct RawNpyArray {
 /// If it is damaged, truncated, or contains strings or objects.
 pub fn raw_from_bytes(name: &str, bytes: &[u8]) -> Result<RawNpyArray> {
     raw(bytes).at(|| name.to_string())
-}
-
-/// Like [`raw_from_bytes`], for every array of an `.npz` file, in the file's order.
-///
-/// # Errors
-/// Like [`raw_from_bytes`]; also if the archive is damaged.
-pub fn raw_npz_from_bytes(name: &str, bytes: &[u8]) -> Result<Vec<(String, RawNpyArray)>> {
-    all(name, bytes, raw_from_bytes)
-}
-
-/// Returns consecutive parts of an `.npz` file with these arrays, as numpy.savez writes it.
-///
-/// # Errors
-/// If an array has too many dimensions.
-pub fn npz_parts<'a>(arrays: &'a [(String, RawNpyArray)]) -> Result<Vec<Cow<'a, [u8]>>> {
-    let entry = |(name, x): &'a (String, RawNpyArray)| -> Result<zip::StoredZipEntry<'a>> {
-        Ok(zip::StoredZipEntry {
-            name: format!("{name}.npy"),
-            head: head(&x.descr, &x.dims)?,
-            data: &x.bytes,
-        })
-    };
-    Ok(zip::archive(arrays.iter().map(entry).collect::<Result<_>>()?))
 }
 
 fn raw(bytes: &[u8]) -> Result<RawNpyArray> {
@@ -125,55 +192,6 @@ fn raw(bytes: &[u8]) -> Result<RawNpyArray> {
     }
     let order = if letter == "V" || size == 1 { "|" } else { "<" };
     Ok(RawNpyArray { descr: format!("{order}{kind}"), dims, bytes })
-}
-
-/// Content of an `.npy` file.
-pub enum NpyArray {
-    /// Numbers or booleans.
-    Numbers(Literal),
-    /// Strings, and the array's shape.
-    Texts(Vec<String>, Vec<usize>),
-}
-
-/// Reads every array of an `.npz` file, in the file's order; unreadable arrays yield their error.
-///
-/// # Errors
-/// If the file cannot be read, or the archive is damaged.
-pub fn read_npz_each(path: impl AsRef<Path>) -> Result<Vec<(String, Result<NpyArray>)>> {
-    let path = path.as_ref();
-    let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;
-    let name = path.display().to_string();
-    let array = |(entry, data): (String, Vec<u8>)| {
-        let read = texts(&data).map_or_else(|| from_bytes(&name, &data).map(NpyArray::Numbers), Ok);
-        (entry.strip_suffix(".npy").unwrap_or(&entry).to_string(), read)
-    };
-    Ok(zip::entries(&bytes).at(|| name.clone())?.into_iter().map(array).collect())
-}
-
-/// Reads a string array of NumPy's types `U` (UCS-4) and `S` (bytes); `None`: it has another type, or is damaged.
-fn texts(bytes: &[u8]) -> Option<NpyArray> {
-    let NpyHeader { descr, dims, data, .. } = split(bytes).ok()?;
-    let (order, kind) = descr.split_at_checked(1)?;
-    let (kind, length) = kind.split_at_checked(1)?;
-    let (length, count) = (length.parse::<usize>().ok()?, dims.iter().product::<usize>());
-    let size = length.checked_mul(if kind == "U" { 4 } else { 1 })?;
-    if !["U", "S"].contains(&kind) || size.checked_mul(count)? != data.len() {
-        return None;
-    }
-    let wide = |unit: &[u8; 4]| match order {
-        ">" => u32::from_be_bytes(*unit),
-        _ => u32::from_le_bytes(*unit),
-    };
-    let one = |i: usize| -> Option<String> {
-        let cell = &data[i * size..(i + 1) * size];
-        let text: String = match kind {
-            "U" => cell.as_chunks::<4>().0.iter().map(|u| char::from_u32(wide(u))).collect::<Option<_>>()?,
-            _ => String::from_utf8(cell.to_vec()).ok()?,
-        };
-        Some(text.trim_end_matches('\0').to_string())
-    };
-    let all = (0..count).map(one).collect::<Option<Vec<_>>>()?;
-    Some(NpyArray::Texts(all, dims))
 }
 
 /// Parsed `.npy` file.

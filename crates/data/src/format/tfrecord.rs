@@ -5,11 +5,10 @@
 //! matches and the file is large enough; memory grows with the data that arrives. After a damaged length the next
 //! record is searched byte by byte.
 
+use crate::compression::{Compressor, StreamCompression, decompress};
 use crate::file_system::{AtomicFile, FileSystem, OsFileSystem, append};
 use crate::input_file::InputFile;
 use crate::mutex::lock;
-use flate2::read::{MultiGzDecoder, ZlibDecoder};
-use flate2::write::{GzEncoder, ZlibEncoder};
 use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -41,6 +40,16 @@ pub enum TfRecordCompression {
     Gzip,
     /// zlib.
     Zlib,
+}
+
+impl TfRecordCompression {
+    fn stream(self) -> Option<StreamCompression> {
+        match self {
+            TfRecordCompression::Auto | TfRecordCompression::None => None,
+            TfRecordCompression::Gzip => Some(StreamCompression::Gzip),
+            TfRecordCompression::Zlib => Some(StreamCompression::Zlib),
+        }
+    }
 }
 
 /// Policy for damaged TFRecord records: fail, skip or quarantine.
@@ -194,10 +203,9 @@ impl TfRecordReader {
             told => told,
         };
         let name = path.display().to_string();
-        let input = match kind {
-            TfRecordCompression::Gzip => RecordBytes::Packed(Box::new(MultiGzDecoder::new(file))),
-            TfRecordCompression::Zlib => RecordBytes::Packed(Box::new(ZlibDecoder::new(file))),
-            _ => RecordBytes::Plain(file, size),
+        let input = match kind.stream() {
+            Some(stream) => RecordBytes::Packed(decompress(stream, file)),
+            None => RecordBytes::Plain(file, size),
         };
         Ok(TfRecordReader::new(name, input, on_corrupt))
     }
@@ -215,14 +223,9 @@ impl TfRecordReader {
     /// Reads TFRecord records from memory; `name` is used in messages.
     pub fn from_bytes(name: &str, bytes: Vec<u8>, on_corrupt: OnCorrupt) -> TfRecordReader {
         let packed = |input| TfRecordReader::new(name.into(), RecordBytes::Packed(input), on_corrupt);
-        match detect(&bytes) {
-            TfRecordCompression::Gzip => {
-                packed(Box::new(MultiGzDecoder::new(io::Cursor::new(bytes)).take(UNPACKED)))
-            }
-            TfRecordCompression::Zlib => {
-                packed(Box::new(ZlibDecoder::new(io::Cursor::new(bytes)).take(UNPACKED)))
-            }
-            _ => {
+        match detect(&bytes).stream() {
+            Some(stream) => packed(Box::new(decompress(stream, io::Cursor::new(bytes)).take(UNPACKED))),
+            None => {
                 let mut reader = packed(Box::new(io::empty()));
                 (reader.window.end, reader.window.bytes, reader.window.ended) = (bytes.len(), bytes, true);
                 reader
@@ -569,8 +572,7 @@ pub struct TfRecordWriter<F: FileSystem = OsFileSystem> {
 
 enum TfRecordOutput<F: FileSystem> {
     Plain(BufWriter<AtomicFile<F>>),
-    Gzip(GzEncoder<BufWriter<AtomicFile<F>>>),
-    Zlib(ZlibEncoder<BufWriter<AtomicFile<F>>>),
+    Compressed(Compressor<BufWriter<AtomicFile<F>>>),
 }
 
 impl TfRecordWriter {
@@ -589,11 +591,11 @@ impl<F: FileSystem> TfRecordWriter<F> {
     ) -> Result<TfRecordWriter<F>> {
         let path = path.as_ref().to_path_buf();
         let file = BufWriter::with_capacity(BLOCK, AtomicFile::create_partial(files, &path)?);
-        let level = flate2::Compression::default();
-        let out = match compression {
-            TfRecordCompression::Auto | TfRecordCompression::None => TfRecordOutput::Plain(file),
-            TfRecordCompression::Gzip => TfRecordOutput::Gzip(GzEncoder::new(file, level)),
-            TfRecordCompression::Zlib => TfRecordOutput::Zlib(ZlibEncoder::new(file, level)),
+        let out = match compression.stream() {
+            None => TfRecordOutput::Plain(file),
+            Some(stream) => TfRecordOutput::Compressed(
+                Compressor::new(stream, file).map_err(|e| Error::io("cannot write", &path, e))?,
+            ),
         };
         Ok(TfRecordWriter { out, path })
     }
@@ -602,8 +604,7 @@ impl<F: FileSystem> TfRecordWriter<F> {
     pub fn write(&mut self, data: &[u8]) -> Result<()> {
         let written = match &mut self.out {
             TfRecordOutput::Plain(w) => frame(w, data),
-            TfRecordOutput::Gzip(w) => frame(w, data),
-            TfRecordOutput::Zlib(w) => frame(w, data),
+            TfRecordOutput::Compressed(w) => frame(w.stream(), data),
         };
         written.map_err(|e| {
             Error::io("cannot write", &self.path, e).hint("free disk space, or write to another disk")
@@ -614,8 +615,7 @@ impl<F: FileSystem> TfRecordWriter<F> {
     pub fn finish(self) -> Result<()> {
         let buffered = match self.out {
             TfRecordOutput::Plain(w) => Ok(w),
-            TfRecordOutput::Gzip(w) => w.finish(),
-            TfRecordOutput::Zlib(w) => w.finish(),
+            TfRecordOutput::Compressed(w) => w.finish(),
         };
         let file = buffered.and_then(|w| w.into_inner().map_err(io::IntoInnerError::into_error));
         let wrong =
@@ -805,7 +805,7 @@ mod tests {
             assert_eq!(read.iter().any(Result::is_err), !starts.contains(&cut), "cut at {cut}");
         }
         let mut packed = Vec::new();
-        let mut gz = GzEncoder::new(&mut packed, flate2::Compression::fast());
+        let mut gz = flate2::write::GzEncoder::new(&mut packed, flate2::Compression::fast());
         gz.write_all(&good).unwrap();
         gz.finish().unwrap();
         assert_eq!(all(&packed, OnCorrupt::Fail), whole);

@@ -1,12 +1,12 @@
 //! `text_lines` and `csv`: text files by lines, CSV files by records.
 
+use crate::compression::{StreamCompression, decompress};
 use crate::format::csv;
 use crate::format::text_encoding::{TextEncoding, from_utf16, not_utf8};
 use crate::input_file::InputFile;
 use crate::pipeline::{self, DatasetStage, IteratorState, PipelineRun, foreign};
 use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
-use flate2::read::MultiGzDecoder;
 use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -179,7 +179,7 @@ impl SkipForward for Cursor<Vec<u8>> {
     }
 }
 
-impl SkipForward for BufReader<MultiGzDecoder<InputFile>> {
+impl SkipForward for BufReader<Box<dyn Read + Send>> {
     fn forward(&mut self, bytes: u64) -> std::io::Result<()> {
         std::io::copy(&mut self.take(bytes), &mut std::io::sink()).map(drop)
     }
@@ -265,7 +265,9 @@ impl TextFile {
         let n = file.read(&mut start).map_err(wrong)?;
         file.seek(SeekFrom::Start(0)).map_err(wrong)?;
         let mut input: Box<dyn SkipForward> = match &start[..n] {
-            [0x1f, 0x8b] => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
+            [0x1f, 0x8b] => {
+                Box::new(BufReader::with_capacity(1 << 16, decompress(StreamCompression::Gzip, file)))
+            }
             _ => Box::new(BufReader::with_capacity(1 << 16, file)),
         };
         let marked = match table {
