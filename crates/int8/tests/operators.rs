@@ -301,3 +301,152 @@ fn broken_files_are_judged_by_the_interpreter() {
     }
     assert!(refused > 100 && equal > 1000, "{refused} rejected, {equal} equal");
 }
+
+/// Asserts that a graph of one input has the bits of the interpreter, and returns the names of its kernels.
+fn kernels_of(model: &TfliteModel) -> Vec<&'static str> {
+    let input = &model.tensors[model.inputs[0]].ty;
+    let samples: Vec<Literal> = (0..3)
+        .map(|n| {
+            let at = |i: usize| (i * 37 + n * 11) as u8 as i8;
+            let all: Vec<i8> = (0..input.elements()).map(at).collect();
+            let x = Literal::from_slice(&input.shape, &all).unwrap();
+            if input.dtype == DType::F32 { x.convert(DType::F32) } else { x }
+        })
+        .collect();
+    let interpreter = TfliteInterpreter::new(model).unwrap();
+    let expected: Vec<_> =
+        samples.iter().map(|x| bytes_of(&interpreter.run(std::slice::from_ref(x)).unwrap())).collect();
+    let mut names = Vec::new();
+    for unit in Int8Isa::all() {
+        let program = Int8Program::new(model.clone(), &settings(unit, 2)).unwrap();
+        let each: Vec<&[Literal]> = samples.iter().map(std::slice::from_ref).collect();
+        let made: Vec<_> = program.run_all(&each).unwrap().iter().map(|y| bytes_of(y)).collect();
+        assert!(made == expected, "{unit:?}: {:?}", program.forms().collect::<Vec<_>>());
+        names = program.forms().collect();
+    }
+    names
+}
+
+/// Graph of one operator on `x`, perhaps with a constant, with the result's type.
+fn one_operator(op: TfliteOp, x: TfliteTensor, constant: Option<&[usize]>, y: TfliteTensor) -> TfliteModel {
+    let mut tensors = vec![x];
+    if let Some(dims) = constant {
+        let values: Vec<i8> = (0..dims.iter().product()).map(|i: usize| (i * 53) as u8 as i8).collect();
+        let constant = TfliteTensor::constant("c", Literal::from_slice(dims, &values).unwrap());
+        tensors.push(constant.quantized(TfliteQuantization::per_tensor(0.03, 5)));
+    }
+    let n = tensors.len();
+    tensors.push(y);
+    TfliteModel {
+        tensors,
+        operators: vec![TfliteOperator::new(op, 0..n, [n])],
+        inputs: vec![0],
+        outputs: vec![n],
+        ..TfliteModel::default()
+    }
+}
+
+#[test]
+fn operators_have_the_kernel_of_their_kind() {
+    let t = |dims: &[usize], scale| {
+        TfliteTensor::new("t", dims, DType::I8).quantized(TfliteQuantization::per_tensor(scale, -7))
+    };
+    let image = [1, 4, 5, 6];
+    let of_one = |op, x: TfliteTensor, y: TfliteTensor| kernels_of(&one_operator(op, x, None, y));
+    let floats = || TfliteTensor::new("f", image, DType::F32);
+    assert_eq!(of_one(TfliteOp::Tanh, t(&image, 0.05), t(&image, 0.01)), ["table"]);
+    assert_eq!(of_one(TfliteOp::Quantize, t(&image, 0.05), t(&image, 0.07)), ["table"]);
+    assert_eq!(of_one(TfliteOp::Quantize, floats(), t(&image, 0.5)), ["quantize"]);
+    assert_eq!(of_one(TfliteOp::Dequantize, t(&image, 0.05), floats()), ["table"]);
+    let doubled = TfliteModel {
+        operators: vec![TfliteOperator::new(TfliteOp::Add, [0, 0], [1])],
+        ..one_operator(TfliteOp::Add, t(&image, 0.05), None, t(&image, 0.1))
+    };
+    assert_eq!(kernels_of(&doubled), ["addition"]);
+    // Constants of one channel, of all, of rows, of rows and channels, and of one element.
+    for dims in [&[6][..], &image, &[1, 4, 1, 1], &[1, 4, 5, 1], &[5, 1], &[1]] {
+        let of_two = |op, of_x, of_y| {
+            let (x, y) = (t(&image, of_x), t(&image, of_y));
+            kernels_of(&one_operator(op, x, Some(dims), y))
+        };
+        // With equal scales a sum of bytes is linear.
+        for op in [TfliteOp::Add, TfliteOp::Sub] {
+            assert_eq!(of_two(op, 0.03, 0.03), ["formula of pairs"], "{op} {dims:?}");
+        }
+        for op in [TfliteOp::Maximum, TfliteOp::Minimum] {
+            let x = t(&image, 0.03).quantized(TfliteQuantization::per_tensor(0.03, 5));
+            let model = one_operator(op, x.clone(), Some(dims), x);
+            assert_eq!(kernels_of(&model), ["formula of pairs"], "{op} {dims:?}");
+        }
+        assert_eq!(of_two(TfliteOp::SquaredDifference, 0.05, 0.2), ["table of pairs"], "{dims:?}");
+    }
+}
+
+#[test]
+fn only_convolutions_read_an_image_without_its_padding() {
+    let t = |name: &str, dims: &[usize]| {
+        TfliteTensor::new(name, dims, DType::I8).quantized(TfliteQuantization::per_tensor(0.05, -7))
+    };
+    let pads = Literal::from_slice([4, 2], &[0, 0, 1, 1, 0, 2, 0, 0]).unwrap();
+    let model = |reader: TfliteOperator, dims: &[usize]| TfliteModel {
+        tensors: vec![
+            t("x", &[1, 4, 4, 3]),
+            TfliteTensor::constant("pads", pads.clone()),
+            t("padded", &[1, 6, 6, 3]),
+            t("y", dims),
+        ],
+        operators: vec![TfliteOperator::new(TfliteOp::Pad, [0, 1], [2]), reader],
+        inputs: vec![0],
+        outputs: vec![3],
+        ..TfliteModel::default()
+    };
+    for op in [TfliteOp::MaxPool2D, TfliteOp::AveragePool2D] {
+        let pool = [OptionField::StrideH, OptionField::StrideW, OptionField::FilterH, OptionField::FilterW]
+            .into_iter()
+            .fold(TfliteOperator::new(op, [2], [3]), |o, field| o.with(field, 2.0));
+        assert_eq!(
+            kernels_of(&model(pool.with(OptionField::Padding, 1.0), &[1, 3, 3, 3]))[0],
+            "moves",
+            "{op}"
+        );
+    }
+    let minimum = TfliteOperator::new(TfliteOp::Minimum, [2, 2], [3]);
+    assert_eq!(kernels_of(&model(minimum, &[1, 6, 6, 3]))[0], "moves");
+}
+
+/// Sums that could exceed 32 bits are left to the interpreter.
+#[test]
+fn products_of_very_long_rows_are_interpreted() {
+    let t = |name: &str, dims: [usize; 2], zero| {
+        TfliteTensor::new(name, dims, DType::I8).quantized(TfliteQuantization::per_tensor(0.05, zero))
+    };
+    for (k, zero, interpreted) in [(100, 127, 0), (33_100, 127, 1), (33_100, -128, 1)] {
+        let model = TfliteModel {
+            tensors: vec![t("a", [1, k], -128), t("b", [k, 1], zero), t("y", [1, 1], 9)],
+            operators: vec![TfliteOperator::new(TfliteOp::BatchMatmul, [0, 1], [2])],
+            inputs: vec![0, 1],
+            outputs: vec![2],
+            ..TfliteModel::default()
+        };
+        let far = if zero == 127 { -128i8 } else { 127 };
+        let a = Literal::from_slice([1, k], &vec![-127i8; k]).unwrap();
+        let inputs = [a, Literal::from_slice([k, 1], &vec![far; k]).unwrap()];
+        let expected = bytes_of(&TfliteInterpreter::new(&model).unwrap().run(&inputs).unwrap());
+        let program = Int8Program::new(model, &Settings::default()).unwrap();
+        assert_eq!(program.interpreted(), interpreted, "{k}, {zero}");
+        assert_eq!(bytes_of(&program.run(&inputs).unwrap()), expected, "{k}, {zero}");
+    }
+}
+
+#[test]
+fn floats_are_rounded_half_away_from_zero() {
+    let below_half = f32::from_bits(0.5f32.to_bits() - 1);
+    let values = [below_half, 0.5, 1.5, 2.5, -below_half, -0.5, -1.5, -2.5];
+    let x = TfliteTensor::new("x", [1, 8], DType::F32);
+    let y = TfliteTensor::new("y", [1, 8], DType::I8).quantized(TfliteQuantization::per_tensor(1.0, 10));
+    let model = one_operator(TfliteOp::Quantize, x, None, y);
+    let inputs = [Literal::from_slice([1, 8], &values).unwrap()];
+    let expected = Literal::from_slice([1, 8], &[10i8, 11, 12, 13, 10, 9, 8, 7]).unwrap();
+    assert_eq!(TfliteInterpreter::new(&model).unwrap().run(&inputs).unwrap(), [expected.clone()]);
+    assert_eq!(Int8Program::new(model, &Settings::default()).unwrap().run(&inputs).unwrap(), [expected]);
+}

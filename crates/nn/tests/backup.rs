@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole_data::Dataset;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::callback::{CSVLogger, Callback, EarlyStopping, FitCx, ReduceLROnPlateau};
 use systole_nn::layers::{batch_normalization, dense, dropout};
 use systole_nn::loss::mean_squared_error;
@@ -197,4 +197,55 @@ fn a_run_of_another_model_is_refused_with_what_differs() {
     assert!(e.contains("4 callbacks"), "{e}");
     std::fs::remove_dir_all(dir).unwrap();
     std::fs::remove_file(csv).unwrap();
+}
+
+/// Model of one layer, compiled with this seed.
+fn small(seed: u64) -> Model {
+    let mut model = Model::sequential([dense(1)]);
+    model.compile(Compile { loss: mean_squared_error(), seed, ..Compile::default() }).unwrap();
+    model
+}
+
+#[test]
+fn the_model_of_a_backup_is_the_one_that_trained() {
+    let dir = folder("model");
+    let options = BackupAndRestore::new(&dir);
+    assert!(options.model().unwrap().is_none());
+    let mut model = small(1);
+    let fit = Fit { backup: Some(options.clone()), verbose: 0, ..Fit::default() };
+    model.fit(&data().batch(5), fit).unwrap();
+    let found = options.model().unwrap().unwrap();
+    assert_eq!((found.steps(), found.epochs()), (4, 1));
+    assert_eq!(found.to_file().unwrap(), model.to_file().unwrap());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_backup_is_of_another_run_if_class_names_or_seeds_differ() {
+    let dir = folder("classes");
+    let resume = |mut model: Model, names: &[&str], epochs| {
+        model.class_names = names.iter().map(|n| n.to_string()).collect();
+        let backup = Some(BackupAndRestore::new(&dir));
+        model
+            .fit(&data().batch(5), Fit { epochs, backup, verbose: 0, ..Fit::default() })
+            .map(|_| model.steps())
+    };
+    assert_eq!(resume(small(1), &["Cat", "Dog"], 1).unwrap(), 4);
+    assert_eq!(resume(small(1), &["Cat", "Dog"], 1).unwrap(), 4);
+    let e = resume(small(1), &["Cat", "Cow"], 1).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Config);
+    assert!(e.to_string().contains("Cat, Dog") && e.to_string().contains("Cat, Cow"), "{e}");
+    // A run without names resumes one that has them, and the other way round.
+    assert_eq!(resume(small(1), &[], 2).unwrap(), 8);
+    assert_eq!(resume(small(1), &["Cat", "Cow"], 2).unwrap(), 8);
+    // Weights with the seed of the backup, but another seed for dropout and shuffling.
+    let mut other = small(1);
+    other.build(&[TensorType::new(DType::F32, [3])]).unwrap();
+    other.compile(Compile { loss: mean_squared_error(), seed: 2, ..Compile::default() }).unwrap();
+    for model in [other, small(2)] {
+        let e = resume(model, &[], 2).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Config);
+        assert!(e.to_string().contains("seed"), "{e}");
+    }
+    std::fs::remove_dir_all(dir).unwrap();
 }

@@ -9,7 +9,7 @@ use systole_nn::callback::{Callback, FitCx, LearningRateScheduler};
 use systole_nn::layers::{dense, embedding};
 use systole_nn::loss::{mean_squared_error, sparse_categorical_crossentropy};
 use systole_nn::optimizer::sgd;
-use systole_nn::{BackupAndRestore, Compile, Fit, History, KeepBest, Model, input_of};
+use systole_nn::{BackupAndRestore, BestEpoch, Compile, Fit, History, KeepBest, Logs, Model, input_of};
 use systole_runtime::backend;
 
 /// Fails after a step, as if the process were killed.
@@ -126,6 +126,52 @@ fn what_is_not_measured_cannot_be_the_best_and_a_later_value_can() {
     let mut history = model.fit(&data().batch(5), fit(&keep, 9)).unwrap();
     keep.update(&mut model, &mut history).unwrap();
     assert!(history.best.is_none() && !dir.join("best.safetensors").exists());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_value_measured_again_replaces_the_note_in_the_file() {
+    let dir = folder("remeasured");
+    let path = dir.join("best.safetensors");
+    let (_, mut history) = run(&dir, None).unwrap();
+    let (keep, best) = (KeepBest::new(&path, "val_loss"), history.best.clone().unwrap());
+    assert_eq!(BestEpoch::of(&Model::load(&path).unwrap()), Some(best.clone()));
+    let measured = |value: f64| {
+        let mut logs = Logs::new();
+        logs.insert("loss", value);
+        logs
+    };
+    let before = std::fs::metadata(&path).unwrap().modified().unwrap();
+    keep.remeasure(&mut history, |_| Ok(measured(best.value))).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), before, "the same value: not written");
+    keep.remeasure(&mut history, |model| {
+        assert_eq!(model.epochs(), 3);
+        Ok(measured(0.125))
+    })
+    .unwrap();
+    let expected = BestEpoch { value: 0.125, ..best };
+    assert_eq!(history.best, Some(expected.clone()));
+    assert_eq!(BestEpoch::of(&Model::load(&path).unwrap()), Some(expected));
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_best_model_that_cannot_be_written_is_reported_at_first_and_at_the_end() {
+    let dir = folder("unwritable");
+    let mut model = Model::sequential([dense(1)]);
+    model.compile(Compile { optimizer: sgd(0.1), loss: mean_squared_error(), ..Compile::default() }).unwrap();
+    let fit = Fit {
+        epochs: 3,
+        validation: Some(data().batch(20)),
+        best: Some(KeepBest::new(dir.join("missing").join("best.safetensors"), "val_loss")),
+        verbose: 0,
+        ..Fit::default()
+    };
+    let history = model.fit(&data().batch(5), fit).unwrap();
+    assert_eq!(history.epochs.len(), 3);
+    assert_eq!(history.notes.len(), 2, "{:?}", history.notes);
+    assert!(history.notes.iter().all(|note| note.contains("best model")), "{:?}", history.notes);
+    assert!(history.best.is_none());
     std::fs::remove_dir_all(dir).unwrap();
 }
 

@@ -120,3 +120,23 @@ pub(crate) fn content(value: ProtoValue<'_>) -> Result<&[u8]> {
 pub(crate) fn text(value: ProtoValue) -> Result<String> {
     Ok(String::from_utf8_lossy(content(value)?).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_read_packed_and_single() {
+        let values = [0, 1, 127, 128, 256, 16_384, i64::MAX, -1];
+        let mut message = ProtoWriter::default();
+        message.ints(8, &values);
+        values.iter().for_each(|&v| message.int(8, v));
+        let mut found = Vec::new();
+        each(&message.done(), |_, value| add_ints(&mut found, value)).unwrap();
+        assert_eq!(found, [values, values].concat());
+        for damaged in [&[0x80][..], &[1, 0xff], &[0xff; 11]] {
+            let e = add_ints(&mut Vec::new(), ProtoValue::Bytes(damaged)).unwrap_err();
+            assert_eq!(e.kind(), systole_base::ErrorKind::Data);
+        }
+    }
+}

@@ -397,3 +397,58 @@ fn size(value: ProtoValue) -> Result<DimSize> {
         size => size,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protobuf::ProtoWriter;
+
+    fn reader() -> OnnxReader<'static> {
+        OnnxReader { beside: &|file| Err(broken(file)), files: BTreeMap::new(), left: 0, depth: 0 }
+    }
+
+    #[test]
+    fn a_function_has_the_version_of_its_default_domain() {
+        let import = |domain: &str, version| {
+            let mut m = ProtoWriter::default();
+            m.text(1, domain);
+            m.int(2, version);
+            m
+        };
+        for domain in ["", "ai.onnx"] {
+            let mut function = ProtoWriter::default();
+            function.text(1, "Gelu");
+            function.text(4, "x");
+            function.text(5, "y");
+            function.message(9, import(domain, 17));
+            function.message(9, import("com.example", 3));
+            function.text(10, "com.example");
+            let expected = OnnxFunction {
+                name: "Gelu".into(),
+                domain: "com.example".into(),
+                inputs: vec!["x".into()],
+                outputs: vec!["y".into()],
+                opset: 17,
+                ..OnnxFunction::default()
+            };
+            assert_eq!(reader().function(&function.done()).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn attributes_without_a_type_have_that_of_their_values() {
+        let read = |write: fn(&mut ProtoWriter)| {
+            let mut attribute = ProtoWriter::default();
+            attribute.text(1, "a");
+            write(&mut attribute);
+            reader().attribute(&attribute.done()).unwrap()
+        };
+        let named = |value| ("a".to_string(), value);
+        assert_eq!(read(|a| a.ints(8, &[2, 128])), named(OnnxAttribute::Ints(vec![2, 128])));
+        assert_eq!(read(|a| a.floats(7, &[0.5, -2.0])), named(OnnxAttribute::Floats(vec![0.5, -2.0])));
+        assert_eq!(read(|a| a.text(9, "b")), named(OnnxAttribute::Texts(vec!["b".into()])));
+        assert_eq!(read(|a| a.int(3, 7)), named(OnnxAttribute::Int(7)));
+        assert_eq!(read(|a| a.int(20, 2)), named(OnnxAttribute::Int(0)));
+        assert_eq!(read(|_| ()), named(OnnxAttribute::Other));
+    }
+}

@@ -401,3 +401,53 @@ impl Histogram<'_> {
 pub(crate) fn is_float(model: &TfliteModel, tensor: usize) -> bool {
     model.tensors.get(tensor).is_some_and(|t| t.ty.dtype == DType::F32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_end_at_the_edges_of_bins() {
+        let h = Histogram { bins: &[2, 2, 2, 2], range: (-1.0, 3.0) };
+        assert_eq!([0, 1, 2, 3].map(|i| h.value(i)), [-0.5, 0.5, 1.5, 2.5]);
+        assert_eq!(h.choose(RangeMethod::MinMax), (-1.0, 3.0));
+        assert_eq!(h.choose(RangeMethod::Percentile(100.0)), (-1.0, 3.0));
+        // A quarter of the eight values is cut off at each end.
+        assert_eq!(h.choose(RangeMethod::Percentile(50.0)), (0.0, 2.0));
+        assert_eq!(h.outside((0.0, 2.0)), 0.5);
+        assert_eq!(h.outside((-1.0, 2.0)), 0.25);
+        assert_eq!(h.outside((-0.5, 2.5)), 0.0);
+        assert_eq!(Histogram { bins: &[0, 0], range: (0.0, 1.0) }.outside((0.0, 0.0)), 0.0);
+        // Outliers: one of 100 values at each end.
+        let h = Histogram { bins: &[1, 0, 98, 1], range: (0.0, 8.0) };
+        assert_eq!(h.choose(RangeMethod::Percentile(97.0)), (4.0, 6.0));
+        assert_eq!(h.choose(RangeMethod::Percentile(99.0)), (0.0, 8.0));
+    }
+
+    /// Expected values of a NumPy program: the least of 80 ranges that shrink towards 0.
+    #[test]
+    fn error_and_entropy_cut_off_an_outlier() {
+        let bins: Vec<u64> =
+            (0..2048).map(|i| if i == 2047 { 1 } else { 512u64.saturating_sub(i) }).collect();
+        let h = Histogram { bins: &bins, range: (0.0, 8.0) };
+        assert_eq!(h.choose(RangeMethod::Mse), (0.0, 6.88));
+        assert_eq!(h.choose(RangeMethod::Entropy), (0.0, 2.0));
+        // Every other bin; a range that cuts off values counts the remaining ones only.
+        let odd: Vec<u64> = (0..512)
+            .map(|i| {
+                if i % 2 == 0 {
+                    0
+                } else if i < 128 {
+                    100
+                } else {
+                    5
+                }
+            })
+            .collect();
+        assert_eq!(Histogram { bins: &odd, range: (0.0, 8.0) }.choose(RangeMethod::Entropy), (0.0, 7.84));
+        let even: Vec<u64> = (0..1024).map(|i| i % 7 + 1).collect();
+        let h = Histogram { bins: &even, range: (-1.0, 3.0) };
+        assert_eq!(h.choose(RangeMethod::Mse), (-1.0, 3.0));
+        assert_eq!(h.choose(RangeMethod::Entropy), (-1.0, 3.0));
+    }
+}

@@ -208,3 +208,141 @@ fn by_rule(model: &TfliteModel, o: &TfliteOperator, x: &TfliteTensor, y: &Tflite
         other => Some(format!("the chip does not support {other}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use DType::{F32, I8, I32};
+    use systole_ir::Literal;
+
+    fn tensor(dims: &[usize], dtype: DType) -> TfliteTensor {
+        TfliteTensor::new("t", dims, dtype)
+    }
+
+    fn ints(values: &[i32]) -> TfliteTensor {
+        TfliteTensor::constant("c", Literal::from_slice([values.len()], values).unwrap())
+    }
+
+    fn weights(dims: &[usize]) -> TfliteTensor {
+        let n = dims.iter().product();
+        TfliteTensor::constant("w", Literal::from_slice(dims, &vec![1i8; n]).unwrap())
+    }
+
+    /// Maps a graph of one operator: its inputs, of which the first is the graph's, and its output.
+    fn map(op: TfliteOp, inputs: Vec<TfliteTensor>, y: TfliteTensor) -> EdgeTpuMapping {
+        map_with(TfliteOperator::new(op, [], []), inputs, y)
+    }
+
+    fn map_with(mut o: TfliteOperator, inputs: Vec<TfliteTensor>, y: TfliteTensor) -> EdgeTpuMapping {
+        let n = inputs.len();
+        o.inputs = (0..n).map(Some).collect();
+        o.outputs = vec![n];
+        let tensors = [inputs, vec![y]].concat();
+        let (inputs, outputs) = (vec![0], vec![n]);
+        edgetpu(&TfliteModel { tensors, operators: vec![o], inputs, outputs, ..TfliteModel::default() })
+    }
+
+    fn is_on_chip(mapping: &EdgeTpuMapping) -> bool {
+        mapping.operators[0].reason.is_none()
+    }
+
+    #[test]
+    fn products_weights_and_time_are_counted() {
+        let x = || tensor(&[1, 8, 8, 3], I8);
+        let conv = map(TfliteOp::Conv2D, vec![x(), weights(&[5, 3, 2, 3])], tensor(&[1, 4, 4, 5], I8));
+        // Each of 80 outputs has 3 × 2 × 3 products.
+        assert_eq!((conv.products, conv.weights, conv.sent), (80 * 18, 90, 0));
+        assert_eq!(conv.seconds, 0.28e-3 + 1440.0 / (4096.0 * 480e6));
+        let own =
+            map(TfliteOp::DepthwiseConv2D, vec![x(), weights(&[1, 3, 2, 3])], tensor(&[1, 4, 4, 3], I8));
+        assert_eq!((own.products, own.weights), (48 * 6, 18));
+        let dense =
+            map(TfliteOp::FullyConnected, vec![tensor(&[1, 6], I8), weights(&[4, 6])], tensor(&[1, 4], I8));
+        assert_eq!((dense.products, dense.weights), (24, 24));
+        let (size, y) = (ints(&[1, 8, 8, 2]), tensor(&[1, 8, 8, 2], I8));
+        let turned =
+            map(TfliteOp::TransposeConv, vec![size, weights(&[2, 3, 4, 3]), tensor(&[1, 4, 4, 3], I8)], y);
+        // Each of 48 inputs has 2 × 3 × 4 products.
+        assert_eq!((turned.products, turned.weights), (48 * 24, 72 + 16));
+        // Weights beyond 7.86 MiB are sent for each inference.
+        let rows = CACHE / 4096 + 1;
+        let large = map(
+            TfliteOp::FullyConnected,
+            vec![tensor(&[1, 4096], I8), weights(&[rows, 4096])],
+            tensor(&[1, rows], I8),
+        );
+        assert_eq!(large.sent, rows * 4096 - CACHE);
+        let sending = large.sent as f64 * (1.3e-3 - 0.28e-3) / 65_536.0;
+        assert!((large.seconds - 0.28e-3 - large.products as f64 / (4096.0 * 480e6) - sending).abs() < 1e-9);
+    }
+
+    #[test]
+    fn only_int8_of_up_to_four_dimensions_runs_on_the_chip() {
+        let add = |dims: &[usize], dtype| {
+            map(TfliteOp::Add, vec![tensor(dims, dtype), tensor(dims, dtype)], tensor(dims, dtype))
+        };
+        assert!(is_on_chip(&add(&[1, 2, 2, 3], I8)) && is_on_chip(&add(&[1, 2], DType::U8)));
+        assert!(!is_on_chip(&add(&[1, 2, 2, 3], F32)) && !is_on_chip(&add(&[1, 1, 2, 2, 3], I8)));
+        let x = || tensor(&[1, 4], I8);
+        assert!(!is_on_chip(&map(TfliteOp::Dequantize, vec![x()], tensor(&[1, 4], F32))));
+        // Whatever comes after an operator without support runs on the CPU, too.
+        let operators = vec![
+            TfliteOperator::new(TfliteOp::Tanh, [0], [1]),
+            TfliteOperator::new(TfliteOp::Exp, [1], [2]),
+            TfliteOperator::new(TfliteOp::Tanh, [2], [3]),
+        ];
+        let tensors = vec![x(), x(), x(), x()];
+        let (inputs, outputs) = (vec![0], vec![3]);
+        let model = TfliteModel { tensors, operators, inputs, outputs, ..TfliteModel::default() };
+        let on_chip: Vec<bool> = edgetpu(&model).operators.iter().map(|p| p.reason.is_none()).collect();
+        assert_eq!(on_chip, [true, false, false]);
+    }
+
+    #[test]
+    fn operators_have_their_own_limits() {
+        let image = |size: usize| tensor(&[1, size, size, 4], I8);
+        let conv = |channels: usize, dilation: [i32; 2]| {
+            let [h, w] = dilation;
+            let o = TfliteOperator::new(TfliteOp::Conv2D, [], []);
+            let o = o.with(OptionField::DilationH, h).with(OptionField::DilationW, w);
+            map_with(o, vec![image(8), weights(&[2, 3, 3, channels])], tensor(&[1, 8, 8, 2], I8))
+        };
+        assert!(is_on_chip(&conv(4, [1, 1])) && is_on_chip(&conv(4, [2, 2])));
+        assert!(!is_on_chip(&conv(2, [1, 1])), "grouped");
+        assert!(!is_on_chip(&conv(4, [2, 1])), "uneven dilation");
+        let pool = |activation: i32| {
+            let o =
+                TfliteOperator::new(TfliteOp::MaxPool2D, [], []).with(OptionField::Activation, activation);
+            map_with(o, vec![image(8)], image(4))
+        };
+        assert!(is_on_chip(&pool(0)) && !is_on_chip(&pool(1)));
+        let dense = |rows: usize| {
+            map(
+                TfliteOp::FullyConnected,
+                vec![tensor(&[rows, 6], I8), weights(&[4, 6])],
+                tensor(&[rows, 4], I8),
+            )
+        };
+        assert!(is_on_chip(&dense(1)) && !is_on_chip(&dense(2)));
+        let mean =
+            |axes: &[i32], size| map(TfliteOp::Mean, vec![image(size), ints(axes)], tensor(&[1, 4], I8));
+        assert!(
+            is_on_chip(&mean(&[1, 2], 8)) && !is_on_chip(&mean(&[3], 8)) && !is_on_chip(&mean(&[1, 2], 512))
+        );
+        let pad = |p: &[i32]| {
+            let p = Literal::from_slice([4, 2], p).unwrap();
+            map(TfliteOp::Pad, vec![image(8), TfliteTensor::constant("p", p)], image(10))
+        };
+        assert!(is_on_chip(&pad(&[0, 0, 1, 1, 1, 1, 0, 0])));
+        assert!(!is_on_chip(&pad(&[0, 0, 1, 1, 1, 1, 0, 1])) && !is_on_chip(&pad(&[1, 0, 0, 0, 0, 0, 0, 0])));
+        let softmax = |dims: &[usize]| map(TfliteOp::Softmax, vec![tensor(dims, I8)], tensor(dims, I8));
+        assert!(is_on_chip(&softmax(&[1, 16_000])));
+        assert!(!is_on_chip(&softmax(&[1, 16_001])) && !is_on_chip(&softmax(&[2, 10])));
+        assert!(!is_on_chip(&map(TfliteOp::Exp, vec![image(8)], image(8))));
+        assert!(!is_on_chip(&map(
+            TfliteOp::Add,
+            vec![tensor(&[1], I32), tensor(&[1], I32)],
+            tensor(&[1], I32)
+        )));
+    }
+}

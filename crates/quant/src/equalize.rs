@@ -188,3 +188,92 @@ fn means(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Vec<f64>>> {
     })?;
     Ok(sums.into_iter().map(|(sum, n)| sum.into_iter().map(|s| s / n.max(1.0)).collect()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::{DType, TensorType};
+    use systole_tflite::{TfliteQuantization, TfliteTensor};
+
+    fn constant<T: systole_base::Element>(dims: &[usize], values: &[T]) -> TfliteTensor {
+        TfliteTensor::constant("c", Literal::from_slice(dims, values).unwrap())
+    }
+
+    fn values(model: &TfliteModel, tensor: usize) -> Vec<f32> {
+        model.tensors[tensor].data.as_ref().unwrap().to_f32s()
+    }
+
+    /// Two dense layers of two units.
+    fn two_layers() -> TfliteModel {
+        let tensor = |name: &str| TfliteTensor::new(name, [1, 2], DType::F32);
+        TfliteModel {
+            tensors: vec![
+                tensor("x"),
+                constant(&[2, 2], &[4.0f32, -1.0, 0.5, 0.25]),
+                constant(&[2], &[2.0f32, 3.0]),
+                tensor("hidden"),
+                constant(&[2, 2], &[1.0f32, -8.0, 0.5, 2.0]),
+                constant(&[2], &[1.0f32, 1.0]),
+                tensor("y"),
+            ],
+            operators: vec![
+                TfliteOperator::new(TfliteOp::FullyConnected, [0, 1, 2], [3]),
+                TfliteOperator::new(TfliteOp::FullyConnected, [3, 4, 5], [6]),
+            ],
+            inputs: vec![0],
+            outputs: vec![6],
+            ..TfliteModel::default()
+        }
+    }
+
+    #[test]
+    fn both_sides_of_a_channel_get_the_geometric_mean_of_their_ranges() {
+        let made = equalize(&two_layers()).unwrap();
+        // Channel 0 has 4 and 1: divided by 2; channel 1 has 0.5 and 8: divided by 1/4.
+        assert_eq!(values(&made, 1), [2.0, -0.5, 2.0, 1.0]);
+        assert_eq!(values(&made, 2), [1.0, 12.0]);
+        assert_eq!(values(&made, 4), [2.0, -2.0, 1.0, 0.5]);
+        assert_eq!(values(&made, 5), [1.0, 1.0]);
+        // A result that is an output of the graph, or has another reader, keeps its scale.
+        let outputs = vec![3, 6];
+        let output = TfliteModel { outputs, ..two_layers() };
+        assert_eq!(equalize(&output).unwrap(), output);
+        let mut read = two_layers();
+        read.tensors.push(TfliteTensor::new("z", [1, 2], DType::F32));
+        read.operators.push(TfliteOperator::new(TfliteOp::Tanh, [3], [7]));
+        assert_eq!(equalize(&read).unwrap(), read);
+    }
+
+    #[test]
+    fn biases_are_corrected_by_the_rounding_of_weights_times_mean_inputs() {
+        let w = constant(&[2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let q = |values: &[i8], scales: Vec<f32>, dimension| {
+            constant(w.dims(), values).quantized(TfliteQuantization::per_channel(scales, dimension))
+        };
+        let means = [1.0, 10.0, 100.0];
+        let found = moved(&w, &q(&[2, 5, 6, 16, 20, 25], vec![0.5, 0.25], 0), &means, false).unwrap();
+        assert_eq!(found, Some(vec![0.5 * 10.0, 0.25 * 100.0]));
+        // Depthwise: [1, 2, 3] kernels of three channels.
+        let found = moved(&w, &q(&[2, 5, 6, 9, 10, 11], vec![0.5; 3], 1), &means, true).unwrap();
+        assert_eq!(found, Some(vec![0.5, 0.5 * 10.0, -0.5 * 100.0]));
+        assert_eq!(moved(&w, &w, &means, false).unwrap(), None);
+    }
+
+    #[test]
+    fn corrected_biases_are_in_steps_of_the_bias() {
+        let float = two_layers();
+        let mut int8 = float.clone();
+        let scheme = || TfliteQuantization::per_tensor(0.5, 0);
+        // Rounded weights: 4, -1.5, 0.5, 0.5.
+        int8.tensors[1] = constant(&[2, 2], &[8i8, -3, 1, 1]).quantized(scheme());
+        int8.tensors[2] = constant(&[2], &[8i32, 12]).quantized(TfliteQuantization::per_tensor(0.25, 0));
+        let sample = |values: [f32; 2]| Literal::from_slice([1, 2], &values).unwrap();
+        let samples = [sample([0.0, 2.0]), sample([5.0, 6.0])];
+        let made = correct_bias(&float, &int8, &samples).unwrap();
+        // Mean input 4: −0.5 · 4 and 0.25 · 4 are −8 and 4 steps of 0.25.
+        let expected = Literal::from_slice([2], &[16i32, 8]).unwrap();
+        assert_eq!(made.tensors[2].data, Some(expected));
+        assert_eq!(made.tensors[2].ty, TensorType::new(DType::I32, [2]));
+        assert_eq!(made.tensors[5], int8.tensors[5], "these weights stayed floats");
+    }
+}

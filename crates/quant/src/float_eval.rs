@@ -181,3 +181,36 @@ pub fn in_floats(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Literal
     })?;
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_tflite::{TfliteOp, TfliteOperator, TfliteTensor};
+
+    #[test]
+    fn samples_run_in_batches_and_those_of_another_type_or_size_are_refused() {
+        let tensor = |name: &str| TfliteTensor::new(name, [1, 2], DType::F32);
+        let model = TfliteModel {
+            tensors: ["x", "y"].map(tensor).to_vec(),
+            operators: vec![TfliteOperator::new(TfliteOp::Relu, [0], [1])],
+            inputs: vec![0],
+            outputs: vec![1],
+            ..TfliteModel::default()
+        };
+        let sample = |values: &[f32]| Literal::from_slice([1, values.len()], values).unwrap();
+        let samples: Vec<Literal> = (0..70).map(|i| sample(&[i as f32, -1.0])).collect();
+        let expected: Vec<Literal> = (0..70).map(|i| sample(&[i as f32, 0.0])).collect();
+        assert_eq!(in_floats(&model, &samples).unwrap(), expected);
+        // Small results are computed for up to 64 samples at once.
+        for (samples, batch) in [(1, 1), (3, 3), (70, 64)] {
+            let backend = CpuBackend::new().unwrap();
+            let floats =
+                FloatEvaluator::new(backend, &model, &model.outputs, TensorQuery::Values, samples).unwrap();
+            assert_eq!(floats.batch(), batch);
+        }
+        for wrong in [Literal::from_slice([1, 2], &[1i32, 2]).unwrap(), sample(&[1.0; 3])] {
+            let e = in_floats(&model, &[sample(&[1.0, 2.0]), wrong]).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Data, "{e}");
+        }
+    }
+}

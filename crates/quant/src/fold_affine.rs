@@ -82,3 +82,51 @@ fn replace(b: &mut TfliteBuilder, tensor: usize, values: &[f32]) -> Result<()> {
     t.data = Some(Literal::from_slice(&t.ty.shape, values)?);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::DType;
+    use systole_tflite::TfliteTensor;
+
+    /// A dense layer of two units and three inputs; returns its weights, bias and output.
+    fn dense(b: &mut TfliteBuilder) -> [usize; 3] {
+        let x = b.tensor(TfliteTensor::new("x", [1, 3], DType::F32));
+        let w = b.floats("w".into(), [2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+        let bias = b.floats("bias".into(), [2], &[0.5, -1.0]).unwrap();
+        [w, bias, b.push("y", [1, 2], TfliteOperator::new(TfliteOp::FullyConnected, [x, w, bias], []))]
+    }
+
+    fn values(b: &TfliteBuilder, tensor: usize) -> Vec<f32> {
+        floats_of(b, tensor).unwrap()
+    }
+
+    #[test]
+    fn maps_are_folded_into_the_weights_of_their_channel() {
+        let mut b = TfliteBuilder::new();
+        let [w, bias, y] = dense(&mut b);
+        assert_eq!(affine(&mut b, "norm", y, &[2.0, -10.0], &[1.0, 3.0]).unwrap(), y);
+        assert_eq!(values(&b, w), [2.0, 4.0, 6.0, -40.0, -50.0, -60.0]);
+        assert_eq!(values(&b, bias), [2.0, 13.0]);
+        let e = affine(&mut b, "norm", y, &[f64::NAN, 1.0], &[0.0, 0.0]).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Numeric);
+    }
+
+    #[test]
+    fn shared_weights_and_biases_are_not_changed() {
+        for shared in [1, 2] {
+            let mut b = TfliteBuilder::new();
+            let [w, bias, y] = dense(&mut b);
+            let mut inputs = [0, w, bias];
+            // The other layer has one of the two of its own.
+            inputs[3 - shared] = match shared {
+                1 => b.floats("other".into(), [2], &[0.0; 2]).unwrap(),
+                _ => b.floats("other".into(), [2, 3], &[0.0; 6]).unwrap(),
+            };
+            b.push("z", [1, 2], TfliteOperator::new(TfliteOp::FullyConnected, inputs, []));
+            let made = affine(&mut b, "norm", y, &[2.0, -10.0], &[1.0, 3.0]).unwrap();
+            assert_ne!(made, y, "input {shared} has two readers");
+            assert_eq!((values(&b, w)[0], values(&b, bias)[0]), (1.0, 0.5));
+        }
+    }
+}

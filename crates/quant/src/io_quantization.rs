@@ -117,3 +117,26 @@ pub fn dequantized(y: &Literal, tensor: &TfliteTensor) -> Result<Literal> {
         y.to_f32s().iter().map(|q| (f64::from(scale) * f64::from(q - zero as f32)) as f32).collect();
     Literal::from_slice(y.shape(), &values)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_tflite::TfliteQuantization;
+
+    #[test]
+    fn values_are_rounded_to_steps_from_the_zero_point() {
+        let tensor = |dtype, zero| {
+            TfliteTensor::new("x", [1, 5], dtype).quantized(TfliteQuantization::per_tensor(0.5, zero))
+        };
+        let x = Literal::from_slice([5], &[-1.0f32, 0.2, 0.3, 3.0, 1000.0]).unwrap();
+        let q = quantized(&x, &tensor(DType::I8, 3)).unwrap();
+        assert_eq!(q, Literal::from_slice([1, 5], &[1i8, 3, 4, 9, 127]).unwrap());
+        let values = dequantized(&q, &tensor(DType::I8, 3)).unwrap();
+        assert_eq!(values, Literal::from_slice([1, 5], &[-1.0f32, 0.0, 0.5, 3.0, 62.0]).unwrap());
+        let q = quantized(&x, &tensor(DType::U8, 1)).unwrap();
+        assert_eq!(q, Literal::from_slice([1, 5], &[0u8, 1, 2, 7, 255]).unwrap());
+        let plain = TfliteTensor::new("x", [1, 5], DType::F32);
+        assert_eq!(quantized(&x, &plain).unwrap().to_f32s(), x.to_f32s());
+        assert_eq!(dequantized(&x, &plain).unwrap(), x);
+    }
+}

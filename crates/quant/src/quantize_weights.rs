@@ -142,3 +142,36 @@ fn floats(t: &TfliteTensor) -> Result<Vec<f32>> {
     })?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floats_of(values: &[f32], dims: &[usize]) -> TfliteTensor {
+        TfliteTensor::constant("w", Literal::from_slice(dims, values).unwrap())
+    }
+
+    #[test]
+    fn asymmetric_ranges_contain_zero() {
+        assert_eq!(asymmetric((-1.0, 1.55)).unwrap(), (0.01, -28));
+        assert_eq!(asymmetric((1.0, 2.55)).unwrap(), (0.01, -128));
+        assert_eq!(asymmetric((-2.55, -1.0)).unwrap(), (0.01, 127));
+        assert_eq!(asymmetric((0.0, 0.0)).unwrap(), (1.0, 0));
+        assert_eq!(asymmetric((0.0, 1e-40)).unwrap_err().kind(), ErrorKind::Numeric);
+        assert_eq!(range_of(&floats_of(&[0.5, -3.0, 2.0], &[3])).unwrap(), (-3.0, 2.0));
+        assert_eq!(range_of(&floats_of(&[0.5, 3.0], &[2])).unwrap(), (0.0, 3.0));
+    }
+
+    #[test]
+    fn scales_are_given_or_map_the_largest_weight_to_127() {
+        let values = [1.27, -0.5, 0.0, 0.0, 0.254, -2.54];
+        let layout = |per_channel, steps| QuantWeightLayout { dimension: 0, channels: 3, per_channel, steps };
+        let scales = |per_channel, steps| own_scales(&values, |at| at / 2, &layout(per_channel, steps));
+        assert_eq!(scales(true, None), [1.27 / 127.0, 1.0 / 127.0, 2.54 / 127.0]);
+        assert_eq!(scales(false, None), [2.54 / 127.0; 3]);
+        assert_eq!(scales(true, Some(&[0.5])), [0.5; 3]);
+        assert_eq!(scales(true, Some(&[0.5, 0.25, 1.0])), [0.5, 0.25, 1.0]);
+        let q = weights_alone(&floats_of(&values, &[3, 2]), &layout(true, None)).unwrap();
+        assert_eq!(q.data, Some(Literal::from_slice([3, 2], &[127i8, -50, 0, 0, 13, -127]).unwrap()));
+    }
+}

@@ -111,3 +111,46 @@ pub fn alone(
     skip.dedup();
     quantize(float, ranges, &QuantizeOptions { skip, float_interface: true, ..options.clone() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::DType;
+    use systole_tflite::{TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
+
+    #[test]
+    fn the_error_of_a_layer_is_that_of_its_rounded_values() {
+        let graph = |tensor: fn(&str) -> TfliteTensor| TfliteModel {
+            tensors: ["x", "relu/y"].map(tensor).to_vec(),
+            operators: vec![TfliteOperator::new(TfliteOp::Relu, [0], [1])],
+            inputs: vec![0],
+            outputs: vec![1],
+            ..TfliteModel::default()
+        };
+        let float = graph(|name| TfliteTensor::new(name, [1, 3], DType::F32));
+        let int8 = graph(|name| {
+            TfliteTensor::new(name, [1, 3], DType::I8).quantized(TfliteQuantization::per_tensor(1.0, 0))
+        });
+        let samples = [[1.25f32, 3.0, -1.0], [0.0, 2.0, 0.0]]
+            .map(|values| Literal::from_slice([1, 3], &values).unwrap());
+        let sums = noise(&float, &int8, &samples).unwrap();
+        // 1.25 becomes 1; all other values are multiples of the step.
+        let expected = (1.25 * 1.25 + 9.0 + 4.0, 0.25 * 0.25);
+        assert_eq!(sums, BTreeMap::from([("relu/y".to_string(), expected)]));
+        let ranges = TensorRanges {
+            chosen: vec![None, Some((0.0, 2.0))],
+            seen: vec![None, Some((0.0, 3.0))],
+            clipped: vec![0.0, 0.25],
+            steps: BTreeMap::new(),
+        };
+        let row = LayerReport {
+            layer: "relu".into(),
+            operators: vec!["RELU"],
+            seen: (0.0, 3.0),
+            chosen: (0.0, 2.0),
+            clipped: 0.25,
+            snr: 10.0 * (expected.0 / expected.1).log10(),
+        };
+        assert_eq!(report(&float, &int8, &ranges, &samples).unwrap(), [row]);
+    }
+}

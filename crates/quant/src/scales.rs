@@ -163,3 +163,83 @@ impl ScaleGroups {
         self.0[a.max(b)] = a.min(b);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use systole_ir::{DType, Literal};
+    use systole_tflite::{TfliteOperator, TfliteTensor};
+
+    /// x → RESHAPE → a → SOFTMAX → b; x and y → CONCATENATION → c.
+    fn model() -> TfliteModel {
+        let tensor = |name: &str| TfliteTensor::new(name, [1, 4], DType::F32);
+        TfliteModel {
+            tensors: ["x", "a/1", "b", "y", "c"].map(tensor).to_vec(),
+            operators: vec![
+                TfliteOperator::new(TfliteOp::Reshape, [0], [1]),
+                TfliteOperator::new(TfliteOp::Softmax, [1], [2]),
+                TfliteOperator::new(TfliteOp::Concatenation, [0, 3], [4]),
+            ],
+            inputs: vec![0, 3],
+            outputs: vec![2, 4],
+            ..TfliteModel::default()
+        }
+    }
+
+    fn ranges(chosen: [(f32, f32); 5]) -> TensorRanges {
+        let chosen: Vec<_> = chosen.into_iter().map(Some).collect();
+        TensorRanges { seen: chosen.clone(), chosen, clipped: vec![0.0; 5], steps: BTreeMap::new() }
+    }
+
+    #[test]
+    fn tensors_that_are_moved_share_a_scale_and_a_softmax_has_its_own() {
+        let ranges = ranges([(-1.0, 1.0), (-2.0, 0.5), (0.0, 0.9), (0.0, 3.1), (-1.0, 2.0)]);
+        let scales = assign(&model(), &ranges, &[true; 3]).unwrap();
+        // The joint range of x, a, y and c is -2 to 3.1: 255 steps of 0.02.
+        let joint = Some((0.02, -28));
+        assert_eq!(scales, [joint, joint, Some((1.0 / 256.0, -128)), joint, joint]);
+        let spread = spread(&model(), &ranges, &[true; 3]).unwrap();
+        let joint = Some((-2.0, 3.1));
+        assert_eq!(spread, [joint, joint, Some((0.0, 255.0 / 256.0)), joint, joint]);
+        // Without the concatenation in int8, only x and a share a scale.
+        let scales = assign(&model(), &ranges, &[true, true, false]).unwrap();
+        assert_eq!(scales[0], scales[1]);
+        assert_eq!(
+            (scales[0], scales[3]),
+            (Some((3.0 / 255.0, 42)), Some(((f64::from(3.1f32) / 255.0) as f32, -128)))
+        );
+    }
+
+    #[test]
+    fn fixed_scales_pass_through_one_operand_but_do_not_join_several() {
+        let mut model = model();
+        // b, whose scale is fixed, is reshaped to d, and concatenated with y to e.
+        model.tensors.extend(["d", "e"].map(|name| TfliteTensor::new(name, [1, 4], DType::F32)));
+        model.operators.push(TfliteOperator::new(TfliteOp::Reshape, [2], [5]));
+        model.operators.push(TfliteOperator::new(TfliteOp::Concatenation, [2, 3], [6]));
+        let mut ranges = ranges([(-1.0, 1.0), (-2.0, 0.5), (0.0, 0.9), (0.0, 3.1), (-1.0, 2.0)]);
+        ranges.chosen.extend([Some((0.0, 0.9)), Some((0.0, 3.1))]);
+        let scales = assign(&model, &ranges, &[true, true, false, true, true]).unwrap();
+        let fixed = Some((1.0 / 256.0, -128));
+        assert_eq!((scales[2], scales[5]), (fixed, fixed));
+        assert_eq!(scales[6], scales[3]);
+        assert_eq!(scales[3], Some(((f64::from(3.1f32) / 255.0) as f32, -128)));
+    }
+
+    #[test]
+    fn constants_and_invalid_ranges() {
+        let mut model = model();
+        let all = ranges([(-1.0, 1.0), (-2.0, 0.5), (0.0, 0.9), (0.0, 3.1), (-1.0, 2.0)]);
+        model.tensors[3] = TfliteTensor::constant("k", Literal::from_slice([1, 2], &[-3.0f32, 0.5]).unwrap());
+        model.tensors.push(TfliteTensor::new("ids", [1], DType::I32));
+        assert_eq!(own_range(&model, &all, 0).unwrap(), Some((-1.0, 1.0)));
+        assert_eq!(own_range(&model, &all, 3).unwrap(), Some((-3.0, 0.5)));
+        assert_eq!(own_range(&model, &all, 5).unwrap(), None);
+        let invalid = ranges([(2.0, 1.0), (f32::NAN, 0.5), (0.0, f32::INFINITY), (0.0, 0.0), (0.0, 0.0)]);
+        for (tensor, place) in [(0, "input x"), (1, "layer a"), (2, "layer b")] {
+            let e = own_range(&model, &invalid, tensor).unwrap_err();
+            assert_eq!((e.kind(), e.places()), (ErrorKind::Numeric, &[place.to_string()][..]));
+        }
+    }
+}

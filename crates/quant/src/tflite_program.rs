@@ -123,3 +123,54 @@ fn is_float(model: &TfliteModel) -> bool {
     let known = |dtype| matches!(dtype, DType::F32 | DType::I32 | DType::I64 | DType::Bool);
     model.tensors.iter().all(|t| known(t.ty.dtype))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_tflite::{TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
+
+    /// x → RELU → y → NEG → z, with two outputs.
+    fn model(tensor: fn(&str) -> TfliteTensor) -> TfliteModel {
+        TfliteModel {
+            tensors: ["x", "y", "z"].map(tensor).to_vec(),
+            operators: vec![
+                TfliteOperator::new(TfliteOp::Relu, [0], [1]),
+                TfliteOperator::new(TfliteOp::Neg, [1], [2]),
+            ],
+            inputs: vec![0],
+            outputs: vec![1, 2],
+            ..TfliteModel::default()
+        }
+    }
+
+    #[test]
+    fn every_engine_returns_all_outputs() {
+        let floats = || model(|name| TfliteTensor::new(name, [1, 2], DType::F32));
+        let program = |model, engine| TfliteProgram::new(model, engine, 1).unwrap();
+        let (fast, reference) =
+            (program(floats(), GraphEngine::Fast), program(floats(), GraphEngine::Reference));
+        assert_eq!((fast.interpreted(), reference.interpreted()), (0, 2));
+        let samples =
+            [[1.5f32, -2.0], [-0.5, 4.0]].map(|values| [Literal::from_slice([1, 2], &values).unwrap()]);
+        let expected = [[[1.5, 0.0], [-1.5, 0.0]], [[0.0, 4.0], [0.0, -4.0]]];
+        let values = |made: Vec<Literal>| made.iter().map(Literal::to_f32s).collect::<Vec<_>>();
+        for program in [&fast, &reference] {
+            let all = program.run_all(&samples.each_ref().map(|sample| &sample[..])).unwrap();
+            assert_eq!(all.into_iter().map(values).collect::<Vec<_>>(), expected);
+            assert_eq!(values(program.run(&samples[1]).unwrap()), expected[1]);
+            assert!(program.operator_times(&samples[0]).unwrap().is_none());
+        }
+        let int8 = TfliteModel {
+            operators: vec![TfliteOperator::new(TfliteOp::Relu, [0], [1])],
+            outputs: vec![1],
+            ..model(|name| {
+                TfliteTensor::new(name, [1, 2], DType::I8).quantized(TfliteQuantization::per_tensor(0.5, 0))
+            })
+        };
+        let fast = program(int8, GraphEngine::Fast);
+        let q = |values: [i8; 2]| Literal::from_slice([1, 2], &values).unwrap();
+        assert_eq!(fast.run(&[q([3, -4])]).unwrap(), [q([3, 0])]);
+        assert_eq!(fast.interpreted(), 0);
+        assert_eq!(fast.operator_times(&[q([3, -4])]).unwrap().map(|times| times.len()), Some(1));
+    }
+}

@@ -21,7 +21,7 @@ use systole_quant::{
     Calibration, GraphEngine, QatModel, QuantizeOptions, RangeMethod, alone, correct_bias, dequantized,
     dynamic, edgetpu, equalize, lower, quantize, quantized, report, trained,
 };
-use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp};
+use systole_tflite::{OptionField, TfliteInterpreter, TfliteModel, TfliteOp};
 
 /// Returns random values around 0 for a seed.
 fn drawn(shape: &[usize], seed: u64) -> Literal {
@@ -933,5 +933,40 @@ fn layers_of_users_become_operators_too() {
     let found = TfliteInterpreter::new(&model).unwrap().run(&[x]).unwrap()[0].to_f32s();
     for (a, b) in found.iter().zip(&expected) {
         assert!((a - b).abs() < 1e-5, "{found:?} {expected:?}");
+    }
+}
+
+#[test]
+fn arguments_without_an_operator_are_refused() {
+    let lowered = |layer: LayerSpec, shape: &[usize]| lower(&Net::chain("one", vec![layer], shape).layers);
+    // The batch is axis 0.
+    for axis in [-1, 2] {
+        assert!(lowered(softmax().axis(axis), &[3, 4]).is_ok(), "{axis}");
+        assert!(lowered(layer_normalization().axis([axis]), &[3, 4]).is_ok(), "{axis}");
+    }
+    for axis in [-2, 1] {
+        for layer in [softmax().axis(axis), layer_normalization().axis([axis])] {
+            assert_eq!(lowered(layer, &[3, 4]).unwrap_err().kind(), ErrorKind::Unsupported, "{axis}");
+        }
+    }
+    let transposed = || conv2d_transpose(2, 3);
+    assert!(lowered(transposed().strides(2), &[4, 4, 3]).is_ok());
+    for layer in [transposed().strides(2).output_padding(1), transposed().dilation_rate(2)] {
+        assert_eq!(lowered(layer, &[4, 4, 3]).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+#[test]
+fn arrays_are_concatenated_along_their_axis_unless_it_is_the_batch() {
+    let lowered =
+        |axis| lower(&Net::graph("both", &[&[3], &[3]], |x| concatenate(axis).on(&[&x[0], &x[1]])).layers);
+    for axis in [-1, 1] {
+        let graph = lowered(axis).unwrap();
+        let operator = graph.operators.iter().find(|o| o.op == TfliteOp::Concatenation).unwrap();
+        assert_eq!(operator.int(OptionField::Axis), 1, "{axis}");
+        assert_eq!(graph.tensors[operator.outputs[0]].dims(), [1, 6], "{axis}");
+    }
+    for axis in [-2, 0] {
+        assert_eq!(lowered(axis).unwrap_err().kind(), ErrorKind::Unsupported, "{axis}");
     }
 }

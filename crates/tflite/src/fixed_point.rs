@@ -177,4 +177,14 @@ mod tests {
             assert!((found * sum - 1.0).abs() < 1e-6, "1/{sum} = {found}");
         }
     }
+
+    #[test]
+    fn numbers_are_split_into_fraction_and_exponent() {
+        for (d, split) in [(1.0, (0.5, 1)), (-6.0, (-0.75, 3)), (0.375, (0.75, -1))] {
+            assert_eq!(frexp(d), split);
+        }
+        // Subnormal: 2⁻¹⁰²⁴ and 3 · 2⁻¹⁰⁷⁴.
+        assert_eq!(frexp(f64::MIN_POSITIVE / 4.0), (0.5, -1023));
+        assert_eq!(frexp(f64::from_bits(3)), (0.75, -1072));
+    }
 }

@@ -301,3 +301,29 @@ impl TfliteModel {
 pub(crate) fn broken(why: String) -> Error {
     Error::new(ErrorKind::Data, "invalid .tflite model").because(why)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn computed_tensors_take_at_most_512_mib() {
+        let model = |bytes: usize| TfliteModel {
+            tensors: vec![
+                TfliteTensor::new("x", [1 << 28], DType::I8),
+                TfliteTensor::new("y", [bytes - (1 << 28)], DType::I8),
+                TfliteTensor::constant("c", Literal::zeros(TensorType::new(DType::I8, [16]))),
+            ],
+            inputs: vec![0, 1],
+            outputs: vec![1],
+            ..TfliteModel::default()
+        };
+        assert!(model(MOST_BYTES).check().is_ok());
+        for bytes in [MOST_BYTES + 1, 2 * MOST_BYTES] {
+            assert_eq!(model(bytes).check().unwrap_err().kind(), ErrorKind::Data);
+        }
+        let mut huge = model(MOST_BYTES);
+        huge.tensors[0] = TfliteTensor::new("x", [usize::MAX, 2], DType::F32);
+        assert_eq!(huge.check().unwrap_err().kind(), ErrorKind::Data);
+    }
+}

@@ -5,8 +5,8 @@ mod configs;
 
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;
-use systole_data::format::zip::ZipArchive;
-use systole_ir::{DType, Literal, TensorType};
+use systole_data::format::zip::{StoredZipEntry, ZipArchive, archive};
+use systole_ir::{DType, ErrorKind, Literal, TensorType};
 use systole_nn::Model;
 use systole_nn::applications::by_name;
 use systole_nn::layers::*;
@@ -494,4 +494,104 @@ fn damage_of_legacy_files_is_an_error_and_never_a_panic() {
     let order = [&b"little_endian"[..], b"q\x02\x88"].concat();
     let e = told(&changed(&order, &[&b"little_endian"[..], b"q\x02\x89"].concat())).unwrap_err();
     assert!(e.contains("big-endian"), "{e}");
+}
+
+/// HDF5 file of version 0 with four datasets, and the address of its root header.
+fn earliest() -> (Vec<u8>, usize) {
+    let bytes = std::fs::read(fixture("earliest.h5")).unwrap();
+    assert_eq!(bytes[8], 0);
+    let root = u64::from_le_bytes(bytes[64..72].try_into().unwrap()) as usize;
+    (bytes, root)
+}
+
+#[test]
+fn superblocks_of_version_1_have_four_more_bytes() {
+    let (bytes, _) = earliest();
+    let mut other = bytes.clone();
+    other[8] = 1;
+    // The last bytes of the root entry are scratch space.
+    other[28..96].copy_from_slice(&bytes[24..92]);
+    let other = WeightSource::from_bytes("x.h5", other).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(other.tensors(), open("earliest.h5").tensors());
+}
+
+#[test]
+fn soft_links_of_hdf5_are_skipped() {
+    let (bytes, _) = earliest();
+    let all = WeightSource::from_bytes("x.h5", bytes.clone()).unwrap();
+    // The tables of the root and of the group with the datasets.
+    let tables = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(b"SNOD"));
+    let table = tables.max_by_key(|&at| bytes[at + 6]).unwrap();
+    let entries = usize::from(bytes[table + 6]);
+    assert!(entries > 1);
+    for entry in 0..entries {
+        let mut linked = bytes.clone();
+        linked[table + 8 + 40 * entry + 16] = 2;
+        let linked = WeightSource::from_bytes("x.h5", linked).unwrap_or_else(|e| panic!("{e}"));
+        let (kept, all) = (linked.tensors(), all.tensors());
+        assert!(kept.len() < all.len() && kept.iter().all(|tensor| all.contains(tensor)), "entry {entry}");
+    }
+}
+
+#[test]
+fn a_message_that_exceeds_its_header_is_an_error() {
+    let (bytes, root) = earliest();
+    let word = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+    let mut at = root + 16;
+    let end = at + word(root + 8);
+    while at + 8 + word(at + 2) < end {
+        at += 8 + word(at + 2);
+    }
+    assert_eq!(at + 8 + word(at + 2), end);
+    for more in [8, 16] {
+        let mut longer = bytes.clone();
+        longer[at + 2..at + 4].copy_from_slice(&((word(at + 2) + more) as u16).to_le_bytes());
+        let e = WeightSource::from_bytes("x.h5", longer).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Data, "{e}");
+    }
+}
+
+/// PyTorch archive with this pickle and one storage of a float.
+fn torch_file(pickle: &[u8]) -> Vec<u8> {
+    let file = |name: &str, head: &[u8]| StoredZipEntry { name: name.into(), head: head.into(), data: &[] };
+    archive(vec![file("x/data.pkl", pickle), file("x/data/0", &2.5f32.to_le_bytes())]).concat()
+}
+
+/// Pickle of a tensor of one element with this many dimensions.
+fn tensor_of(rank: usize) -> Vec<u8> {
+    let sizes = [&b"("[..], &b"K\x01".repeat(rank), b"t"].concat();
+    let storage = b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x01tQ";
+    let hooks = b"ccollections\nOrderedDict\n)R";
+    [&b"ctorch._utils\n_rebuild_tensor_v2\n("[..], storage, b"K\0", &sizes, &sizes, b"\x89", hooks, b"tR"]
+        .concat()
+}
+
+#[test]
+fn tensors_of_pytorch_have_up_to_16_dimensions_and_a_name() {
+    let named = |rank| torch_file(&[&b"\x80\x02}X\x01\0\0\0w"[..], &tensor_of(rank), b"s."].concat());
+    for rank in [0, 1, 16] {
+        let source = WeightSource::from_bytes("x.pt", named(rank)).unwrap_or_else(|e| panic!("{rank}: {e}"));
+        let expected = Literal::from_slice(&vec![1; rank][..], &[2.5f32]).unwrap();
+        assert_eq!(source.tensors(), [("w".to_string(), expected)]);
+    }
+    assert_eq!(WeightSource::from_bytes("x.pt", named(17)).err().unwrap().kind(), ErrorKind::Data);
+    let bare = torch_file(&[&b"\x80\x02"[..], &tensor_of(1), b"."].concat());
+    assert_eq!(WeightSource::from_bytes("x.pt", bare).err().unwrap().kind(), ErrorKind::Data);
+}
+
+#[test]
+fn exported_models_of_keras_have_batches_of_any_size() {
+    let model = told("keras", "branches.keras", "branches");
+    let bytes = export(&model, WeightFormat::Keras, Path::new("x.keras")).unwrap().bytes;
+    let text = ZipArchive::open(&bytes).unwrap().read("config.json", 1 << 20).unwrap().unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let inputs = &model.architecture().inputs;
+    assert!(!inputs.is_empty());
+    for (k, input) in inputs.iter().enumerate() {
+        let mut expected = vec![serde_json::Value::Null];
+        expected.extend(input.ty.as_ref().unwrap().shape.dims().iter().map(|&n| n.into()));
+        let layer = &config["config"]["layers"][k];
+        assert_eq!(layer["class_name"], "InputLayer");
+        assert_eq!(layer["config"]["batch_shape"], serde_json::Value::from(expected));
+    }
 }

@@ -329,4 +329,15 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| reader.next().map(|r| r.unwrap().len())).count(), 3);
         std::fs::remove_file(path).unwrap();
     }
+
+    #[test]
+    fn image_tensors_hold_the_size_before_the_images() {
+        let mut out = Vec::new();
+        let images = SummaryValue::Images { width: 2, height: 1, pngs: vec![b"png".to_vec()] };
+        put_value(&mut out, 5, "img", &images);
+        // Tensor{DT_STRING, shape {3}, "2", "1", "png"}, metadata{plugin_data{images, ""}, 3}.
+        let expected = b"\x10\x05\x2a\x2c\x0a\x2a\x0a\x03img\x42\x13\x08\x07\x12\x04\x12\x02\x08\x03\
+            \x42\x012\x42\x011\x42\x03png\x4a\x0e\x0a\x0a\x0a\x06images\x12\x00\x20\x03";
+        assert_eq!(records(out), [expected]);
+    }
 }

@@ -825,4 +825,16 @@ mod tests {
             assert!(r.window.bytes.len() <= 2 * BLOCK);
         }
     }
+
+    #[test]
+    fn the_last_record_of_a_file_is_found_after_damage() {
+        let path = std::env::temp_dir().join(format!("systole-last-record-{}", std::process::id()));
+        let mut bad = file(&[b"one", b"two", b"three"]);
+        bad[19] ^= 4;
+        std::fs::write(&path, &bad).unwrap();
+        let skip = OnCorrupt::Skip { quota: 3 };
+        let read = read_all(TfRecordReader::open(&path, TfRecordCompression::None, skip).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [&b"one"[..], b"three"]);
+    }
 }

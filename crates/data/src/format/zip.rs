@@ -308,4 +308,28 @@ mod tests {
             assert!(entries(&NPZ[..cut]).is_err(), "cut at {cut}");
         }
     }
+
+    #[test]
+    fn an_entry_may_have_as_many_bytes_as_the_limit() {
+        let file = StoredZipEntry { name: "a".into(), head: b"hello".to_vec(), data: &[] };
+        let bytes = archive(vec![file]).concat();
+        let zip = ZipArchive::open(&bytes).unwrap();
+        assert_eq!(zip.read("a", 5).unwrap().unwrap(), b"hello");
+        assert_eq!(zip.read("a", 4).unwrap_err().kind(), ErrorKind::Data);
+    }
+
+    #[test]
+    fn sizes_and_offsets_of_64_bits_are_read() {
+        let mut crc = Crc::new();
+        crc.update(b"hello");
+        let before = archive(vec![StoredZipEntry { name: "b".into(), head: vec![1; 9], data: &[] }]).concat();
+        let (crc, offset) = (crc.sum(), before.len() as u64);
+        let words = |values: &[u64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+        let local = entry(&LOCAL, &[], "a", crc, LARGE, &words(&[5, 5]), &[]);
+        let place = [&[0; 10][..], &u32::MAX.to_le_bytes()].concat();
+        let directory = entry(&CENTRAL, &[45, 0], "a", crc, LARGE, &words(&[5, 5, offset]), &place);
+        let at = offset + local.len() as u64 + 5;
+        let bytes = [before, local, b"hello".to_vec(), directory.clone(), end(1, directory.len() as u64, at)];
+        assert_eq!(entries(&bytes.concat()).unwrap(), [("a".to_string(), b"hello".to_vec())]);
+    }
 }

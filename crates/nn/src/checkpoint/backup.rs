@@ -499,4 +499,94 @@ mod tests {
         drop(backups);
         fs::remove_dir_all(dir).unwrap();
     }
+
+    fn folder(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("systole-backup-unit-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    #[test]
+    fn a_backup_is_due_by_steps_by_time_or_after_an_epoch() {
+        let dir = folder("due");
+        let writer = |set: fn(BackupAndRestore) -> BackupAndRestore| {
+            let options = set(BackupAndRestore::new(&dir).every(None).every_epoch(false));
+            BackupWriter::open_with(options, Arc::new(|_, _, _| Ok(()))).unwrap()
+        };
+        let due = |w: &BackupWriter| {
+            [(0, false), (2, false), (3, false), (4, true), (5, false), (6, true)]
+                .map(|(step, ends)| w.is_due(step, ends))
+        };
+        assert_eq!(due(&writer(|o| o)), [false; 6]);
+        assert_eq!(due(&writer(|o| o.every_epoch(true))), [false, false, false, true, false, true]);
+        assert_eq!(due(&writer(|o| o.every(Duration::ZERO))), [true; 6]);
+        assert_eq!(due(&writer(|o| o.every(Duration::from_secs(3600)))), [false; 6]);
+        let mut by_steps = writer(|o| o.every_steps(3));
+        assert_eq!(due(&by_steps), [false, false, true, true, true, true]);
+        by_steps.save(3, true, || Ok(ModelFile::default())).unwrap();
+        assert_eq!(due(&by_steps), [false, false, false, false, false, true], "counted from the last backup");
+        drop(by_steps);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn waiting_returns_the_error_of_the_backup_in_progress_once() {
+        let dir = folder("wait");
+        let failing: Arc<BackupFn> = Arc::new(|_, step, _| {
+            std::thread::sleep(Duration::from_millis(50));
+            Err(Error::new(ErrorKind::Io, format!("disk full at step {step}")))
+        });
+        let mut backups = BackupWriter::open_with(BackupAndRestore::new(&dir), failing).unwrap();
+        assert!(backups.wait().is_ok(), "nothing is being written");
+        backups.save(7, false, || Ok(ModelFile::default())).unwrap();
+        let e = backups.wait().unwrap_err();
+        assert_eq!((e.kind(), e.what()), (ErrorKind::Io, "disk full at step 7"));
+        assert!(backups.wait().is_ok());
+        drop(backups);
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn the_history_is_restored_as_it_was() {
+        let place = RunPosition {
+            epoch: 5,
+            steps: 2,
+            finished: false,
+            stopped_because: Some("val_loss did not improve".into()),
+            trained_seconds: None,
+            validated_seconds: None,
+            data: "5:12".into(),
+        };
+        let mut logs = Logs::new();
+        logs.insert("loss", f64::NAN);
+        logs.insert("accuracy", 0.1 + 0.2);
+        let validations = vec![Validation { epoch: 4, step: 31, logs: logs.clone() }];
+        let history =
+            History { epochs: vec![logs.clone()], validations, initial_epoch: 4, ..History::default() };
+        let state = RunState::new(place, &history, &[], vec![]);
+        let restored = state.history().unwrap();
+        assert_eq!(restored.initial_epoch, 4);
+        assert_eq!(restored.stopped_because.as_deref(), Some("val_loss did not improve"));
+        assert_eq!((restored.validations.len(), restored.epochs.len()), (1, 1));
+        assert_eq!((restored.validations[0].epoch, restored.validations[0].step), (4, 31));
+        for restored in [&restored.validations[0].logs, &restored.epochs[0]] {
+            assert!(restored["loss"].is_nan());
+            assert_eq!(restored["accuracy"], 0.1 + 0.2);
+        }
+        assert_eq!(state.position().unwrap(), PipelinePosition::new(5, 12));
+    }
+
+    #[test]
+    fn a_missing_folder_has_no_backup_and_a_file_in_its_place_is_an_error() {
+        let dir = folder("missing");
+        let options = BackupAndRestore::new(&dir);
+        assert!(options.place().unwrap().is_none() && options.found().unwrap().is_none());
+        fs::write(&dir, "no folder").unwrap();
+        for e in [options.place().unwrap_err(), options.found().err().unwrap()] {
+            assert_eq!(e.kind(), ErrorKind::Io);
+            assert!(e.to_string().contains(&dir.display().to_string()), "{e}");
+        }
+        assert!(options.restart(true).found().unwrap().is_none(), "a restarted run reads nothing");
+        fs::remove_file(dir).unwrap();
+    }
 }

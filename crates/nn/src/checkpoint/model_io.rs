@@ -474,3 +474,110 @@ fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {
             .because(e.to_string())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::dense;
+    use crate::loss::mean_squared_error;
+    use crate::metric::{mean, r2_score};
+    use crate::optimizer::sgd;
+    use systole_ir::{DType, TensorType};
+
+    /// A configuration in which every stored field differs from its default.
+    fn every_field() -> Compile {
+        Compile {
+            optimizer: sgd(0.25),
+            loss: mean_squared_error(),
+            metrics: vec![mean("prediction")],
+            weighted_metrics: vec![r2_score()],
+            precision: Precision::MixedBfloat16,
+            seed: 9,
+            losses: [("size".to_string(), mean_squared_error())].into(),
+            loss_weights: [("size".to_string(), 0.5)].into(),
+            output_metrics: [("size".to_string(), vec![r2_score()])].into(),
+            output_weighted_metrics: [("size".to_string(), vec![mean("size")])].into(),
+            train_step: Some(Arc::new(BigGan { dim_z: 12, ..BigGan::default() })),
+            quantize: Some(Quantize { freeze_bn_delay: Some(3), ..Quantize::default() }),
+            ..Compile::default()
+        }
+    }
+
+    #[test]
+    fn a_stored_configuration_compiles_to_itself() {
+        let text = |c: &Compile| serde_json::to_value(CompileConfig::of(c)).unwrap();
+        let (stored, plain) = (text(&every_field()), text(&Compile::default()));
+        for (key, value) in stored.as_object().unwrap() {
+            assert_ne!(Some(value), plain.get(key), "`{key}` must differ from the default");
+        }
+        let read: CompileConfig = serde_json::from_value(stored.clone()).unwrap();
+        assert_eq!(text(&read.into_compile()), stored);
+        let read: CompileConfig = serde_json::from_value(stored.clone()).unwrap();
+        let known = read.known_to(&CustomObjects::default()).unwrap();
+        assert_eq!(serde_json::to_value(known).unwrap(), stored);
+    }
+
+    #[test]
+    fn metrics_are_the_same_only_if_all_four_lists_are() {
+        let all = every_field();
+        assert!(have_same_metrics(&all, &all.clone()));
+        let others: [fn(&mut Compile); 4] = [
+            |c| c.metrics.clear(),
+            |c| c.weighted_metrics.clear(),
+            |c| c.output_metrics.clear(),
+            |c| c.output_weighted_metrics.clear(),
+        ];
+        for (k, change) in others.into_iter().enumerate() {
+            let mut other = all.clone();
+            change(&mut other);
+            assert!(!have_same_metrics(&all, &other) && !have_same_metrics(&other, &all), "list {k}");
+        }
+    }
+
+    #[test]
+    fn weighted_metrics_of_earlier_versions_had_a_number() {
+        assert_eq!(earlier_name("weighted_accuracy/total").as_deref(), Some("accuracy_1/total"));
+        assert_eq!(earlier_name("accuracy/total"), None);
+        assert_eq!(earlier_name("weighted_accuracy"), None);
+    }
+
+    fn built(config: Compile) -> Model {
+        let mut model = Model::sequential([dense(2)]);
+        model.compile(config).unwrap();
+        model.build(&[TensorType::new(DType::F32, [3])]).unwrap();
+        model
+    }
+
+    #[test]
+    fn hosts_compare_layers_configuration_strategy_and_weights() {
+        let config = || Compile { optimizer: sgd(0.1), loss: mean_squared_error(), ..Compile::default() };
+        let own = built(config()).common().unwrap();
+        assert_eq!(own, built(config()).common().unwrap());
+        let differing = |other: Vec<(&'static str, String)>| -> Vec<usize> {
+            assert_eq!(other.len(), own.len());
+            (0..own.len()).filter(|&k| own[k] != other[k]).collect()
+        };
+        assert_eq!(own.len(), 4);
+        assert_eq!(own[0].1, built(config()).architecture.to_json().to_string());
+        assert_eq!(differing(built(Compile { optimizer: sgd(0.2), ..config() }).common().unwrap()), [1]);
+        // The seed is part of the configuration and of the initial weights.
+        assert_eq!(differing(built(Compile { seed: 1, ..config() }).common().unwrap()), [1, 3]);
+    }
+
+    #[test]
+    fn a_weight_of_another_shape_or_type_is_refused_by_name() {
+        let config = Compile { loss: mean_squared_error(), ..Compile::default() };
+        let file = built(config).to_file().unwrap();
+        assert!(Model::from_file(file.clone(), &CustomObjects::default()).is_ok());
+        let kernel = file.tensors.iter().position(|(name, _)| name == "weights/dense/kernel").unwrap();
+        let values = file.tensors[kernel].1.clone();
+        let turned = Literal::from_slice([2, 3], &values.to_f32s()).unwrap();
+        for wrong in [turned, values.convert(DType::F16)] {
+            let mut file = file.clone();
+            file.tensors[kernel].1 = wrong;
+            let e = Model::from_file(file, &CustomObjects::default()).err().unwrap();
+            assert_eq!(e.kind(), ErrorKind::Data);
+            assert!(e.to_string().contains("dense/kernel"), "{e}");
+        }
+    }
+}

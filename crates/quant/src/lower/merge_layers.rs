@@ -1,7 +1,7 @@
 //! Lowers merge layers (Add, Multiply, Concatenate …) to TFLite.
 
 use super::call::QuantLayerCall;
-use systole_ir::Result;
+use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::ElementWise;
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
@@ -42,6 +42,10 @@ fn broadcast(a: &[usize], b: &[usize]) -> Vec<usize> {
 pub(super) fn concatenate(call: &mut QuantLayerCall, axis: i64) -> Result<usize> {
     let rank = call.output.len() as i64;
     let axis = if axis < 0 { axis + rank } else { axis };
+    if axis == 0 {
+        let what = "Concatenate along the batch has no TFLite operator";
+        return Err(Error::new(ErrorKind::Unsupported, what).hint("concatenate along another axis"));
+    }
     let operator = TfliteOperator::new(TfliteOp::Concatenation, call.inputs.clone(), [])
         .with(OptionField::Axis, axis as f64);
     let (name, output) = (call.name(), call.output.clone());

@@ -492,4 +492,16 @@ mod tests {
         let expected = ["tuning_regularizer of the layer head", "renorm_constraint of the layer norm"];
         assert_eq!(unused_settings(&model), expected);
     }
+
+    #[test]
+    fn nested_models_are_found_at_every_depth() {
+        let dense = |name: &str| json!({"class_name": "Dense", "config": {"name": name}});
+        let inner = json!({"class_name": "Sequential", "config": {"name": "inner", "layers": [dense("a")]}});
+        let outer =
+            json!({"class_name": "Functional", "config": {"name": "outer", "layers": [dense("b"), inner]}});
+        let model =
+            json!({"class_name": "Sequential", "config": {"name": "model", "layers": [outer, dense("c")]}});
+        assert_eq!(nested_models(&model), ["outer", "inner"]);
+        assert_eq!(nested_models(&dense("d")), [""; 0]);
+    }
 }

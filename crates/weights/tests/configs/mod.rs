@@ -161,3 +161,12 @@ fn robertas_positions_start_after_that_of_padding() {
     assert!(guesses.contains("positions that start at 2"), "{guesses}");
     refused(&alone(&renamed("")), "RoBERTa");
 }
+
+#[test]
+fn class_names_are_those_of_the_config_unless_they_are_defaults() {
+    let names = |labels: Value| with("bert_classifier", "id2label", labels).class_names();
+    assert_eq!(names(json!({"1": "dog", "0": "cat", "2": "LABEL_2"})), ["cat", "dog", "LABEL_2"]);
+    assert_eq!(names(json!({"0": "LABEL_0", "1": "LABEL_1"})), [""; 0]);
+    assert_eq!(names(json!({"0": "cat", "2": "dog"})), [""; 0], "an index is missing");
+    assert_eq!(open("earliest.h5").class_names(), [""; 0]);
+}

@@ -185,4 +185,17 @@ mod tests {
         packed[30] = 1;
         assert!(from_bytes("packed", &packed).unwrap_err().to_string().contains("method 1"));
     }
+
+    #[test]
+    fn masks_place_the_color_channels() {
+        let masks = [[0, 255, 0, 0], [0, 0, 255, 0], [0, 0, 0, 255], [255, 0, 0, 0]];
+        let mut image = bmp(32, [2, 1], &masks, &[9, 1, 2, 3, 8, 4, 5, 6]);
+        image[30] = 3;
+        let x = any_format::from_bytes("p", &image).unwrap();
+        assert_eq!((x.ty().to_string().as_str(), x.bytes()), ("ui8[1, 2, 3]", &[1, 2, 3, 4, 5, 6][..]));
+        // Method 6 has a mask of alpha too.
+        image[30] = 6;
+        let x = any_format::from_bytes("p", &image).unwrap();
+        assert_eq!((x.ty().to_string().as_str(), x.bytes()), ("ui8[1, 2, 4]", &[1, 2, 3, 9, 4, 5, 6, 8][..]));
+    }
 }

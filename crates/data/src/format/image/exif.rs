@@ -143,4 +143,12 @@ mod tests {
             assert!((1..=8).contains(&orientation(&bad)));
         }
     }
+
+    #[test]
+    fn segments_before_the_exif_block_are_skipped() {
+        let photo = turned(6, false);
+        let jfif = [&[0xff, 0xe0, 0, 16][..], b"JFIF\0", &[1, 1, 0, 0, 1, 0, 1, 0, 0]].concat();
+        assert_eq!(orientation(&[&photo[..2], &jfif, &photo[2..]].concat()), 6);
+        assert_eq!(orientation(&[&photo[..2], &jfif, &jfif, &photo[2..]].concat()), 6);
+    }
 }

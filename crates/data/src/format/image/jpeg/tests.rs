@@ -103,3 +103,24 @@ fn damage_is_an_error_or_another_picture_and_never_a_panic() {
     }
     assert!(from_bytes("text", b"hello").unwrap_err().to_string().contains("cannot read the image"));
 }
+
+#[test]
+fn adobes_marker_selects_the_decoder() {
+    let with_marker = |transform: u8| {
+        let marker = [&[0xff, 0xee, 0, 14][..], b"Adobe", &[0, 100, 0, 0, 0, 0, transform]].concat();
+        [&COLOUR[..2], &marker, &COLOUR[2..]].concat()
+    };
+    let plain = baseline(COLOUR).unwrap();
+    // 1 is YCbCr, which the baseline decoder converts; others are RGB, CMYK and YCCK.
+    assert!(baseline(&with_marker(1)).unwrap() == plain);
+    assert!(baseline(&with_marker(0)).is_none() && baseline(&with_marker(2)).is_none());
+}
+
+#[test]
+fn end_markers_are_searched_from_the_header_of_the_first_scan() {
+    // A thumbnail with an end marker, and a fill byte before the marker of the scan.
+    let headers = [0xff, 0xd8, 0xff, 0xe1, 0, 6, 0xff, 0xd9, 0, 0, 0xff];
+    let scan = [0xff, 0xda, 0, 3, 1, 0xff, 0, 0x12, 0x34, 0xff, 0xd9];
+    assert_eq!(after_headers(&[&headers[..], &scan].concat()), scan);
+    assert_eq!(after_headers(&headers[..8]), []);
+}
