@@ -108,6 +108,8 @@ impl RunConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::ErrorKind;
+    use systole_testing::assert_error;
 
     fn with(preset: &str, settings: &[(&str, &str)]) -> Result<RunConfig> {
         let mut draft = crate::ConfigDraft::preset(preset)?;
@@ -137,6 +139,6 @@ mod tests {
         assert!(e.contains("size 100") && e.contains("from 256"), "{e}");
         let e =
             with("gpt-micro", &[("data.tokenizer", "no/tokenizer.json")]).unwrap().data.tokens().unwrap_err();
-        assert!(e.to_string().contains("the tokenizer file was not found"), "{e}");
+        assert_error(&e, ErrorKind::Io, &["no/tokenizer.json"]);
     }
 }

@@ -723,6 +723,7 @@ systole_base::renamed! { Converted => ConversionResult, Opened => OpenedDataset,
 mod tests {
     use super::*;
     use crate::stage::test::{ints, stream};
+    use systole_testing::assert_error;
 
     fn folder(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("systole-tools-{name}-{}", std::process::id()));
@@ -814,7 +815,7 @@ mod tests {
                 (kind, spec)
             );
         }
-        assert!(open(&at("d"), None).unwrap_err().to_string().contains("unsupported data format"));
+        assert_error(&open(&at("d"), None).unwrap_err(), ErrorKind::Data, &[&at("d")]);
         assert!(open(&at("nothing"), None).is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }

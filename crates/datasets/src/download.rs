@@ -205,6 +205,7 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::{Arc, Mutex};
     use std::thread;
+    use systole_testing::assert_error;
 
     const CONTENT: &[u8] = &[42; 100_000];
     const SHA256: &str = "4db26b160a82f67c4868bd06b8b028f21c8ca5f25615b996326cc40c092633bf";
@@ -369,6 +370,6 @@ mod tests {
         drop(listener);
         let server = Server::new("closed", &[]);
         let e = fetch_all(&[remote()], &[&base], &server.folder, SECOND, &|_, _, _| ()).unwrap_err();
-        assert!(e.kind() == ErrorKind::Io && e.to_string().contains("cannot connect"), "{e}");
+        assert_error(&e, ErrorKind::Io, &[&base]);
     }
 }

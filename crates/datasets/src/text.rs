@@ -182,7 +182,10 @@ impl<'t> TextSplits<'t> {
 fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Result<TrainingData> {
     let length = options.sequence_length;
     let text = std::str::from_utf8(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the text file is not UTF-8").at(origin.clone()).because(e.to_string())
+        Error::new(ErrorKind::Data, "the text file is not UTF-8")
+            .at(origin.clone())
+            .because(e.to_string())
+            .hint_setting("save it as UTF-8, or name its encoding: data.records.encoding=latin1")
     })?;
     let parts = TextSplits::of(text, options)?;
     let unit = if parts.tokenizer.name() == "bytes" { "bytes" } else { "tokens" };
@@ -270,6 +273,7 @@ fn draw(seed: u64, bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_testing::assert_error;
 
     #[test]
     fn labels_are_the_next_bytes() {
@@ -281,8 +285,8 @@ mod tests {
         let second = data.train.iter().nth(1).unwrap().unwrap();
         assert_eq!(second.get("tokens").unwrap().to_f64s(), [7., 8., 9., 10., 11., 12., 13.]);
         assert_eq!(second.get("label").unwrap().to_f64s(), [8., 9., 10., 11., 12., 13., 14.]);
-        let e = text(file.clone(), 50).unwrap_err().to_string();
-        assert!(e.contains("too short") && e.contains("sequence_length"), "{e}");
+        let e = text(file.clone(), 50).unwrap_err();
+        assert_error(&e, ErrorKind::Data, &["50", "data.sequence_length"]);
         std::fs::remove_file(&file).unwrap();
         assert!(text(file, 7).unwrap_err().to_string().contains("input.txt"));
     }

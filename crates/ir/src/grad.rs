@@ -114,7 +114,7 @@ fn back_through(
             Grad::Zero => {}
             Grad::None { why } => g.in_scope_of(node, DERIVATIVE, || {
                 let loc = g.with_node(node, |n| n.loc);
-                let mut e = Error::new(ErrorKind::Graph, format!("cannot differentiate {}", op.name()))
+                let mut e = Error::new(ErrorKind::Graph, format!("cannot differentiate `{}`", op.name()))
                     .because(why)
                     .hint("apply stop_gradient to the value, or write the loss without it");
                 if let Some(loc) = loc {

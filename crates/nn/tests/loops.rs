@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use systole_data::{Dataset, PipelinePosition};
 use systole_dist::Strategy;
-use systole_ir::{Literal, Result, Tensor, TensorType};
+use systole_ir::{ErrorKind, Literal, Result, Tensor, TensorType};
 use systole_nn::layers::*;
 use systole_nn::loss::sparse_categorical_crossentropy;
 use systole_nn::optimizer::{Optimizer, adam, sgd};
@@ -16,6 +16,7 @@ use systole_nn::{
     Precision, StepCx, TrainStep,
 };
 use systole_runtime::{Buffer, Params, backend};
+use systole_testing::assert_error;
 
 fn accelerator() -> Accelerator {
     Accelerator { backend: Some(backend("ref").unwrap()), seed: 5, ..Accelerator::default() }
@@ -151,7 +152,7 @@ fn plain_tensors_are_cast_and_other_results_come_along() {
         .function(|cx, _: &Params, _: &()| cx.builder().scalar(systole_ir::DType::F32, 1.0))
         .unwrap();
     let empty = accelerator.prepare(&optimizer, Params::new()).unwrap();
-    assert!(nothing.call(&empty, ()).unwrap_err().to_string().contains("the function has no inputs"));
+    assert_eq!(nothing.call(&empty, ()).unwrap_err().kind(), ErrorKind::Config);
     let vector = accelerator
         .step(&optimizer, |_, p: &Params, x: &Tensor| x.convert(p["w"].dtype()).dot(&p["w"]))
         .unwrap();
@@ -206,8 +207,8 @@ fn a_loop_that_was_stopped_goes_on_with_the_same_bits() {
     let e = backup.restore(&mut [&mut other]).unwrap_err().to_string();
     assert!(e.contains("velocity/dense/kernel"), "{e}");
     let mut second = other.clone();
-    let e = backup.restore(&mut [&mut other, &mut second]).unwrap_err().to_string();
-    assert!(e.contains("a different number of states"), "{e}");
+    let e = backup.restore(&mut [&mut other, &mut second]).unwrap_err();
+    assert_error(&e, ErrorKind::Config, &["1", "2"]);
     let e = LoopBackup::open(BackupAndRestore::new(&cut)).err().unwrap().to_string();
     assert!(e.contains(&cut.display().to_string()), "{e}");
     [whole, cut].iter().for_each(|dir| std::fs::remove_dir_all(dir).unwrap());

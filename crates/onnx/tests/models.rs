@@ -12,6 +12,7 @@ use systole_data::format::npy::{RawNpyArray, raw_npz_from_bytes};
 use systole_ir::{Graph, interp};
 use systole_onnx::{DimSize, DimSizes, OnnxAttribute, OnnxModel, OnnxNode, ValueInfo, export, operators};
 use systole_runtime::{Backend, Buffer, CompileOptions, ExecutableArg};
+use systole_testing::assert_error;
 use systole_tflite::{TfliteInterpreter, TfliteModel as Lite, TfliteOp, TfliteOperator, TfliteTensor};
 
 fn folder() -> PathBuf {
@@ -200,8 +201,7 @@ fn options_of_another_kind_are_told_by_node_and_name() {
     let mut file = m.to_bytes();
     let at = file.windows(4).position(|w| w == [0x0a, 1, 2, 0x10]).unwrap();
     file[at + 2] = 0x82;
-    let e = OnnxModel::from_bytes("cut", &file).unwrap_err().to_string();
-    assert!(e.contains("a list of integers is truncated"), "{e}");
+    assert_error(&OnnxModel::from_bytes("cut", &file).unwrap_err(), ErrorKind::Data, &["cut"]);
 }
 
 /// Values from ONNX Runtime 1.32 for LpNormalization.
@@ -262,15 +262,11 @@ fn constants_beside_the_model_stay_beside_it() {
     let mut out = bytes("beside");
     let at = out.windows(16).position(|w| w == b"beside.onnx.data").unwrap();
     out[at..at + 16].copy_from_slice(b"../../../ab/data");
-    let e = OnnxModel::from_parts("out", &out, &|_| panic!("it is read")).unwrap_err().to_string();
-    assert!(e.contains("invalid external data location"), "{e}");
+    let e = OnnxModel::from_parts("out", &out, &|_| panic!("it is read")).unwrap_err();
+    assert_error(&e, ErrorKind::Data, &["out", "../../../ab/data"]);
     let short = |_: &str| -> Result<Vec<u8>> { Ok(vec![0; 7]) };
-    assert!(
-        OnnxModel::from_parts("short", &bytes("beside"), &short)
-            .unwrap_err()
-            .to_string()
-            .contains("ends before")
-    );
+    let e = OnnxModel::from_parts("short", &bytes("beside"), &short).unwrap_err();
+    assert_error(&e, ErrorKind::Data, &["short", "beside.onnx.data"]);
 }
 
 #[test]

@@ -107,7 +107,8 @@ mod tests {
         ] {
             assert_eq!(option(text).unwrap(), ("a", value));
         }
-        assert!(option("num_devices").unwrap_err().to_string().contains("invalid option"));
+        let e = option("num_devices").unwrap_err();
+        systole_testing::assert_error(&e, ErrorKind::Config, &["`num_devices`"]);
     }
 
     #[test]

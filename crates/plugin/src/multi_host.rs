@@ -513,7 +513,7 @@ mod tests {
             open.contains("0.0.0.0:0 can be reached from other machines") && open.contains("export "),
             "{open}"
         );
-        assert!(place(2, 2, &address).check().is_err_and(|f| f.message.contains("numbered from 0")));
+        assert!(place(2, 2, &address).check().is_err_and(|f| f.message.contains("process_id")));
         assert!(place(0, 2, "").check().is_err_and(|f| f.message.contains("coordinator_address")));
     }
 }

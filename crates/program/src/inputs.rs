@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(of_file(&faces, &own, given).unwrap().len(), 3);
         let twice =
             vec![("x".to_string(), array("f32", &[2], 8)), ("arg0".to_string(), array("f32", &[2], 8))];
-        assert!(of_file(&faces[..1], &own, twice).unwrap_err().to_string().contains("given twice"));
+        let e = of_file(&faces[..1], &own, twice).unwrap_err();
+        systole_testing::assert_error(&e, ErrorKind::Data, &["`arg0`"]);
     }
 
     #[test]

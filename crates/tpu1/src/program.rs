@@ -202,12 +202,17 @@ pub(crate) fn too_many_rows(chip: &Tpu1Chip, layer: &str, rows: usize) -> Error 
         .hint(format!("pass --batch {}, or less", chip.accumulators))
 }
 
+/// Formats a number of bytes.
+fn size(bytes: usize) -> String {
+    match bytes {
+        ..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        ..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
 /// Error for activations that exceed the unified buffer.
 pub(crate) fn too_large(chip: &Tpu1Chip, layer: &str, rows: usize, batch: usize) -> Error {
-    let size = |bytes: usize| match bytes >> 20 {
-        0 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        _ => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
-    };
     let (needed, there) = (size(rows * chip.matrix), size(chip.unified_buffer));
     let what = format!("its activations need {needed}, but the unified buffer has {there}");
     let fits = batch * chip.buffer_rows() / rows.max(1);
@@ -220,7 +225,7 @@ pub(crate) fn too_large(chip: &Tpu1Chip, layer: &str, rows: usize, batch: usize)
 
 /// Error for weights that exceed the off-chip weight memory.
 pub(crate) fn too_many_weights(chip: &Tpu1Chip, layer: &str) -> Error {
-    let what = format!("the weights need more than the {} GiB of weight memory", chip.weight_memory >> 30);
+    let what = format!("the weights need more than the {} of weight memory", size(chip.weight_memory));
     Error::new(ErrorKind::Unsupported, what)
         .at(format!("layer `{layer}`"))
         .hint("use a smaller model for TPU v1")

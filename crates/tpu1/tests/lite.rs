@@ -381,5 +381,5 @@ fn what_has_no_form_here_is_told_with_the_operator_and_a_way_out() {
         d.model.tensors[0].ty.dtype = DType::F32;
         d.convolution(0, false)
     });
-    assert!(e.contains("8 bits") && e.contains("systole quantize"), "{e}");
+    assert!(e.contains("int8") && e.contains("`systole quantize"), "{e}");
 }

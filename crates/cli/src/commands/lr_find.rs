@@ -62,7 +62,10 @@ impl RunCommand for LrFindArgs {
             }
             return Ok(0);
         }
-        let rate = shown(rate_of(&found, &asked.suggest)?);
+        let rate = rate_of(&found, &asked.suggest).map_err(|e| {
+            e.hint_command("use more steps: --num-it 200; or a lower first rate: --start-lr 1e-9")
+        })?;
+        let rate = shown(rate);
         screen.line(format!("Training with learning rate {rate}"));
         self.train.learning_rate = Some(rate);
         self.train.run(common, screen)

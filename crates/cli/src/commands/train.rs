@@ -7,7 +7,7 @@ use crate::models::imported;
 use crate::models::model_data::tokenizer_of;
 use crate::models::run_directory::{ResumeMode, RunRecord, SaveArgs, found_rate, model_file};
 use crate::render::screen::{Screen, counted, note};
-use crate::run::initial_model::{InitialModel, prepared};
+use crate::run::initial_model::{InitialModel, nothing_to_fine_tune, prepared};
 use crate::run::run_data::RunData;
 use crate::run::training::{
     RunDirectory, RunStart, announce_data, barebones, fast_dev_run, load_data, train,
@@ -318,7 +318,9 @@ impl TrainArgs {
         let InitialModel { mut model, data, .. } =
             prepared(earlier, self.from.as_deref(), config, data.clone(), &screen.silent())?;
         let found = model.lr_find(&config.train_pipeline(&data), section.options())?;
-        let rate = rate_of(&found, &section.suggest)?;
+        let rate = rate_of(&found, &section.suggest).map_err(|e| {
+            e.hint_setting("use more steps: lr_find.num_it=200; or a lower first rate: lr_find.start_lr=1e-9")
+        })?;
         let updates = counted(found.rates.len() as u64, "update");
         screen.line(format!(
             "Learning rate: {rate:e}, suggestion `{}` after {updates} ([lr_find])",
@@ -332,12 +334,7 @@ impl TrainArgs {
         let Some(section) = config.fine_tune.as_ref().filter(|_| earlier.is_none()) else {
             return Ok(earlier);
         };
-        let Some(from) = &section.from else {
-            let e = Error::new(ErrorKind::Config, "fine-tuning needs a saved model");
-            return Err(CommandError::usage(
-                e.hint_command("name the saved model with --from MODEL, or with `from` in [fine_tune]"),
-            ));
-        };
+        let Some(from) = &section.from else { return Err(CommandError::usage(nothing_to_fine_tune())) };
         let path = model_file(from)?;
         let model = imported::load(&path)?;
         self.from = Some(path);
@@ -382,7 +379,9 @@ impl TrainArgs {
                     let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
                     Err(CommandError::usage(match application_of(model.architecture()) {
                         Some(_) => e.hint_command(format!("name your data: train DATA --from {path}")),
-                        None => e.hint_command("name a preset or a TOML file in addition to --from"),
+                        None => {
+                            e.hint_command(format!("name your data: train DATA --from {path} --fine-tune"))
+                        }
                     }))
                 }
             },
@@ -760,13 +759,13 @@ impl TrainArgs {
 /// Returns the suggested learning rate, rounded to two digits.
 ///
 /// # Errors
-/// If the curve has no suggestion.
+/// If the curve has no suggestion; the caller adds the hint.
 pub(crate) fn rate_of(found: &LrFindResult, suggestion: &str) -> Result<f64, Error> {
     let rounded = found.suggestion(suggestion).and_then(|rate| format!("{rate:.1e}").parse().ok());
     rounded.ok_or_else(|| {
         let e = Error::new(ErrorKind::Config, "the range test found no learning rate");
         let why = found.stopped_because.clone().unwrap_or_else(|| "the curve is too short".into());
-        e.because(why).hint_command("use more steps (--num-it 200), or a lower first rate (--start-lr 1e-9)")
+        e.because(why)
     })
 }
 

@@ -53,7 +53,9 @@ pub(crate) fn with_its_classes(
         (true, false) => {
             let what =
                 format!("{} has {} classes, but {path} has {classes}", data.name, data.class_names.len());
-            Err(Error::new(ErrorKind::Data, what).hint_command(hint))
+            Err(Error::new(ErrorKind::Data, what).hint_command(format!(
+                "use data with {classes} classes, or train a new model without {path}"
+            )))
         }
         (false, true) => Err(Error::new(ErrorKind::Data, format!("{} has no class labels", data.name))
             .because(format!("{path} is a classifier with the classes {}", model.class_names.join(", ")))

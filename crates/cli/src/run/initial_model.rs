@@ -5,7 +5,7 @@ use crate::models::imported;
 use crate::models::model_data::{check_samples, check_tokens, with_its_classes};
 use crate::render::screen::{Screen, counted};
 use std::collections::BTreeSet;
-use systole_config::{FineTuneSection, RunConfig, same_layers, size_conflicts};
+use systole_config::{FineTuneSection, RunConfig, application_of, same_layers, size_conflicts};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::callback::Callback;
@@ -37,10 +37,7 @@ pub(crate) fn prepared(
     }
     let prepared = match (earlier, from, &config.fine_tune) {
         (earlier, from, Some(section)) => {
-            let from = from.or(section.from.as_deref()).ok_or_else(|| {
-                Error::new(ErrorKind::Config, "fine-tuning needs a saved model")
-                    .hint_command("name the saved model with --from MODEL")
-            })?;
+            let from = from.or(section.from.as_deref()).ok_or_else(nothing_to_fine_tune)?;
             let earlier = earlier.map_or_else(|| imported::load(from), Ok)?;
             check_sizes(&earlier, from, config)?;
             adapted(&earlier, from, section, config, data, screen)?
@@ -61,6 +58,12 @@ pub(crate) fn prepared(
     };
     check_tokens(&prepared.model, &prepared.data)?;
     Ok(prepared)
+}
+
+/// Error for fine-tuning without a saved model.
+pub(crate) fn nothing_to_fine_tune() -> Error {
+    Error::new(ErrorKind::Config, "fine-tuning needs a saved model")
+        .hint_command("name the saved model with --from MODEL, or with `from` in [fine_tune]")
 }
 
 /// Merges LoRA adapters of a backup into its weights, because resuming adds them again. Also removes int8 training
@@ -193,15 +196,17 @@ fn check_layers(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
             ErrorKind::Config,
             format!("the layers of the configuration differ from those of {path}"),
         )
-        .hint_command(match model.notes.contains_key("config") {
-            true => format!(
+        .hint_command(match (model.notes.contains_key("config"), application_of(model.architecture())) {
+            (true, _) => format!(
                 "remove the preset or TOML file: train --from {path}; or add --fine-tune to use the saved model's \
                 weights in other layers"
             ),
             // Such a model does not name its data either.
-            false => "name your data instead of the preset or TOML file; or add --fine-tune to use the saved model's \
-                weights in other layers"
+            (false, Some(_)) => "name your data instead of the preset or TOML file; or add --fine-tune to use the \
+                saved model's weights in other layers"
                 .into(),
+            // The configuration of data has layers of its own.
+            (false, None) => "add --fine-tune to use the saved model's weights in other layers".into(),
         }));
     }
     Ok(())

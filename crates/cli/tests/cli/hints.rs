@@ -11,6 +11,7 @@ mod imports;
 mod launches;
 mod left;
 mod models;
+mod operators;
 mod quantization;
 mod reading;
 mod sections;
@@ -331,6 +332,7 @@ groups! {
     IMAGES hints_about_images_lead_somewhere: images::cases;
     SWEEPS hints_about_sweeps_lead_somewhere: sweeps::cases;
     IMPORTS hints_about_imports_lead_somewhere: imports::cases;
+    OPERATORS hints_about_onnx_and_tflite_files_lead_somewhere: operators::cases;
     QUANTIZATION hints_about_quantization_lead_somewhere: quantization::cases;
     COMMANDS hints_of_commands_lead_somewhere: commands::cases;
     CLOUD hints_of_cloud_lead_somewhere: cloud::cases;

@@ -261,7 +261,7 @@ fn meshes_that_do_not_fit_are_refused() {
     assert!(said.contains("--strategy"), "{said}");
     let alone =
         ["compile", "fashion-mnist", "--target", "v5e:2x2", "--strategy", "one_device", "--mesh", "data=4"];
-    assert!(refused(&alone).contains("a mesh needs several devices"));
+    assert!(refused(&alone).contains("--mesh"));
 }
 
 #[test]

@@ -263,7 +263,7 @@ fn the_client_takes_no_other_processes() {
     let plugin = Plugin::load(&file).unwrap();
     let options = ["cpu_device_count", "num_nodes", "node_id"].map(|name| (name, OptionValue::Int(1)));
     let e = Client::open(&plugin, &options).err().expect("it is none of several").to_string();
-    assert!(e.contains("Unexpected option name"), "{e}");
+    assert!(options.iter().any(|(name, _)| e.contains(name)), "{e}");
 }
 
 /// Bytes of memory that this process holds.

@@ -4,14 +4,18 @@
 
 pub mod hint_sites;
 pub mod made;
-pub mod shown_error;
 
-use shown_error::{ShownError, exit_code};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use systole_data::format::idx;
 use systole_ir::Literal;
+use systole_testing::ShownError;
+
+/// The exit code of a kind, as in the table of kinds in `docs/guide/command-line.md`.
+pub fn exit_code(kind: &str) -> i32 {
+    if kind == "usage" { 2 } else { 1 }
+}
 
 /// Settings for layers and steps small enough that a run takes almost no time; for the presets `fashion-mnist` and
 /// `glyphs`.

@@ -121,7 +121,7 @@ pub fn from_utf16(name: &str, bytes: &[u8], encoding: TextEncoding) -> Result<St
 }
 
 /// Converts a whole text to UTF-8; also returns the encoding of its byte order mark. A truncated character at the end
-/// is dropped.
+/// stays as it is.
 ///
 /// # Errors
 /// If it is not UTF-8 and no other encoding is known; names the byte and the line.

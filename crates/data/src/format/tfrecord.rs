@@ -752,7 +752,7 @@ mod tests {
         assert_eq!(read[2].as_ref().unwrap(), b"three");
         let read = all(&bad, OnCorrupt::Skip { quota: 1 });
         assert_eq!(read.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [&b"one"[..], b"three"]);
-        assert!(all(&bad, OnCorrupt::Skip { quota: 0 })[1].as_ref().unwrap_err().contains("already skipped"));
+        assert!(all(&bad, OnCorrupt::Skip { quota: 0 })[1].is_err());
     }
 
     #[test]

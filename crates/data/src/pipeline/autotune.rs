@@ -262,7 +262,7 @@ fn size_line(line: &str) -> Option<(String, TunedSize)> {
 }
 
 fn bad_line(line: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("invalid stage size {line:?}"))
+    Error::new(ErrorKind::Config, format!("invalid stage size `{line}`"))
         .because("the expected form is \"3 prefetch\" = { threads = 2, ahead = 8 }")
         .hint("use the text returned by freeze()")
 }
@@ -422,6 +422,7 @@ pub(super) fn threads_told(n: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_testing::assert_error;
 
     #[test]
     fn a_budget_is_not_exceeded_unless_one_insists() {
@@ -447,10 +448,8 @@ mod tests {
         let tuning: PipelineTuning = text.parse().unwrap();
         assert_eq!(tuning.to_string(), text);
         for bad in ["x", "\"a\" = { threads = x, ahead = 1 }", "\"a\" = 3"] {
-            assert!(
-                bad.parse::<PipelineTuning>().unwrap_err().to_string().contains("invalid stage size"),
-                "{bad}"
-            );
+            let e = bad.parse::<PipelineTuning>().unwrap_err();
+            assert_error(&e, ErrorKind::Config, &[&format!("`{bad}`")]);
         }
     }
 

@@ -191,13 +191,14 @@ impl Iterator for DatasetIter {
 mod tests {
     use super::*;
     use crate::stage::test::{ints, values};
+    use systole_testing::assert_error;
 
     #[test]
     fn past_the_end_is_an_error() {
         let d = Dataset::range(5);
         assert_eq!(d.iter_at(&PipelinePosition::new(0, 5)).count(), 0);
         let mut late = d.iter_at(&PipelinePosition::new(0, 6));
-        assert!(late.next().unwrap().unwrap_err().to_string().contains("beyond the end"));
+        assert_error(&late.next().unwrap().unwrap_err(), ErrorKind::Data, &["6", "5"]);
         assert!(late.next().is_none());
     }
 

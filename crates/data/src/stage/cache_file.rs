@@ -172,6 +172,8 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use systole_base::ErrorKind;
+    use systole_testing::assert_error;
 
     fn path(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("systole-cache-{name}-{}", std::process::id()));
@@ -203,16 +205,8 @@ mod tests {
                 resumes(&cached.shuffle(4, 1).batch(2).repeat_n(2));
                 assert_eq!(calls.load(Ordering::Relaxed), 9);
             }
-            assert!(
-                d.batch(2)
-                    .cache_file(&path)
-                    .iter()
-                    .next()
-                    .unwrap()
-                    .unwrap_err()
-                    .to_string()
-                    .contains("another pipeline")
-            );
+            let other = d.batch(2).cache_file(&path).iter().next().unwrap().unwrap_err();
+            assert_error(&other, ErrorKind::Data, &[&path.display().to_string(), "batch(2)"]);
             std::fs::remove_file(path).unwrap();
         }
     }

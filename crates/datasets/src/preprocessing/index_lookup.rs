@@ -73,7 +73,7 @@ impl VocabularyTerm for i64 {
     fn of_field(sample: &Sample, field: &str) -> Result<(Vec<i64>, bool)> {
         let x = sample.get(field)?;
         if !x.dtype().is_int() {
-            let what = format!("IntegerLookup requires integers, but field {field} is {}", x.ty());
+            let what = format!("IntegerLookup requires integers, but field `{field}` is {}", x.ty());
             return Err(Error::new(ErrorKind::Data, what).hint("cast the indices to i32 or i64"));
         }
         Ok(((0..x.shape().elements()).map(|i| x.get(i).as_i64()).collect(), x.shape().rank() == 0))
@@ -247,13 +247,13 @@ impl<K: VocabularyTerm> IndexLookup<K> {
         sorted.sort();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(wrong(
-                format!("{layer}: the vocabulary contains {:?} twice", pair[0]),
+                format!("{layer}: the vocabulary contains `{:?}` twice", pair[0]),
                 "pass each term once",
             ));
         }
         if let Some(mask) = self.mask_token.as_ref().filter(|mask| own.contains(mask)) {
             return Err(wrong(
-                format!("{layer}: the mask token {mask:?} is in the middle of the vocabulary"),
+                format!("{layer}: the mask token `{mask:?}` is in the middle of the vocabulary"),
                 "remove the mask and out-of-vocabulary tokens, or put them first",
             ));
         }
@@ -334,7 +334,7 @@ impl<K: VocabularyTerm> IndexLookup<K> {
         }
         match self.num_oov_indices {
             0 => {
-                let what = format!("{}: {term:?} is not in the vocabulary", K::LAYER);
+                let what = format!("{}: `{term:?}` is not in the vocabulary", K::LAYER);
                 Err(Error::new(ErrorKind::Data, what).hint("set num_oov_indices of the lookup to 1"))
             }
             1 => Ok(Some(self.oov_start())),

@@ -450,7 +450,10 @@ fn no_field(name: &str, table: &CsvTable) -> Error {
         .because(format!("the fields of the records are `{}`", there.join("`, `")));
     match table.has_header {
         true => e.hint_setting("give the columns the names that they had in training, or name others: data.records.inputs, data.records.label"),
-        false => e.hint_setting("the first line contains numbers, so columns are numbered from 0: data.records.label=2; or add a header line to the file"),
+        false => e.hint_setting(
+            "add a header line to the file: the first line contains numbers; or name the columns by number: data.records.inputs, \
+             data.records.label",
+        ),
     }
 }
 

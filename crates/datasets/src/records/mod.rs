@@ -907,9 +907,12 @@ pub(crate) fn label_name<'n>(
         let what = options.label.as_ref().map_or("the records have no label field".into(), |l| {
             format!("the records have no field `{l}`")
         });
-        Error::new(ErrorKind::Data, what)
-            .because(format!("the fields of the records are `{}`", names.join("`, `")))
-            .hint_setting(match names.last() {
+        let why = match names.is_empty() {
+            true => "the records have no other fields".into(),
+            false => format!("the fields of the records are `{}`", names.join("`, `")),
+        };
+        Error::new(ErrorKind::Data, what).because(why).hint_setting(
+            match names.last() {
                 Some(last) if last.parse::<usize>().is_ok() => format!(
                     "the first line contains numbers, so columns are numbered from 0: data.records.label={last}; or \
                      add a header line to the file"

@@ -74,10 +74,10 @@ impl Batch {
             return Ok(batch);
         }
         let label = label.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "the data contains no label field")
+            Error::new(ErrorKind::Data, "the data contains no field `label`")
                 .because(format!(
-                    "the fields of the data are: {}",
-                    sample.names().collect::<Vec<_>>().join(", ")
+                    "the fields of the data are: `{}`",
+                    sample.names().collect::<Vec<_>>().join("`, `")
                 ))
                 .hint(format!("rename the label field to one of: {}", LABEL_FIELDS.join(", ")))
         })?;
@@ -101,8 +101,8 @@ impl Batch {
                     format!("the data contains no labels for output `{output}`"),
                 )
                 .because(format!(
-                    "the fields of the data are: {}",
-                    sample.names().collect::<Vec<_>>().join(", ")
+                    "the fields of the data are: `{}`",
+                    sample.names().collect::<Vec<_>>().join("`, `")
                 ))
                 .hint(format!("rename the label field to `{label}`")));
             }
@@ -143,8 +143,8 @@ impl Batch {
                     format!("the data contains no field for the model's input {name}"),
                 )
                 .because(format!(
-                    "the fields of the data are: {}",
-                    sample.names().collect::<Vec<_>>().join(", ")
+                    "the fields of the data are: `{}`",
+                    sample.names().collect::<Vec<_>>().join("`, `")
                 ))
                 .hint("rename a field of the data, or the input")
             })?;

@@ -182,7 +182,7 @@ impl Pruning {
         if self.channels && (self.global || self.sparsity_m_by_n.is_some()) {
             return Some((
                 "channels",
-                "channels excludes global and sparsity_m_by_n: channels are ranked per layer".into(),
+                "`channels` excludes `global` and `sparsity_m_by_n`: channels are ranked per layer".into(),
                 "remove global and sparsity_m_by_n, or channels",
             ));
         }

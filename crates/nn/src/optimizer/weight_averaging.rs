@@ -22,7 +22,7 @@ impl Optimizer {
         let Some(swa) = &self.swa else { return Ok(()) };
         if self.use_ema {
             return refuse(
-                "use_ema and swa are both set",
+                "`use_ema` and `swa` are both set",
                 "set one of them: only one average can replace the weights",
             );
         }

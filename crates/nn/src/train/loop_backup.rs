@@ -67,7 +67,7 @@ impl LoopBackup {
         let known = |name: &str| file.tensors.iter().any(|(n, _)| n == name);
         let there = (0..).take_while(|k| known(&format!("{k}/{STEPS}"))).count();
         if there != states.len() {
-            let what = "the backup has a different number of states";
+            let what = format!("the number of states in the backup is {there}, expected {}", states.len());
             let e = Error::new(ErrorKind::Config, what).at(at());
             return Err(e.hint("pass restore the states of after_step, in the same order"));
         }

@@ -74,6 +74,10 @@ const ROWS: &[(&str, &str)] = &[
     ("env --trace file/x.json", "env --trace `x.json`"),
     ("lr-find t.csv --out x.png --num-it 20", "lr-find t.csv --out `x`.svg --num-it 20"),
     ("lr-find t.csv --num-it 1", "lr-find t.csv --num-it 20"),
+    (
+        "lr-find t.csv --num-it 20 --suggest slide --apply --epochs 1 --out out",
+        "lr-find t.csv --num-it 200 --suggest slide --apply --epochs 1 --out out",
+    ),
     ("tpu1 tpu1/mlp0 --check", "tpu1 `int8.tflite` --check"),
     ("tpu1 --animate x.svg --trace x.json", "tpu1 tpu1/mlp0 --trace x.json"),
     ("tpu1 --animate x.gif", "tpu1 --animate `x`.svg"),

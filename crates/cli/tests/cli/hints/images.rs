@@ -21,6 +21,8 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     album(&f, "loose", 0);
     f.write("loose/1.png", picture(20, 1, None));
     f.write("labels-idx1-ubyte", [0, 0, 8, 1, 0, 0, 0, 2, 0, 1]);
+    // An IDX file of no images.
+    f.write("empty-idx3-ubyte", [0, 0, 8, 3, 0, 0, 0, 0, 0, 0, 0, 18, 0, 0, 0, 18]);
     f.run(&[
         "train",
         "album",
@@ -44,6 +46,12 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         ),
         tried("album", &format!("{small} '--set=fit.class_weight={{ ct = 2.0 }}'")),
         row("predict run labels-idx1-ubyte", "predict run `x.png`"),
+        row("predict run empty-idx3-ubyte", "predict run `x.png`"),
+        {
+            let biggan = "train biggan --out=out --epochs=1 --steps-per-epoch=1 --batch-size=4 --data-dir=album --set \
+                          data.dataset=folder --set biggan.G_ch=2 --set biggan.D_ch=2";
+            row(biggan, &format!("{biggan} --set data.image_size=[32,32] --set data.color_mode=rgb"))
+        },
         tried("album", &format!("{small} --set=data.augment=[\"random_flip=3\"]")),
         tried(
             "album",

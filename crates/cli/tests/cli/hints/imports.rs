@@ -111,6 +111,26 @@ const ROWS: &[(&str, &str)] = &[
     ("evaluate runs/t --tta=2", "evaluate runs/t"),
     ("generate bare.safetensors --prompt a", "generate bare.safetensors --prompt a --tokenizer `chars.json`"),
     ("predict runs/t t.csv --out x.txt", "predict runs/t new.csv --out `x`.csv"),
+    (
+        "train --from m.safetensors --out=out --epochs=1",
+        "train `t.csv` --from m.safetensors --fine-tune --out=out --epochs=1",
+    ),
+    (
+        "train t.csv --from m.safetensors --out=out --epochs=1",
+        "train t.csv --from m.safetensors --fine-tune --out=out --epochs=1",
+    ),
+    (
+        "import m.keras --out x.safetensors --model runs/bare",
+        "import m.keras --out x.safetensors --model `runs/t`",
+    ),
+    (
+        "import m.keras --out x.safetensors --model runs/wide",
+        "import m.keras --out x.safetensors --model `runs/t`",
+    ),
+    (
+        "import odd.safetensors --out x.safetensors --model runs/wide",
+        "import odd.safetensors --out x.safetensors --model `runs/t`",
+    ),
 ];
 
 pub(super) fn cases() -> (Folder, Vec<Case>) {
@@ -139,6 +159,10 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         "export runs/t --format tflite --out small.tflite",
         "import @weights/gpt2 --out bare.safetensors",
         "export runs/t --format safetensors --out odd.safetensors",
+        "export runs/t --format keras --out m.keras",
+        "import m.keras --out m.safetensors",
+        "train t.csv --out=runs/bare --epochs=1 --threads=1 --quiet --set layers.2.use_bias=false",
+        "train t.csv --out=runs/wide --epochs=1 --threads=1 --quiet --set layers.2.units=32",
         "import @weights/resnet.pt --out r.safetensors",
         "export r.safetensors --format safetensors --out rt.safetensors",
         "train t.csv --out=runs/g --epochs=1 --threads=1 --quiet --set=layers=[{type=\"Dense\",units=2,activation={elu={alpha=0.5}}}]",

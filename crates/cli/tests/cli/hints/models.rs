@@ -5,6 +5,7 @@ use super::{Case, case, row, run, with_table};
 use crate::program::Folder;
 use crate::program::made::{plain, table};
 use std::fs;
+use systole::prelude::*;
 
 pub(super) fn cases() -> (Folder, Vec<Case>) {
     let f = with_table("hints-models");
@@ -20,6 +21,14 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     f.write("c.csv", table("a,b,label", 60, plain));
     run(&f, &words("train c.csv --out=runs/c --epochs=1 --threads=1 --quiet")).ok();
     f.write("c.csv", table("a,b,label", 70, plain));
+    f.write("a.txt", "a bad cab. ".repeat(200));
+    f.write("b.txt", "he had a big bag. ".repeat(200));
+    for run_of in ["restored", "replaced"] {
+        f.write(&format!("{run_of}.txt"), "a bad cab. ".repeat(200));
+        run(&f, &words(&format!("train {run_of}.txt --out=runs/{run_of} {more} --steps-per-epoch=1"))).ok();
+        f.write(&format!("{run_of}.txt"), "he had a big bag. ".repeat(200));
+    }
+    two_unnamed_classes().save(f.path("unnamed.safetensors")).unwrap();
     f.write("kept.toml", "");
     f.write("t.toml", f.run(&["init", "table"]).ok().out);
     f.write("spoiled/run.json", "{");
@@ -43,6 +52,15 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
             "train `t.csv` --label `b` --epochs=1 --steps-per-epoch=1 `--out`=`out`",
         ),
         row("evaluate t.toml", "train t.toml"),
+        row(
+            "train restored.txt --out=runs/restored --epochs=1 --steps-per-epoch=1 --threads=1",
+            "train restored.txt --out=runs/restored --epochs=1 --steps-per-epoch=1 --threads=1 --resume=force",
+        ),
+        row("evaluate runs/replaced", "evaluate runs/replaced --data-dir `a.txt`"),
+        row(
+            "evaluate unnamed.safetensors --dataset glyphs",
+            "train `glyphs` `--out`=`out` `--epochs`=`1` `--steps-per-epoch`=`1`",
+        ),
         case("evaluate spoiled").typed("evaluate runs/a").own("runs/a"),
         row(
             "train t.csv --out=spoiled --epochs=1 --threads=1",
@@ -79,4 +97,12 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         case("init table --out kept.toml").knows("--out", "fresh.toml"),
     ];
     (f, cases)
+}
+
+/// A classifier of images, from a program that did not name its two classes.
+fn two_unnamed_classes() -> Model {
+    let mut model = Sequential::new([flatten(), dense(2).activation("softmax")]);
+    model.compile(Compile { loss: sparse_categorical_crossentropy(), ..default() }).unwrap();
+    model.build(&[TensorType::new(DType::F32, [28, 28, 1])]).unwrap();
+    model
 }

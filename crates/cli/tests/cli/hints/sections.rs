@@ -19,6 +19,7 @@ const ROWS: &[(&str, &str)] = &[
         "lr_find.num_it=20|optimizer.learning_rate={ type = \"PiecewiseConstantDecay\", boundaries = [1], values = [0.1, 0.01] }",
         "lr_find.num_it=20|optimizer.learning_rate=`0.01`",
     ),
+    ("lr_find.num_it=20|lr_find.suggest=slide", "lr_find.num_it=200|lr_find.suggest=slide"),
     ("pruning.sparsity_m_by_n=[2]", "pruning.sparsity_m_by_n=[2, 4]"),
     ("pruning.target_sparsity=2", "pruning.target_sparsity=`0.5`"),
     ("pruning.type=linear", "pruning.type=PolynomialDecay"),

@@ -4,7 +4,8 @@ use super::reading::words;
 use super::{Case, case, row, tried, with_fixtures, with_table};
 use crate::program::Folder;
 use crate::program::made::{album, npz, picture, plain, table, texts};
-use systole_data::format::npy;
+use systole_data::Sample;
+use systole_data::format::{example, npy, tfrecord};
 use systole_ir::Literal;
 
 pub(super) fn cases() -> (Folder, Vec<Case>) {
@@ -36,6 +37,9 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         npy::to_bytes(&Literal::from_slice([n], &all).unwrap()).unwrap()
     };
     f.write("names.npz", npz(&[("x", texts(&["a"; 40])), ("n", numbers(40)), ("y", numbers(40))]));
+    let gap: Vec<&str> = (0..40).map(|i| ["no", "yes", ""][if i == 30 { 2 } else { i % 2 }]).collect();
+    f.write("unlabeled.npz", npz(&[("n", numbers(40)), ("k", numbers(40)), ("y", texts(&gap))]));
+    f.write("lists.tfrecord", lists());
     f.write("note.csv", rows("a,note,label", |i| format!("{i},note {i},{}", i % 2)));
     for line in
         ["data convert t.csv there/t", "data convert alone.csv only/t", "data convert note.csv noted/t"]
@@ -85,6 +89,13 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
             "train t.csv --out=out --epochs=1 '--set=data.records.train=[\"none*.csv\"]'",
             "train t.csv --out=out --epochs=1",
         ),
+        tried("headless.csv", "--set=data.records.label=2 '--set=data.records.inputs=[\"a\"]'")
+            .knows("data.records.inputs", "[\"0\"]")
+            .knows("data.records.label", "2"),
+        tried("unlabeled.npz", "--set=data.records.label=y '--set=data.records.inputs=[\"n\"]'")
+            .knows("data.records.label", "k"),
+        tried("lists.tfrecord", "'--set=data.records.features=a: f32[], l: f32[?], label: i64[]'")
+            .knows("data.records.inputs", "[\"a\"]"),
         row(
             "train names.npz --out=out --epochs=1 --set=data.records.label=y",
             "train names.npz --out=out --epochs=1 --set=data.records.label=y '--set=data.records.inputs=`[\"n\"]`'",
@@ -111,6 +122,22 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         tried("alone.csv", "").hand(|f| drop(f.write("alone.csv", table("a,b,label", 60, plain)))),
     ];
     (f, cases)
+}
+
+/// Records with a list whose length varies.
+fn lists() -> Vec<u8> {
+    let mut file = Vec::new();
+    for i in 0..40 {
+        let list = vec![0.5f32; if i == 9 { 3 } else { 2 }];
+        let fields = [
+            ("a", Literal::from_slice([], &[i as f32])),
+            ("l", Literal::from_slice([list.len()], &list)),
+            ("label", Literal::from_slice([], &[i % 2])),
+        ];
+        let record = Sample::new(fields.map(|(name, value)| (name, value.unwrap())));
+        tfrecord::frame(&mut file, &example::encode(&record).unwrap()).unwrap();
+    }
+    file
 }
 
 fn latin1() -> Vec<u8> {

@@ -52,10 +52,19 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     f.write("twice.txt", "a\na\n");
     f.write("short.txt", "a bad cab. ".repeat(8));
     f.write("latin.jsonl", b"{\"text\": \"caf\xe9\", \"label\": \"a\"}\n");
+    // Texts truncated within a character.
+    f.write("cut.txt", [&b"a bad cab. ".repeat(200)[..], b"\xc3"].concat());
+    let rows =
+        b"{\"text\": \"a good film\", \"label\": \"a\"}\n{\"text\": \"a bad film\", \"label\": \"b\"}\n";
+    f.write("cut.jsonl", [&rows.repeat(9)[..], b"\xc3"].concat());
+    f.write("only_labels.jsonl", b"{\"label\": \"a good film\"}\n");
     f.write("loose/a.txt", "a bad cab. ".repeat(50));
     for (folder, file) in [("gpt", "g.safetensors"), ("bert", "b.safetensors"), ("encoder", "e.safetensors")]
     {
         run(&f, &words(&format!("import {folder} --out {file}"))).ok();
+    }
+    for line in ["train long.txt --out=runs/l", "train sentences --data-dir=texts.csv --out=runs/s"] {
+        run(&f, &words(&format!("{line} --epochs=1 --steps-per-epoch=1 --threads=1 --quiet"))).ok();
     }
     fs::remove_file(f.path("gpt/tokenizer.json")).unwrap();
     run(&f, &words("import gpt --out bare.safetensors")).ok();
@@ -112,6 +121,14 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         tried("unlabeled.csv", "").knows("data.records.label", "kind"),
         tried("short.txt", "").knows("data.sequence_length", "4"),
         tried("latin.jsonl", ""),
+        tried("cut.txt", ""),
+        sentences("cut.jsonl", ""),
+        row("predict runs/l cut.txt", "predict runs/l cut.txt --set data.records.encoding=latin1"),
+        row(
+            "predict runs/s only_labels.jsonl",
+            "predict runs/s only_labels.jsonl `--set` '--set=data.records.inputs=`[\"label\"]`'",
+        ),
+        row("predict b.safetensors --text bad --set data.scale=1", "predict b.safetensors --text bad"),
         tried("gpt-micro", "--data-dir nowhere")
             .typed("train gpt-micro --data-dir my.txt --out=out --epochs=1 --steps-per-epoch=1")
             .own("my.txt"),

@@ -16,6 +16,7 @@ use std::process::Command;
 const ARROWS: &[(&str, &[&str])] = &[
     ("systole-base", &[]),
     ("systole-derive", &[]),
+    ("systole-testing", &["systole-base"]),
     ("systole-ir", &["systole-base"]),
     ("systole-data", &["systole-base"]),
     ("systole-tflite", &["systole-base"]),

@@ -2,7 +2,7 @@
 
 use super::source::Source;
 use super::table::{code, table};
-use crate::program::shown_error::exit_code;
+use crate::program::exit_code;
 use clap::{Arg, ArgAction, Command};
 use std::fmt::Write;
 

@@ -1,17 +1,32 @@
 //! Parses an error as the program prints it, and tells names (keys, options, files, shapes, numbers) from prose.
 
+use systole_base::Error;
+
 /// An error on standard error: `error[KIND]: WHAT`, followed by `where:`, `why:` and `try:`.
 #[derive(Debug, Default)]
 pub struct ShownError {
+    /// Word between the brackets; empty for an error that was not printed.
     pub kind: String,
     /// Message with the causes.
     pub message: String,
+    /// Locations.
     pub place: String,
     /// Text after `try:`; for an error of clap its tip and usage.
     pub hint: String,
 }
 
 impl ShownError {
+    /// Returns the parts of a library's error.
+    pub fn of(error: &Error) -> ShownError {
+        let lines = |parts: &[String]| -> String { parts.iter().map(|part| format!("{part}\n")).collect() };
+        ShownError {
+            kind: String::new(),
+            message: format!("{}\n{}", error.what(), lines(error.reasons())),
+            place: lines(error.places()),
+            hint: error.hint_text().unwrap_or_default().into(),
+        }
+    }
+
     /// Parses the only error in the output of a program.
     pub fn parse(output: &str) -> Option<ShownError> {
         let start = output.lines().position(|line| line.starts_with("error["))?;
@@ -62,11 +77,6 @@ impl ShownError {
     }
 }
 
-/// The exit code of a kind, as in the table of kinds in `docs/guide/command-line.md`.
-pub fn exit_code(kind: &str) -> i32 {
-    if kind == "usage" { 2 } else { 1 }
-}
-
 /// Whether `text` contains `name` as a whole word.
 fn has(text: &str, name: &str) -> bool {
     let is_inner = |c: char| c.is_alphanumeric() || c == '_';
@@ -84,9 +94,22 @@ fn is_command(text: &str) -> bool {
     text.starts_with("--") && !has_values || text.starts_with("systole ") || text.starts_with("export ")
 }
 
+/// Whether a text has two English words in a row that are not a name in back-ticks.
+pub fn is_prose(text: &str) -> bool {
+    let outside: Vec<&str> = text.split('`').step_by(2).collect();
+    outside.iter().any(|part| {
+        let is_word = |word: &str| {
+            let word = word.trim_matches(['.', ',', ':', ';', '(', ')', '?', '!']);
+            word.len() > 1 && word.chars().all(|c| c.is_ascii_lowercase() || c == '\'')
+        };
+        let words: Vec<bool> = part.split(' ').filter(|w| !w.is_empty()).map(is_word).collect();
+        words.windows(2).any(|pair| pair[0] && pair[1])
+    })
+}
+
 /// Whether the text is an option, number with or without unit, shape, path, key or class name, which prose does not
 /// contain.
-pub fn is_symbol(text: &str) -> bool {
+fn is_symbol(text: &str) -> bool {
     let mut depth = 0;
     let is_spaced = text.chars().any(|c| {
         depth += i32::from(matches!(c, '[' | '(')) - i32::from(matches!(c, ']' | ')'));
@@ -99,4 +122,26 @@ pub fn is_symbol(text: &str) -> bool {
     let has_mark = inner.contains(|c: char| c.is_ascii_digit() || "_./=*[]<>@%|".contains(c));
     let is_class = inner.chars().skip(1).any(|c| c.is_ascii_uppercase());
     has_unit || !is_spaced && (has_mark || is_class || inner.starts_with('-') || text == ".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_base::ErrorKind;
+
+    #[test]
+    fn names_are_told_from_prose() {
+        let error = Error::new(ErrorKind::Data, "the records of `a b` have f32[2, 3] at byte 9")
+            .at("data.csv, line 2")
+            .because("the key is data.records.label")
+            .hint("remove --tta 3");
+        let shown = ShownError::of(&error);
+        for name in ["a b", "`a b`", "f32[2, 3]", "9", "line 2", "data.csv", "data.records.label", "--tta 3"]
+        {
+            assert_eq!(shown.lacks(name), None, "{name}");
+        }
+        for prose in ["the records", "records", "have", "key", "99", "byte", "remove"] {
+            assert!(shown.lacks(prose).is_some(), "{prose}");
+        }
+    }
 }
