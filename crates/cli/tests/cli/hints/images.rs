@@ -4,6 +4,8 @@ use super::{Case, case, row, tried};
 use crate::program::Folder;
 use crate::program::made::{album, picture};
 use std::fs;
+use systole_data::format::npy;
+use systole_ir::Literal;
 
 pub(super) fn cases() -> (Folder, Vec<Case>) {
     let f = Folder::new("hints-albums");
@@ -20,6 +22,8 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     }
     album(&f, "loose", 0);
     f.write("loose/1.png", picture(20, 1, None));
+    let floats = Literal::from_slice([64, 64, 3], &[0.5f32; 64 * 64 * 3]).unwrap();
+    f.write("floats.npy", npy::to_bytes(&floats).unwrap());
     f.write("labels-idx1-ubyte", [0, 0, 8, 1, 0, 0, 0, 2, 0, 1]);
     f.run(&[
         "train",
@@ -44,6 +48,7 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         ),
         tried("album", &format!("{small} '--set=fit.class_weight={{ ct = 2.0 }}'")),
         row("predict run labels-idx1-ubyte", "predict run `x.png`"),
+        row("predict run floats.npy --invert", "predict run floats.npy"),
         tried("album", &format!("{small} --set=data.augment=[\"random_flip=3\"]")),
         tried(
             "album",
