@@ -41,7 +41,7 @@ impl RunConfig {
         if !self.compile.metrics.is_empty() {
             return Err(KeyError::new("compile.metrics", "no metric applies to BigGAN training")
                 .hint_setting(
-                    "set compile.metrics=[]; compute scores after training: evaluate RUN --features CLASSIFIER",
+                    "set compile.metrics=[]; compute scores after training: systole evaluate RUN --features CLASSIFIER",
                 ));
         }
         if self.compile.precision == "mixed_float16" {

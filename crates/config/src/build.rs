@@ -1,5 +1,6 @@
 //! Builds datasets, input pipelines and models from a checked configuration.
 
+use super::pixel_scale::scale_pixels;
 use super::{RunConfig, augment, model_sections};
 use std::sync::Arc;
 use systole_base::rng::RandomStream;
@@ -408,7 +409,8 @@ impl RunConfig {
         let output = model.output_for(&inputs)?.shape.to_vec();
         let compile = self.compile_config(&output)?;
         if self.biggan.is_none() {
-            check_output(&output, &compile.loss, class_names.len(), &self.data.dataset)?;
+            check_output(&output, &compile.loss, class_names.len(), &self.data.dataset)
+                .map_err(|e| self.layers_at.0.iter().fold(e, |e, place| e.at(place.clone())))?;
         }
         model.compile(compile)?;
         model.build(&inputs)?;
@@ -489,39 +491,9 @@ fn check_output(output: &[usize], loss: &Loss, classes: usize, dataset: &str) ->
     }
 }
 
-/// Returns a map function: `image: u8[…] → f32[…]`, multiplied by `scale`.
-pub fn scale_pixels(scale: f64) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
-    // For a factor 1/n, divide by n: `x / 255` and `x * (1/255)` round differently, and tutorials divide.
-    let divisor = (1.0 / scale).round();
-    let divides = (1.0 / scale - divisor).abs() < 1e-9 * divisor;
-    move |s| {
-        s.map("image", move |x| {
-            let x = x.cast(DType::F32);
-            match (scale == 1.0, divides) {
-                (true, _) => x,
-                (false, true) => x / divisor,
-                (false, false) => x * scale,
-            }
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_ir::Literal;
-
-    #[test]
-    fn a_fraction_divides_exactly() {
-        let pixels = Literal::from_slice([4], &[0u8, 1, 77, 255]).unwrap();
-        let of = |scale: f64| {
-            let s = scale_pixels(scale)(Sample::new([("image", pixels.clone())]));
-            s.get("image").unwrap().to_f32s()
-        };
-        assert_eq!(of(1.0), [0.0, 1.0, 77.0, 255.0]);
-        assert_eq!(of(1.0 / 255.0), [0.0, 1.0 / 255.0, 77.0 / 255.0, 1.0]);
-        assert_eq!(of(0.3)[1], 0.3);
-    }
 
     #[test]
     fn outputs_that_do_not_fit_are_explained() {
@@ -533,7 +505,14 @@ mod tests {
         };
         assert!(with("seed", "1").is_ok());
         let e = with("layers.4.units", "5").unwrap_err().to_string();
-        assert!(e.contains("5 values") && e.contains("10 classes"), "{e}");
+        assert!(e.contains("5 values") && e.contains("10 classes") && e.contains("--set"), "{e}");
+        let text = RunConfig::preset_text("glyphs").unwrap().replace("units = 10", "units = 5");
+        let draft = super::super::ConfigDraft::parse(&text, "own.toml").unwrap();
+        let e = draft.finish().unwrap().model(&TensorType::new(DType::F32, [28, 28, 1]), &names).unwrap_err();
+        let at = e.places().iter().find_map(|place| place.strip_prefix("own.toml, line ")?.parse().ok());
+        let line: usize = at.unwrap_or_else(|| panic!("{e}"));
+        let until = text.lines().position(|l| l == "units = 5").unwrap();
+        assert!(line <= until + 1 && until < line + 3, "{line}: {e}");
         let e = with("layers.0.kernel_size", "40").unwrap_err().to_string();
         assert!(e.contains("conv2d"), "{e}");
         let e = with("layers.3.type", "ReLU").unwrap_err().to_string();

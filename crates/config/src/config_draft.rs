@@ -2,7 +2,7 @@
 
 use super::auto_batch_size::AUTO;
 use super::key_error::{KeyError, from_serde, line_at, line_of, split, unknown};
-use super::{PRESETS, RunConfig};
+use super::{PRESETS, RunConfig, SourcePlace};
 use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 use toml::{Table, Value};
@@ -135,19 +135,32 @@ impl ConfigDraft {
         if config.fit.batch_size == AUTO {
             config.choose_batch_size().map_err(ConfigError::from)?;
         }
+        let last = config.layers.len().saturating_sub(1).to_string();
+        let layers = if config.model.is_some() { vec!["model".into()] } else { vec!["layers".into(), last] };
+        config.layers_at = SourcePlace(Some(self.place_of(&layers)));
         Ok(config)
     }
 
     fn blame(&self, wrong: KeyError) -> ConfigError {
-        let related = |s: &&KeyOverride| s.path.iter().zip(&wrong.path).all(|(a, b)| a == b);
-        if let Some(setting) = self.settings.iter().rev().find(related) {
-            return setting.refuse(wrong.error);
+        match self.override_of(&wrong.path) {
+            Some(setting) => setting.refuse(wrong.error),
+            None => ConfigError::from(wrong.error.at(self.place_of(&wrong.path))),
         }
-        let place = match line_of(&self.text, &wrong.path) {
-            Some(line) => format!("{}, line {line}", self.origin),
-            None => self.origin.clone(),
-        };
-        ConfigError::from(wrong.error.at(place))
+    }
+
+    /// Returns the last override of a key, or of keys below or above it.
+    fn override_of(&self, path: &[String]) -> Option<&KeyOverride> {
+        let related = |s: &&KeyOverride| s.path.iter().zip(path).all(|(a, b)| a == b);
+        self.settings.iter().rev().find(related)
+    }
+
+    /// Returns the flag or the file and line that set a key.
+    fn place_of(&self, path: &[String]) -> String {
+        match (self.override_of(path), line_of(&self.text, path)) {
+            (Some(setting), _) => setting.flag.clone(),
+            (None, Some(line)) => format!("{}, line {line}", self.origin),
+            (None, None) => self.origin.clone(),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod launch;
 mod lora;
 mod lr_find;
 mod model_sections;
+mod pixel_scale;
 mod pruning;
 mod quantize;
 mod sentences;
@@ -27,7 +28,6 @@ mod synthetic;
 mod tokens;
 
 pub use augment::{TestTimeAugmentation, augmentations};
-pub use build::scale_pixels;
 pub use callbacks::Logger;
 pub use config_draft::{ConfigDraft, ConfigError};
 pub use fine_tune::FineTuneSection;
@@ -36,6 +36,7 @@ pub use key_suggestions::home_of;
 pub use launch::{LaunchConfig, LaunchTarget};
 pub use lora::LoraSection;
 pub use lr_find::LrFindSection;
+pub use pixel_scale::{first_rescaling, is_scaled, rescaled_twice, scale_pixels, scaled_again, shown_scale};
 pub use pruning::PruningSection;
 pub use quantize::QuantizeSection;
 pub use sweep::{METHODS, Sweep, SweepMethod, Trial};
@@ -130,6 +131,19 @@ pub struct RunConfig {
     /// Callbacks: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callbacks: Vec<Table>,
+    /// Where the layers are written.
+    #[serde(skip)]
+    layers_at: SourcePlace,
+}
+
+/// Place in a configuration's file, for messages; does not affect comparisons.
+#[derive(Clone, Debug, Default)]
+struct SourcePlace(Option<String>);
+
+impl PartialEq for SourcePlace {
+    fn eq(&self, _: &SourcePlace) -> bool {
+        true
+    }
 }
 
 /// The `[strategy]` table: distribution over devices.
@@ -455,9 +469,10 @@ impl RunConfig {
 
     /// Returns the configuration as TOML that parses back, without comments.
     pub fn to_toml(&self) -> Result<String> {
-        toml::to_string(self).map_err(|e| {
+        let text = toml::to_string(self).map_err(|e| {
             Error::new(ErrorKind::Bug, "cannot serialize the configuration").because(e.to_string())
-        })
+        })?;
+        Ok(pixel_scale::with_fraction(text, self.data.scale))
     }
 
     /// Returns [`RunConfig::to_toml`] with the thread counts and queue sizes found at run time.

@@ -168,7 +168,7 @@ impl Sample {
         }
     }
 
-    /// Returns the size of the arrays in bytes.
+    /// Returns the total size of the sample's arrays in bytes.
     pub fn bytes(&self) -> usize {
         self.fields.iter().map(|(_, array)| array.ty().map_or(0, TensorType::bytes)).sum()
     }

@@ -24,7 +24,7 @@ impl TrainingData {
         if !others.is_empty() {
             let what = format!("`{}` has unknown classes: `{}`", self.name, others.join("`, `"));
             return Err(Error::new(ErrorKind::Data, what)
-                .because(format!("rename the classes to match the model's: `{}`", names.join("`, `"))));
+                .because(format!("the model's classes are `{}`", names.join("`, `"))));
         }
         let table: Arc<[usize]> = self.class_names.iter().filter_map(place).collect();
         let same_numbers = table.iter().enumerate().all(|(was, is)| was == *is);

@@ -400,8 +400,11 @@ impl RequestDir<'_> {
     }
 
     fn compile(&self) -> Result<ReportInFile> {
-        let wanted: CompileRequest = serde_json::from_str(&self.read("request.json")?)
-            .map_err(|e| Error::new(ErrorKind::Data, "cannot read the request").because(e.to_string()))?;
+        let wanted: CompileRequest = serde_json::from_str(&self.read("request.json")?).map_err(|e| {
+            Error::new(ErrorKind::Data, "cannot parse the compile request")
+                .at("request.json")
+                .because(e.to_string())
+        })?;
         let program = self.read("program.mlir")?;
         let plugin = Plugin::load(&wanted.library)?;
         let topology = Topology::new(&plugin, &wanted.slice)?;

@@ -334,7 +334,7 @@ impl ProcessExchange for HostLinks {
         };
         met.map_err(|why| {
             let e = Error::new(ErrorKind::Unsupported, why.clone()).because(format!(
-                "every step needs all devices, and this is process {} of {}",
+                "this is process {} of {}: a step needs every process, and one has stopped or runs another program",
                 self.index, self.count
             ));
             state.lost = Some(why);

@@ -186,7 +186,7 @@ impl ChipModel {
         self.tensors.first().copied().unwrap_or(ImageShape::vector(0))
     }
 
-    /// Returns the index of the model's output tensor.
+    /// Returns the index of the TPU v1 model's output tensor.
     pub fn output(&self) -> usize {
         self.layers.last().map_or(0, |l| l.output)
     }

@@ -39,25 +39,25 @@ fn rules(model: &Model) -> Result<(Vec<WeightRule>, &'static str)> {
     if bert::is_one(model) {
         return Ok((
             bert::rules(model, bert::BertNames::of_bert())?,
-            "names of BERT in Hugging Face transformers",
+            "those of BERT in Hugging Face transformers",
         ));
     }
     if vit::is_one(model) {
-        return Ok((vit::rules(model, "vit.")?, "names of ViT in Hugging Face transformers"));
+        return Ok((vit::rules(model, "vit.")?, "those of ViT in Hugging Face transformers"));
     }
     if gpt2::is_one(model) {
-        return Ok((gpt2::rules(model, "transformer.")?, "names of GPT-2 in Hugging Face transformers"));
+        return Ok((gpt2::rules(model, "transformer.")?, "those of GPT-2 in Hugging Face transformers"));
     }
     if resnet::is_one(model) {
-        let strided = "names of torchvision; like Keras's ResNet50, the model has biases and strides in the first convolution of a \
+        let strided = "those of torchvision; like Keras's ResNet50, the model has biases and strides in the first convolution of a \
                        block, so torchvision's own class computes something else";
         let is_theirs = model
             .architecture()
             .nodes
             .iter()
             .any(|n| n.name == "conv2_block1_2_pad" || n.name == "conv2_block1_1_pad");
-        let note = if is_theirs { "names of torchvision" } else { strided };
+        let note = if is_theirs { "those of torchvision" } else { strided };
         return Ok((resnet::rules(model, resnet::ResNetNaming::Torchvision)?, note));
     }
-    Ok((match_by_order::by_layer(model)?, "names of the layers"))
+    Ok((match_by_order::by_layer(model)?, "those of the layers"))
 }

@@ -49,7 +49,7 @@ fn check_machine(about: &Pickle) -> Result<()> {
         matches!((key, value), (PickleValue::Text(key), PickleValue::Bool(false)) if &**key == "little_endian")
     });
     match is_big {
-        true => Err(Error::new(ErrorKind::Data, "the file has big-endian numbers")
+        true => Err(Error::new(ErrorKind::Data, "the PyTorch file stores big-endian numbers")
             .hint("save it again on a little-endian machine")),
         false => Ok(()),
     }

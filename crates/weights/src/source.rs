@@ -93,7 +93,7 @@ impl WeightSource {
         read().at(|| name.to_string())
     }
 
-    /// Replaces the config.json of a Hugging Face model.
+    /// Sets the config.json to read Hugging Face weights with.
     ///
     /// # Errors
     /// If it is not valid JSON.

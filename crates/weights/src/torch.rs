@@ -61,7 +61,7 @@ fn tensors(
 fn check_byte_order(archive: &ZipArchive<'_>, folder: &str) -> Result<()> {
     match archive.read(&format!("{folder}byteorder"), 64)? {
         Some(order) if order != b"little" => {
-            Err(Error::new(ErrorKind::Data, "the file has big-endian numbers")
+            Err(Error::new(ErrorKind::Data, "the PyTorch file stores big-endian numbers")
                 .hint("save the file again on a little-endian machine"))
         }
         _ => Ok(()),

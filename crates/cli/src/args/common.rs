@@ -130,7 +130,7 @@ impl LabelArgs {
         let Some((flag, _)) = self.setting().filter(|_| dataset != "records") else { return Ok(()) };
         let e = Error::new(ErrorKind::Config, format!("the data `{dataset}` has no columns")).at(flag);
         Err(CommandError::usage(
-            e.hint_command("remove --label, or name a table: train TABLE.csv --label COLUMN"),
+            e.hint_command("remove --label, or name a table: systole train TABLE.csv --label COLUMN"),
         ))
     }
 }

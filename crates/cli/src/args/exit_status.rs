@@ -81,6 +81,17 @@ pub(crate) fn kind_name(kind: ErrorKind) -> String {
     format!("{kind:?}").to_lowercase()
 }
 
+/// Rejects an output file whose name has none of these extensions.
+pub(crate) fn check_extension(out: &Path, endings: &[&str]) -> Result<(), CommandError> {
+    let name = out.display().to_string();
+    if endings.iter().any(|ending| name.ends_with(ending)) {
+        return Ok(());
+    }
+    let e = Error::new(ErrorKind::Config, format!("{name} has the wrong extension for this format"));
+    let hint = format!("use the extension {}", endings.join(" or "));
+    Err(CommandError::usage(e.at("--out").hint_command(hint)))
+}
+
 /// Rejects an output file that exists, unless `force` is set.
 pub(crate) fn check_out(out: &Path, force: bool) -> Result<(), CommandError> {
     if out.exists() && !force {

@@ -180,7 +180,7 @@ fn for_option(typed: &str, command: &Command, args: &[String]) -> Option<String>
         let names = argument.get_value_names().into_iter().flatten();
         let names: Vec<&str> = names.map(|name| name.as_str()).collect();
         let shown = value.map_or_else(|| names.join(" "), quoted);
-        return Some(format!("pass it without an option: {} {shown}", command.get_name()));
+        return Some(format!("pass it without an option: systole {} {shown}", command.get_name()));
     }
     let visible = command.get_arguments().filter(|a| !a.is_hide_set()).filter_map(Arg::get_long);
     let visible: Vec<&str> = visible.collect();
@@ -254,8 +254,8 @@ mod tests {
             ("torchrun", "`launch`"),
             ("train small.toml --fast-dev-run 3", "write --fast-dev-run=3"),
             ("compile-her", "`compile`"),
-            ("train --preset glyphs", "pass it without an option: train glyphs"),
-            ("train --config=run.toml", "pass it without an option: train run.toml"),
+            ("train --preset glyphs", "pass it without an option: systole train glyphs"),
+            ("train --config=run.toml", "pass it without an option: systole train run.toml"),
             ("train --epoch 3", "`--epochs`"),
             ("train --lr 0.1", "`--learning-rate`"),
             ("train --bs 8", "`--batch-size`"),
@@ -267,7 +267,7 @@ mod tests {
             ("train --optimizer lion", "--set optimizer.type=lion"),
             ("train --momentum 0.9", "--set optimizer.momentum=0.9"),
             ("train --loss=mse", "--set compile.loss=mse"),
-            ("predict --model m.safetensors", "pass it without an option: predict m.safetensors"),
+            ("predict --model m.safetensors", "pass it without an option: systole predict m.safetensors"),
             ("evaluate m.safetensors --data photos", "`--data-dir`"),
         ];
         for (line, part) in cases {

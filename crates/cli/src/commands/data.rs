@@ -229,7 +229,7 @@ impl SourceArgs {
         }
         let config = draft.finish()?;
         let data = load_data(&config, screen)?;
-        announce_data(&data, "as requested", screen);
+        announce_data(&config, &data, "as requested", screen);
         let (elements, pipeline) = match self.part {
             TrainOrTest::Train => (data.train.clone(), config.train_pipeline(&data)),
             TrainOrTest::Test => (data.test.clone(), config.test_pipeline(&data)),

@@ -5,14 +5,14 @@ use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::accuracy::CorrectCount;
 use crate::models::command_target::set_all;
 use crate::models::imported;
-use crate::models::model_data::check_samples;
+use crate::models::model_data::{check_samples, in_its_order};
 use crate::models::predictor::{Predictor, answerer, is_of_operators};
 use crate::models::run_directory;
 use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, counted, values};
 use crate::run::confusion::Confusion;
 use crate::run::generator_scores::{self, ScoreOptions};
-use crate::run::run_data::{NamedData, RunData, show_notes};
+use crate::run::run_data::{NamedData, OTHER_CLASSES, RunData};
 use crate::run::training::call_as_asked;
 use crate::run::training_overlap::TrainingOverlap;
 use clap::Args;
@@ -79,7 +79,7 @@ impl RunCommand for EvaluateArgs {
 fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = run_directory::model_file(&args.model)?;
     let mut model = imported::load(&file)?;
-    let run_data = RunData::of(&model, &file)?;
+    let run_data = RunData::of(&model, &file)?.scale_of(Some(&args.scale), &args.sets);
     let mut config = config(args, &run_data, &model)?;
     if let Some(gan) = BigGan::of(&model) {
         let asked =
@@ -171,10 +171,10 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     }
     let Predictor { model, operators, binary_output } = answerer(file)?;
     let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "the model file has no operators"))?;
-    let run_data = RunData::of(&model, file)?;
+    let run_data = RunData::of(&model, file)?.scale_of(Some(&args.scale), &args.sets);
     let mut config = config(args, &run_data, &model)?;
     let mut data = run_data.load_unmatched(&model, &mut config, screen)?;
-    show_notes(&data);
+    run_data.show_notes(&model, &config, &data)?;
     if data.language.is_none() {
         check_samples(&model, &config, &data, file)?;
         if data.class_names.is_empty() {
@@ -189,7 +189,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
                 .into());
         }
         if !model.class_names.is_empty() {
-            data = data.with_classes(&model.class_names)?;
+            data = in_its_order(&model, data, file, OTHER_CLASSES)?;
         }
     }
     let overlap = TrainingOverlap::of(&run_data, &model, (&config, &data), screen)?;

@@ -1,7 +1,7 @@
 //! `systole export`: writes a model's weights for Keras, PyTorch or safetensors, or the model as `.tflite` or ONNX.
 
 use crate::args::common::CommonArgs;
-use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_extension, check_out};
 use crate::commands::import::{rows_json, rows_table};
 use crate::commands::quantize::{self, FileArithmetic, QuantArgs};
 use crate::models::imported;
@@ -20,9 +20,9 @@ use systole_weights::{WeightFormat, export};
 pub(crate) struct ExportArgs {
     /// Model file, or run folder (its best model)
     model: String,
-    /// Set the file format
+    /// Set the file format [default: by the extension of --out]
     #[arg(long, value_name = "NAME")]
-    format: FormatName,
+    format: Option<FormatName>,
     /// Write .keras (full model), .weights.h5, .pt, .safetensors, .tflite or .onnx
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
@@ -72,6 +72,24 @@ impl FormatName {
     }
 }
 
+impl ExportArgs {
+    /// Returns the file format: that of `--format`, otherwise that of the extension of `--out`.
+    fn format(&self) -> Result<FormatName, CommandError> {
+        if let Some(format) = self.format {
+            check_extension(&self.out, format.format().1)?;
+            return Ok(format);
+        }
+        let is_of = |format: &FormatName| check_extension(&self.out, format.format().1).is_ok();
+        let formats = FormatName::value_variants();
+        if let Some(format) = formats.iter().copied().find(is_of) {
+            return Ok(format);
+        }
+        let all: Vec<&str> = formats.iter().flat_map(|format| format.format().1.iter().copied()).collect();
+        check_extension(&self.out, &all)?;
+        Ok(FormatName::Keras)
+    }
+}
+
 impl RunCommand for ExportArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
@@ -79,17 +97,10 @@ impl RunCommand for ExportArgs {
 }
 
 fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
-    let (format, endings) = args.format.format();
+    let named = args.format()?;
     let name = args.out.display().to_string();
-    if !endings.iter().any(|e| name.ends_with(e)) {
-        let e = Error::new(ErrorKind::Config, format!("{name} has the wrong extension for this format"))
-            .at("--out");
-        return Err(CommandError::usage(
-            e.hint_command(format!("use the extension {}", endings.join(" or "))),
-        ));
-    }
     check_out(&args.out, args.force)?;
-    let Some(format) = format else { return lite(args, screen) };
+    let Some(format) = named.format().0 else { return lite(args, named, screen) };
     if args.int8 || args.dynamic || args.float || !args.quant.is_empty() {
         let e = Error::new(ErrorKind::Config, "weight files cannot be quantized").at("--format");
         return Err(CommandError::usage(
@@ -111,12 +122,15 @@ fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
         return Ok(0);
     }
     screen.line(rows_table(&made.rows, ["theirs", "shape", "ours", "shape", "conversion"]).trim_end());
-    made.notes.iter().for_each(|note| screen.line(format!("Named {note}.")));
+    made.notes.iter().for_each(|note| screen.line(format!("Tensor names: {note}.")));
     screen.line(format!(
         "{name}: {}, {}",
         counted(made.rows.len() as u64, "weight"),
         counted(made.bytes.len() as u64, "byte")
     ));
+    if let Some(images) = images {
+        screen.line(format!("{}: size, color and scale of the images", images.display()));
+    }
     Ok(0)
 }
 
@@ -128,13 +142,13 @@ fn write_preprocessing(model: &Model, path: &str, out: &Path) -> Result<Option<P
     Ok(Some(file))
 }
 
-fn lite(args: &ExportArgs, screen: &Screen) -> CommandResult {
+fn lite(args: &ExportArgs, format: FormatName, screen: &Screen) -> CommandResult {
     let kind = match (args.int8, args.dynamic) {
         (true, _) => FileArithmetic::Int8,
         (_, true) => FileArithmetic::Dynamic,
         _ => FileArithmetic::Float,
     };
-    if kind == FileArithmetic::Dynamic && matches!(args.format, FormatName::Onnx) {
+    if kind == FileArithmetic::Dynamic && matches!(format, FormatName::Onnx) {
         let e = Error::new(ErrorKind::Config, "weight-only int8 is not supported for ONNX").at("--dynamic");
         return Err(CommandError::usage(e.hint_command("use --int8 instead, or choose --format tflite")));
     }

@@ -1,14 +1,14 @@
 //! `systole import`: converts PyTorch, Hugging Face and Keras weights to a model file.
 
 use crate::args::common::CommonArgs;
-use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_extension, check_out};
 use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::imported::{FolderTokenizer, built, name_classes, shortened, unknown_model};
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use systole_config::size_conflicts;
+use systole_config::{first_rescaling, shown_scale, size_conflicts};
 use systole_ir::{Error, ErrorKind, ResultExt};
 use systole_nn::Model;
 use systole_weights::{ImportReport, ImportRow, WeightSource};
@@ -38,7 +38,8 @@ impl RunCommand for ImportArgs {
 }
 
 fn run(args: &ImportArgs, screen: &Screen) -> CommandResult {
-    crate::args::exit_status::check_out(&args.out, args.force)?;
+    check_extension(&args.out, &[".safetensors"])?;
+    check_out(&args.out, args.force)?;
     if !args.file.exists() {
         return Err(crate::models::command_target::missing(&args.file).into());
     }
@@ -66,7 +67,7 @@ fn model(args: &ImportArgs, source: &WeightSource) -> Result<(Model, bool), Comm
         let told = source.architecture().at(place)?;
         let unknown = || CommandError::usage(unknown_model(&place(), source));
         let (layers, inputs) = told.ok_or_else(unknown)?;
-        return Ok((built(layers, &inputs, None)?, true));
+        return Ok((built(layers, &inputs, None).at(place)?, true));
     };
     let target = CommandTarget::of_model(name).map_err(|e| CommandError::usage(e.at("--model")))?;
     let Some(config) = target.config()? else {
@@ -87,7 +88,7 @@ fn model(args: &ImportArgs, source: &WeightSource) -> Result<(Model, bool), Comm
             for (key, what) in size_conflicts(&config, &layers) {
                 note(&format!("{key} is not used, because the sizes come from {}: {what}", place()));
             }
-            Ok((built(layers, &inputs, Some(&config))?, true))
+            Ok((built(layers, &inputs, Some(&config)).at(place)?, true))
         }
         None => Ok((config.untrained()?, false)),
     }
@@ -133,7 +134,7 @@ fn show(
         }));
         return;
     }
-    screen.line(rows_table(&report.rows, ["theirs", "shape", "ours", "shape", "how"]).trim_end());
+    screen.line(rows_table(&report.rows, ["theirs", "shape", "ours", "shape", "conversion"]).trim_end());
     for name in &report.left_over {
         screen.line(format!("skipped: {name}"));
     }
@@ -143,6 +144,12 @@ fn show(
     }
     if !unused.is_empty() {
         screen.line(format!("Not used, which changes further training only: {}.", shortened(unused)));
+    }
+    if let Some(factor) = first_rescaling(model.architecture()) {
+        screen.line(format!(
+            "The first layer rescales pixels by {}: pass --scale 1 to predict and evaluate.",
+            shown_scale(factor)
+        ));
     }
     screen.line(format!(
         "{}: {} from {}, {}",

@@ -37,7 +37,7 @@ fn run(args: &InitArgs, screen: &Screen) -> CommandResult {
         let e = Error::new(ErrorKind::Config, format!("unknown preset `{}`", args.preset));
         let to = quoted(&args.preset);
         return Err(CommandError::usage(
-            e.hint_command(format!("to write a preset to that file run: init PRESET --out {to}")),
+            e.hint_command(format!("to write a preset to that file run: systole init PRESET --out {to}")),
         ));
     }
     ConfigDraft::preset(&args.preset).map_err(CommandError::usage)?;

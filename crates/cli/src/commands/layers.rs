@@ -31,10 +31,16 @@ impl RunCommand for LayersArgs {
             all.iter().for_each(|layer| screen.line(table(&reasons(layer))));
         } else {
             screen.line(table(&matrix(&all)));
+            screen.line(LEGEND);
         }
         Ok(0)
     }
 }
+
+/// Meaning of the columns.
+const LEGEND: &str = "operators: export to .tflite and ONNX; masks: padded time steps are skipped as in Keras; \
+    decoding: one token at a time, with stored keys and values or states; adapters: LoRA. \
+    `systole layers NAME` says why a layer lacks one.";
 
 /// Table with a row per layer and a column per capability.
 fn matrix(all: &[LayerCapabilities]) -> Vec<Vec<String>> {

@@ -53,7 +53,7 @@ fn resume(args: ResumeArgs, screen: &Screen) -> CommandResult {
     };
     record.config.data.known_tokenizer = earlier.as_ref().map_or(Ok(None), tokenizer_of)?;
     let data = load_data(&record.config, screen)?;
-    announce_data(&data, &record.reason, screen);
+    announce_data(&record.config, &data, &record.reason, screen);
     let record = RunRecord { data: data.identity.clone(), ..record };
     let folder = RunDirectory::make(args.folder, &data.name)?;
     train(

@@ -378,10 +378,12 @@ impl TrainArgs {
                 None => {
                     let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
                     Err(CommandError::usage(match application_of(model.architecture()) {
-                        Some(_) => e.hint_command(format!("name your data: train DATA --from {path}")),
-                        None => {
-                            e.hint_command(format!("name your data: train DATA --from {path} --fine-tune"))
+                        Some(_) => {
+                            e.hint_command(format!("name your data: systole train DATA --from {path}"))
                         }
+                        None => e.hint_command(format!(
+                            "name your data: systole train DATA --from {path} --fine-tune"
+                        )),
                     }))
                 }
             },
@@ -803,7 +805,7 @@ fn folder_draft(folder: &Path) -> Result<ConfigDraft, CommandError> {
     if folder.join("run.json").is_file() {
         let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", folder.display()));
         return Err(CommandError::usage(
-            e.hint_command(format!("resume that run: resume {}", folder.display())),
+            e.hint_command(format!("resume that run: systole resume {}", folder.display())),
         ));
     }
     if let Some(e) = texts_without_classes(folder) {
@@ -829,7 +831,7 @@ fn texts_without_classes(folder: &Path) -> Option<Error> {
         counted(texts.len() as u64, "text file")
     );
     Some(Error::new(ErrorKind::Data, what).because("the class of a text is the name of its folder").hint_command(format!(
-        "create a folder for each class and move the texts there; to train a language model on one text: train {}",
+        "create a folder for each class and move the texts there; to train a language model on one text: systole train {}",
         first.display()
     )))
 }
@@ -881,10 +883,10 @@ fn not_to_train(path: &str) -> Error {
     let is_model = Path::new(path).extension().is_some_and(|e| e == "safetensors");
     let e = Error::new(ErrorKind::Config, format!("{path} is not a preset, a folder or a .toml file"));
     match is_model {
-        true => e.hint_command(format!("to continue from a saved model run: train --from {path}")),
+        true => e.hint_command(format!("to continue from a saved model run: systole train --from {path}")),
         false => e.hint_command(
             "for images or texts name the folder with one subfolder per class (unpack archives first), for a language \
-             model a .txt file; to continue from a saved model run: train --from MODEL",
+             model a .txt file; to continue from a saved model run: systole train --from MODEL",
         ),
     }
 }
@@ -892,7 +894,7 @@ fn not_to_train(path: &str) -> Error {
 fn announced(config: RunConfig, mut data: TrainingData, reason: String, screen: &Screen) -> TrainingSetup {
     data.notes.extend(config.unused_data_keys(&data));
     data.notes.extend(config.unused_pruning_keys());
-    announce_data(&data, &reason, screen);
+    announce_data(&config, &data, &reason, screen);
     config.fit.batch_reason.iter().for_each(|reason| screen.line(reason));
     TrainingSetup { config, data, reason }
 }

@@ -10,7 +10,7 @@ use systole_datasets::Tokenizer;
 use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::metric::{Metric, root_mean_squared_error};
-use systole_nn::{Architecture, Compile, Model};
+use systole_nn::{Architecture, Compile, LayerNode, Model};
 use systole_weights::WeightSource;
 
 /// Tokenizer of a folder with weights, and a note about it.
@@ -156,7 +156,7 @@ pub(crate) fn built(
     let output = model.output_for(inputs)?;
     let compile = match config {
         Some(config) => config.compile_config(output.shape.dims())?,
-        None => usual_compile(&model),
+        None => usual_compile(&model, output.elements() == 1),
     };
     model.compile(compile)?;
     model.build(inputs)?;
@@ -167,19 +167,27 @@ pub(crate) fn built(
 }
 
 /// Default loss and metrics for evaluating a classifier or a regression, because a weight file contains no loss.
-fn usual_compile(model: &Model) -> Compile {
-    let last = model.architecture().nodes.last();
-    let activation = last.and_then(|n| n.layer.layer().config().get("activation").cloned());
-    let activation = activation.as_ref().and_then(Value::as_str);
-    let is_head = last.is_some_and(|n| n.name == "predictions");
-    if let (true, Some("linear" | "sigmoid")) = (is_head, activation) {
-        let (loss, metric) = match activation {
-            Some("sigmoid") => (
-                Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 },
-                Metric::BinaryAccuracy { threshold: 0.5 },
-            ),
-            _ => (Loss::MeanSquaredError, root_mean_squared_error()),
+/// `is_single`: the first output is one value.
+fn usual_compile(model: &Model, is_single: bool) -> Compile {
+    let outputs = model.architecture().output_names();
+    if outputs.len() > 1 {
+        let nodes = &model.architecture().nodes;
+        let all = outputs.iter().map(|name| (name.to_string(), nodes.iter().find(|n| n.name == **name)));
+        let all = all.map(|(name, node)| (name, usual_loss(node.and_then(activation_of).as_deref())));
+        let (losses, metrics): (Vec<_>, Vec<_>) =
+            all.map(|(name, (loss, metric))| ((name.clone(), loss), (name, vec![metric]))).unzip();
+        return Compile {
+            losses: losses.into_iter().collect(),
+            output_metrics: metrics.into_iter().collect(),
+            ..Compile::default()
         };
+    }
+    let last = model.architecture().nodes.last();
+    let activation = last.and_then(activation_of);
+    let activation = activation.as_deref();
+    let is_head = last.is_some_and(|n| n.name == "predictions");
+    if let (true, Some("linear" | "sigmoid")) = (is_head || is_single, activation) {
+        let (loss, metric) = usual_loss(activation);
         return Compile { loss, metrics: vec![metric], ..Compile::default() };
     }
     let from_logits = activation != Some("softmax");
@@ -187,5 +195,27 @@ fn usual_compile(model: &Model) -> Compile {
         loss: Loss::SparseCategoricalCrossentropy { from_logits, ignore_class: None },
         metrics: vec![Metric::SparseCategoricalAccuracy],
         ..Compile::default()
+    }
+}
+
+fn activation_of(node: &LayerNode) -> Option<String> {
+    match node.layer.class_name() {
+        "Softmax" => Some("softmax".into()),
+        _ => node.layer.layer().config().get("activation").and_then(Value::as_str).map(String::from),
+    }
+}
+
+/// Default loss and metric of an output with this activation.
+fn usual_loss(activation: Option<&str>) -> (Loss, Metric) {
+    match activation {
+        Some("softmax") => (
+            Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None },
+            Metric::SparseCategoricalAccuracy,
+        ),
+        Some("sigmoid") => (
+            Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 },
+            Metric::BinaryAccuracy { threshold: 0.5 },
+        ),
+        _ => (Loss::MeanSquaredError, root_mean_squared_error()),
     }
 }

@@ -32,15 +32,15 @@ pub(crate) fn check_samples(
 /// Renumbers the data's classes to match the model of `path` by class name.
 ///
 /// # Errors
-/// If the data has other classes (each is named), or has no classes although the model is a classifier. `otherwise`
-/// ends the hint.
+/// If the data has other classes (each is named), or has no classes although the model is a classifier. `otherwise` is
+/// the alternative in the hint.
 pub(crate) fn with_its_classes(
     model: &Model,
     data: TrainingData,
     path: &str,
     otherwise: &str,
 ) -> Result<TrainingData> {
-    let hint = format!("use the class names of {path}, or train a new model without it{otherwise}");
+    let hint = classes_hint(&data, path, otherwise);
     let classes = model.output_type().and_then(|output| output.shape.last().copied()).unwrap_or(0);
     let is_sparse = |loss: &Loss| matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
     if !model.compile_config().is_some_and(|config| is_sparse(&config.loss)) {
@@ -60,8 +60,26 @@ pub(crate) fn with_its_classes(
         (false, true) => Err(Error::new(ErrorKind::Data, format!("{} has no class labels", data.name))
             .because(format!("{path} is a classifier with the classes {}", model.class_names.join(", ")))
             .hint_command("use data with these classes")),
-        (false, false) => data.with_classes(&model.class_names).map_err(|e| e.hint_command(hint)),
+        (false, false) => in_its_order(model, data, path, otherwise),
     }
+}
+
+/// Renumbers the data's classes by the names of the model's.
+///
+/// # Errors
+/// If the data has other classes (each is named). `otherwise` is the alternative in the hint.
+pub(crate) fn in_its_order(
+    model: &Model,
+    data: TrainingData,
+    path: &str,
+    otherwise: &str,
+) -> Result<TrainingData> {
+    let hint = classes_hint(&data, path, otherwise);
+    data.with_classes(&model.class_names).map_err(|e| e.hint_command(hint))
+}
+
+fn classes_hint(data: &TrainingData, path: &str, otherwise: &str) -> String {
+    format!("rename the classes of {} as in {path}, or {otherwise}", data.name)
 }
 
 /// Rejects token ids and sequence labels outside the model's vocabulary. Checks all sequences. Other data has class

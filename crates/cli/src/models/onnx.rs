@@ -42,7 +42,7 @@ pub(crate) fn summary(name: &str, screen: &Screen) -> CommandResult {
         screen.object(&object(name, &model, &imported));
         return Ok(0);
     }
-    let mut rows = vec![["Op", "makes", "of", "constants"].map(String::from).to_vec()];
+    let mut rows = vec![["Op", "output", "type", "constants"].map(String::from).to_vec()];
     for n in &model.graph.nodes {
         let constants: Vec<String> = constants(&model, n).map(|c| c.ty().to_string()).collect();
         rows.push(vec![n.op.clone(), made(n).into(), ty(&imported, made(n)), constants.join(", ")]);

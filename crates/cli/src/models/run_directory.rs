@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind as Io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use systole_config::RunConfig;
+use systole_config::{RunConfig, shown_scale};
 use systole_data::PipelineTuning;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{BackupAndRestore, Model, OsFileSystem, RunPosition, counted, write_atomically};
@@ -131,7 +131,7 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
     let folder = Path::new(name);
     if folder.is_file() && folder.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
         let e = Error::new(ErrorKind::Config, format!("{name} is a configuration, not a model"));
-        return Err(e.hint_command(format!("train it: train {name}; then name the run's folder")));
+        return Err(e.hint_command(format!("train it: systole train {name}; then name the run's folder")));
     }
     if !folder.is_dir() || is_model_folder(name) {
         return Ok(name.into());
@@ -161,7 +161,7 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
             Err(match record_file(folder).is_file() {
                 true => e
                     .because("the run was stopped before it saved a model")
-                    .hint_command(format!("resume the run: resume {name}")),
+                    .hint_command(format!("resume the run: systole resume {name}")),
                 false => e.hint_command("name a model file or a run's folder, such as runs/PRESET"),
             })
         }
@@ -361,6 +361,9 @@ fn keys_of(config: &RunConfig) -> Vec<(String, String)> {
     // The location of the data, its read speed and the final report do not affect the results.
     let told = ["data.dir", "data.tta", "fit.report", "fit.tui"];
     keys.retain(|(key, _)| !told.contains(&key.as_str()) && !key.starts_with("data.tuning"));
+    keys.iter_mut()
+        .filter(|(key, _)| key == "data.scale")
+        .for_each(|(_, value)| *value = shown_scale(config.data.scale));
     keys
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn summary(name: &str, screen: &Screen) -> CommandResult {
         }));
         return Ok(0);
     }
-    let mut rows = vec![["Op", "v", "makes", "of", "weights"].map(String::from).to_vec()];
+    let mut rows = vec![["Op", "version", "output", "type", "constants"].map(String::from).to_vec()];
     for o in &model.operators {
         let made = o.outputs.first().and_then(|&i| model.tensors.get(i));
         let weights: Vec<String> = o
@@ -145,7 +145,7 @@ fn profile(program: &TfliteProgram, inputs: &[Literal]) -> Result<Option<String>
         all.sort_by_key(|(_, (_, time))| std::cmp::Reverse(*time));
         all.truncate(10);
     }
-    let mut rows = vec![["Op", "form", "makes", "of", "ms", "share"].map(String::from).to_vec()];
+    let mut rows = vec![["Op", "kernel", "output", "type", "ms", "share"].map(String::from).to_vec()];
     for (o, (form, time)) in all {
         let made = o.outputs.first().and_then(|&i| model.tensors.get(i));
         let (name, ty) = made.map_or_else(Default::default, |t| (t.name.clone(), t.ty.to_string()));

@@ -45,8 +45,9 @@ pub(crate) fn prepared(
         (Some(earlier), Some(path), None) => {
             check_sizes(&earlier, path, config)?;
             check_layers(&earlier, path, config)?;
-            let others = "; add --fine-tune to learn other classes with its weights";
-            let data = with_its_classes(&earlier, data, path, others)?;
+            let others =
+                format!("train a new model without --from {path}; add --fine-tune to learn other classes");
+            let data = with_its_classes(&earlier, data, path, &others)?;
             let mut model = continued(earlier, path, config, &data, screen)?;
             give_adapters(&mut model, config, &[], screen)?;
             InitialModel { model, data, phases: None }
@@ -198,7 +199,7 @@ fn check_layers(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
         )
         .hint_command(match (model.notes.contains_key("config"), application_of(model.architecture())) {
             (true, _) => format!(
-                "remove the preset or TOML file: train --from {path}; or add --fine-tune to use the saved model's \
+                "remove the preset or TOML file: systole train --from {path}; or add --fine-tune to use the saved model's \
                 weights in other layers"
             ),
             // Such a model does not name its data either.

@@ -14,11 +14,13 @@ use crate::run::training::load_data;
 use crate::run::user_data::{UserData, beside_imported};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use systole_config::{ConfigDraft, RunConfig};
+use systole_config::{ConfigDraft, RunConfig, shown_scale};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::Model;
 
+/// Alternative to renaming the classes of data for an evaluation.
+pub(crate) const OTHER_CLASSES: &str = "evaluate a model that was trained on this data";
 /// Key of [`DataNote`] in a model file.
 const NOTE: &str = "data";
 
@@ -86,9 +88,21 @@ pub(crate) struct RunData {
     /// Location of the data, from the run's folder.
     dir: Option<PathBuf>,
     note: Option<DataNote>,
+    /// Whether the command line states the pixel scale.
+    states_scale: bool,
+    /// Option of the command that leaves pixels unscaled.
+    scale_option: &'static str,
 }
 
 impl RunData {
+    /// Sets whether `--scale`, if the command has it, or `--set` states the pixel scale.
+    pub(crate) fn scale_of(self, scale: Option<&Option<String>>, sets: &[String]) -> RunData {
+        let states_scale = scale.is_some_and(Option::is_some)
+            || sets.iter().any(|set| set.split('=').next().is_some_and(|key| key.trim() == "data.scale"));
+        let scale_option = if scale.is_some() { "pass --scale 1" } else { self.scale_option };
+        RunData { states_scale, scale_option, ..self }
+    }
+
     /// Reads what `model`, loaded from `file`, and the run's folder around the file contain about the data.
     pub(crate) fn of(model: &Model, file: &str) -> Result<RunData> {
         let config = config_of(model, file)?;
@@ -106,7 +120,8 @@ impl RunData {
                 && note.as_ref().is_none_or(|n| r.data.is_none() || n.identity == r.data)
         };
         let dir = record.filter(is_its).and_then(|r| r.config.data.dir);
-        Ok(RunData { file: file.into(), config, dir, note })
+        let scale_option = "pass --set data.scale=1";
+        Ok(RunData { file: file.into(), config, dir, note, states_scale: false, scale_option })
     }
 
     /// Returns the stored configuration with the location of the run's data; `None` if the model contains none.
@@ -205,11 +220,19 @@ impl RunData {
         screen: &Screen,
     ) -> Result<TrainingData> {
         let data = self.load_unmatched(model, config, screen)?;
-        show_notes(&data);
+        self.show_notes(model, config, &data)?;
         check_samples(model, config, &data, &self.file)?;
-        let data = with_its_classes(model, data, &self.file, "")?;
+        let data = with_its_classes(model, data, &self.file, OTHER_CLASSES)?;
         check_tokens(model, &data)?;
         Ok(data)
+    }
+
+    /// Prints the notes about loaded data, and warnings about pixels that are scaled twice.
+    pub(crate) fn show_notes(&self, model: &Model, config: &RunConfig, data: &TrainingData) -> Result<()> {
+        show_notes(data);
+        let warnings = config.pixel_scale_warnings(model.architecture(), data, self.scale_option)?;
+        warnings.iter().for_each(|text| note(text));
+        Ok(())
     }
 
     /// Like [`RunData::load`], without matching the data to the model.
@@ -226,10 +249,11 @@ impl RunData {
         if self.matches(config, &data) == DataMatch::Changed {
             data.notes.push(format!("{} has changed since {} was trained", data.origin, self.file));
         }
-        if self.config.is_none() && data.is_pictures() {
+        if self.config.is_none() && data.is_pictures() && !self.states_scale {
             data.notes.push(format!(
                 "{} does not contain its pixel scale: pixels from 0 to 255 are multiplied by {} (data.scale)",
-                self.file, config.data.scale
+                self.file,
+                shown_scale(config.data.scale)
             ));
         }
         Ok(data)
@@ -305,7 +329,7 @@ impl RunData {
 }
 
 /// Prints the notes about loaded data, such as skipped files: `train` prints them below the dataset's name.
-pub(crate) fn show_notes(data: &TrainingData) {
+fn show_notes(data: &TrainingData) {
     data.notes.iter().for_each(|text| note(&format!("{}: {text}", data.name)));
 }
 

@@ -222,7 +222,7 @@ impl<'a> RunSummary<'a> {
         if self.steps > 0 {
             let memory = peak_rss_mib().map_or(String::new(), |m| format!(", peak memory {m:.0} MiB"));
             screen.detail(format!(
-                "  {} per step, {} per second{memory}{}\n  {}",
+                "  {} per step (median), {} per second{memory}{}\n  {}",
                 step_time(self.history.median_step_ms()),
                 counted(self.samples_per_second() as u64, "sample"),
                 waited_for_device(self.history.device_wait()),

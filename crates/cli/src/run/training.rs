@@ -68,6 +68,8 @@ pub(crate) fn train(
         resumed.write_down(&folder.folder).inspect_err(|_| folder.undo())?;
     }
     announce(&model, &config, &resumed, screen)?;
+    let warnings = config.pixel_scale_warnings(model.architecture(), &data, "set data.scale=1")?;
+    warnings.iter().for_each(|text| note(text));
     call_as_asked(&model, &config);
     let stop = StopSignal::install()?;
     let place = resumed.place.clone();
@@ -182,8 +184,13 @@ fn agree(
 }
 
 /// Prints the dataset and why it was chosen.
-pub(crate) fn announce_data(data: &TrainingData, reason: &str, screen: &Screen) {
-    let (train, test) = (grouped(data.train_len as u64), grouped(data.test_len as u64));
+pub(crate) fn announce_data(config: &RunConfig, data: &TrainingData, reason: &str, screen: &Screen) {
+    let of = |used: Option<u64>, all: usize| match used.filter(|n| *n < all as u64) {
+        Some(used) => format!("{} of {}", grouped(used), grouped(all as u64)),
+        None => grouped(all as u64),
+    };
+    let (train, test) =
+        (of(config.data.train_samples, data.train_len), of(config.data.test_samples, data.test_len));
     let from = if data.origin.starts_with("generated") { "" } else { "from " };
     let (name, elements, origin) = (&data.name, data.elements, &data.origin);
     let is_published = ["cifar10", "colour-glyphs"].contains(&name.as_str());
@@ -233,11 +240,12 @@ fn announce(
         n => format!(", after {}", counted(n, "step")),
     };
     screen.detail(format!(
-        "Model: {}, {}{start}; {}, {}; on {} ({device})",
+        "Model: {}, {}{start}; {}, {}, batch size {}; on {} ({device})",
         counted(model.architecture().nodes.len() as u64, "layer"),
         counted(weights as u64, "weight"),
         model.compile_config().map_or("", |c| c.optimizer.name()),
         config.compile.precision,
+        config.fit.batch_size,
         backend.name(),
     ));
     announce_strategy(model, screen);

@@ -301,7 +301,9 @@ fn weights_that_cannot_be_read() {
     let whole = format!("{}/fixtures/weights/whole_module.pt", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let parts = ["`torch.nn.modules.linear.Linear`", "state_dict"];
     f.run(&["import", &whole, "--out=y.safetensors"]).fails("data", &parts);
-    f.run(&["export", "none", "--format=torch", "--out=x.onnx"]).fails("usage", &[".pt"]);
+    f.run(&["export", "none", "--format=torch", "--out=x.onnx"]).fails("usage", &["x.onnx", ".pt"]);
+    f.run(&["export", "none", "--out=x.txt"]).fails("usage", &["x.txt", ".keras", ".pt", ".onnx"]);
+    f.run(&["import", &whole, "--out=y.pt"]).fails("usage", &["y.pt", ".safetensors"]);
     assert!(!f.path("y.safetensors").exists());
 }
 

@@ -601,8 +601,15 @@ fn weights_come_in_and_go_out() {
         text.contains("layer2.0.downsample.0.weight") && text.contains("by ResNet tensor names"),
         "{text}"
     );
-    f.run(&["export", "again.safetensors", "--format=keras", "--out=r.keras"]).ok();
+    // The format by the extension.
+    f.run(&["export", "again.safetensors", "--out=r.keras"]).ok();
     f.run(&["import", "r.keras", "--out", "k.safetensors"]).ok();
+    let two = f.run(&["import", &fixture("nested_layers.keras"), "--out", "two.safetensors", "--json"]).ok();
+    assert!(two.json()["params"].as_u64() > Some(0));
+    f.run(&["summary", "two.safetensors"]).ok();
+    f.run(&["train", "glyphs", "--out=g", "--epochs=1", "--steps-per-epoch=1", "--quiet"]).ok();
+    let text = f.run(&["export", "g", "--out=g.pt"]).ok().out;
+    assert!(text.contains("g.preprocessing.json") && f.path("g.preprocessing.json").is_file(), "{text}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #[path = "../program/mod.rs"]
 mod program;
 
+mod arrays;
 mod augment;
 mod callbacks;
 mod class_weight;

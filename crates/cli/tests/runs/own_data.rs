@@ -75,6 +75,7 @@ fn the_same_picture_is_the_same_by_every_way() {
             size: Some([24, 24, 3]),
             background: 1.0,
             resizing: Default::default(),
+            resizes: true,
             goes_on: false,
         };
         let files: Vec<PathBuf> = files_of(&f.path(path)).unwrap();

@@ -41,7 +41,7 @@ pub fn is_missing(cell: &str) -> bool {
     ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None", "?"].contains(&cell.trim())
 }
 
-/// Parses a CSV cell as a boolean.
+/// Parses `true` or `false`, in any case; `None` for other cells.
 pub fn boolean(cell: &str) -> Option<bool> {
     let cell = cell.trim();
     let is = |word: &str| cell.eq_ignore_ascii_case(word);

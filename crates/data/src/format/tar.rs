@@ -131,7 +131,7 @@ impl<R: Read> TarReader<R> {
 
 fn damaged(what: &str) -> Error {
     Error::new(ErrorKind::Data, format!("cannot read the TAR archive: {what}"))
-        .hint("download the archive again")
+        .hint("copy or download the archive again")
 }
 
 fn unreadable(e: io::Error) -> Error {

@@ -10,8 +10,8 @@ use crate::host_array::bad;
 use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal, Result};
 
-/// Applies mixup: `image: f32[n, …], label: f32[n, classes]` become `t · own + (1 - t) · partner's`, with one t from
-/// Beta(alpha, alpha).
+/// Applies mixup to a batch: blends row i with row n − 1 − i, t · own + (1 − t) · partner. One t from Beta(alpha, alpha)
+/// serves the whole batch. `image: f32[n, …]`, `label: f32[n, classes]`.
 ///
 /// # Errors
 /// If a field is missing or not f32, or the numbers of rows differ.

@@ -1,4 +1,5 @@
-//! Keras's preprocessing layers for categorical data and text.
+//! Preprocesses categorical data and text like Keras's StringLookup, Hashing and TextVectorization: functions for
+//! `Dataset::map`, not layers.
 //!
 //! [`StringLookup`], [`IntegerLookup`], [`TextVectorization`], [`Hashing`], [`HashedCrossing`].
 //!

@@ -381,6 +381,8 @@ pub struct RecordInputs<'a> {
     pub background: f64,
     /// How images are resized.
     pub resizing: ImageResizing,
+    /// Whether pixels of another size are resized, as encoded images are; otherwise they are an error.
+    pub resizes: bool,
     /// Whether an invalid table row is an error in its position; otherwise the whole table is rejected.
     pub goes_on: bool,
 }
@@ -391,7 +393,7 @@ pub struct RecordInputs<'a> {
 /// # Errors
 /// `Io` if a file cannot be opened; `Data` if it lacks a field.
 pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<Dataset> {
-    let &RecordInputs { options, fields, size, background, resizing, goes_on } = wanted;
+    let &RecordInputs { options, fields, size, background, resizing, resizes, goes_on } = wanted;
     let mut source = RecordFiles::open(files, options)?;
     // A file's test split contains these rows, too.
     if let Some(test) = source.opened.test.take() {
@@ -432,6 +434,9 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
         }
         (None, _) => RecordInput::of(&first, &label, &options, &shape)?,
     };
+    if let (None, Some(size)) = (&source.opened.table, size) {
+        input.check_pixels(&first, size, resizes).map_err(|e| e.at(source.place()))?;
+    }
     let features = source.features().map(|all| only(all, |name| input.reads(name)));
     let reading =
         RecordParser { features, input, label, labels: LabelEncoding::Values, background, resizing };
@@ -967,6 +972,37 @@ impl RecordInput {
         })
     }
 
+    /// Rejects records that are not images of the model's size, if pixels are not resized.
+    fn check_pixels(&self, first: &Sample, size: [usize; 3], resizes: bool) -> Result<()> {
+        let (field, has) = match self {
+            RecordInput::Pixels { field, .. } => match shape_of(first, field)? {
+                // A rank of 2 with few columns: rows of one image.
+                has if resizes && !matches!(*has, [_, 1..=4] if size[1] > 4) => return Ok(()),
+                has => (field, has),
+            },
+            RecordInput::Numbers { fields, .. } => match fields.as_slice() {
+                [field] => (field, shape_of(first, field)?),
+                _ => {
+                    let what = format!("expected an image of shape {size:?}, got `{}`", fields.join("`, `"));
+                    return Err(Error::new(ErrorKind::Data, what)
+                        .hint("provide images, or records with one field that contains the pixels"));
+                }
+            },
+            _ => return Ok(()),
+        };
+        let is_image = match has.as_slice() {
+            &[h, w] => [h, w, 1] == size,
+            has => has == size,
+        };
+        if is_image {
+            return Ok(());
+        }
+        let what = format!("expected records of shape {size:?}, got {has:?} in the field `{field}`");
+        Err(Error::new(ErrorKind::Data, what)
+            .because("the model's input has this shape, with height, width and channels in this order")
+            .hint("reshape or resize the images in your program"))
+    }
+
     /// Whether a field of a record is needed.
     fn reads(&self, name: &str) -> bool {
         self.fields().iter().any(|f| name == f || name.strip_suffix("/shape") == Some(f))
@@ -1056,7 +1092,7 @@ fn numbers(sample: &Sample, fields: &[String], count: usize) -> Result<HostArray
     }
     if all.len() != count {
         return Err(Error::new(ErrorKind::Data, format!("a record has {} values", all.len()))
-            .because(format!("the first record has {count}; all records must have the same number"))
+            .because(format!("the first record has {count} input values; every record must have as many"))
             .hint_setting("name fields of a fixed size: data.records.inputs"));
     }
     Ok(Literal::from_slice([count], &all)?.into())

@@ -5,3 +5,4 @@ pub(crate) mod capabilities;
 pub(crate) mod check_numerics;
 pub(crate) mod gradients;
 pub(crate) mod label_check;
+pub(crate) mod loss_activation;

@@ -122,11 +122,9 @@ impl OptimizerKind {
     pub(super) fn with(&self, key: &str, value: Value, others: &[&str]) -> Result<OptimizerKind> {
         let mut config = self.config();
         let Some(argument) = config.get_mut(key) else {
-            let own: Vec<&str> = config.keys().map(String::as_str).collect();
-            let known: Vec<&str> = own.iter().chain(others).copied().collect();
+            let known: Vec<&str> = config.keys().map(String::as_str).chain(others.iter().copied()).collect();
             let what = format!("{} has no argument `{key}`", self.0.name());
-            let why = format!("its arguments are {}", own.join(", "));
-            return Err(unknown_argument(&what, key, &known).because(why));
+            return Err(unknown_argument(&what, key, &known));
         };
         let what = format!("invalid value for {}'s argument `{key}`: {value}", self.0.name());
         *argument = value;

@@ -32,7 +32,7 @@ pub(crate) fn export(model: &Model, out: &Path) -> Result<ExportedFile> {
     }
     root.at("vars").attributes.push(("name".into(), "functional".into()));
     let weights = file(&root);
-    let note = "names as Keras saves them: numbered by class".to_string();
+    let note = "Keras's, numbered by class".to_string();
     if out.extension().is_none_or(|e| e != "keras") {
         return Ok(ExportedFile { bytes: weights, rows, notes: vec![note] });
     }

@@ -163,7 +163,7 @@ fn chooses_batch(given: &[OsString]) -> Result<bool, CommandError> {
 fn recorded(folder: &Path) -> Result<Value> {
     let path = record_file(folder);
     let text = std::fs::read_to_string(&path).map_err(|e| {
-        Error::io("cannot read", &path, e).hint_command("name a run folder: resume runs/PRESET")
+        Error::io("cannot read", &path, e).hint_command("name a run folder: systole resume runs/PRESET")
     })?;
     let record: Value = serde_json::from_str(&text).map_err(|e| {
         let error = Error::new(ErrorKind::Data, "cannot parse the run record");

@@ -1,5 +1,6 @@
 //! `systole predict`: runs inference on images, records (TFRecord, CSV, NumPy) or texts.
 
+mod arrays;
 mod prediction;
 mod sample_sources;
 
@@ -15,11 +16,15 @@ use crate::run::evaluation;
 use clap::Args;
 use prediction::{PredictionFormat, SamplePrediction};
 use sample_sources::{
-    InputKind, ReadOptions, SampleSource, UnreadableFile, nothing, or_go_on, stacked, tokens_of,
+    IMAGE_FORMATS, InputKind, RECORD_FORMATS, ReadOptions, SampleSource, UnreadableFile, nothing, or_go_on,
+    stacked, tokens_of,
 };
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use systole_config::{RunConfig, TestTimeAugmentation, fraction, scale_pixels};
+use systole_config::{
+    RunConfig, TestTimeAugmentation, first_rescaling, fraction, is_scaled, rescaled_twice, scale_pixels,
+    scaled_again,
+};
 use systole_data::Sample;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
@@ -34,12 +39,7 @@ const INCOMPLETE: u8 = 1;
 pub(crate) struct PredictArgs {
     /// Model file, run folder (its best model), .tflite or .onnx file, or Hugging Face folder
     model: String,
-    /// Image, IDX, TFRecord, CSV, NumPy or text files, or folders of these
-    ///
-    /// Images are JPEG, PNG or BMP; IDX files (also .gz) contain many images. Records must have the fields that the
-    /// model was trained on. A classifier of texts reads .txt (one text), .csv and .jsonl files (a text in each row).
-    /// Folders are searched for images recursively.
-    #[arg(required_unless_present = "text", value_name = "FILES")]
+    #[arg(required_unless_present = "text", value_name = "FILES", help = files_help(), long_help = files_long_help())]
     files: Vec<String>,
     /// Classify this text; repeatable
     #[arg(long, value_name = "TEXT")]
@@ -74,6 +74,20 @@ pub(crate) struct PredictArgs {
     sets: Vec<String>,
 }
 
+fn files_help() -> String {
+    format!("Image, {RECORD_FORMATS} or text files, or folders of these")
+}
+
+fn files_long_help() -> String {
+    format!(
+        "{}\n\nImages are {IMAGE_FORMATS}; IDX files (also .gz) contain many images. A NumPy array has the shape of the \
+        model's input, or a batch dimension before it; pixels are scaled. Records must have the fields that the model was \
+        trained on. A classifier of texts reads .txt (one text), .csv and .jsonl files (a text in each row). Folders are \
+        searched for images recursively.",
+        files_help()
+    )
+}
+
 impl RunCommand for PredictArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         run(&self, screen)
@@ -105,7 +119,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         model.class_names = tokens_of(&model)?;
     }
     let scale = match takes {
-        InputKind::Pictures(_) => scale(args, config.as_ref(), screen)?,
+        InputKind::Pictures(_) => scale(args, config.as_ref(), &model, screen)?,
         _ => 1.0,
     };
     let reading = ReadOptions {
@@ -283,6 +297,10 @@ impl BatchPredictor<'_> {
         });
         let x = stacked(&inputs.collect::<Result<Vec<_>>>()?).at(|| source.path.clone())?;
         let first = samples.first().map_or(0, |(i, _)| *i as u64);
+        if first == 0 && self.scale < 1.0 && samples.iter().all(|(_, s)| s.get("image").is_ok_and(is_scaled))
+        {
+            note(&scaled_again(&source.path, self.scale, "pass --scale 1"));
+        }
         let mut outputs = self.outputs(x.clone(), model).at(|| source.path.clone())?;
         if let Some((versions, changes)) = &self.tta {
             let of = |v| self.outputs(test_time_augmentation::version(&x, changes, v, first)?, model);
@@ -374,16 +392,29 @@ fn last_values(outputs: &Literal, takes: InputKind) -> Vec<Vec<f32>> {
     values.chunks_exact(each.max(1)).map(|row| row[each - last..].to_vec()).collect()
 }
 
-fn scale(args: &PredictArgs, config: Option<&RunConfig>, screen: &Screen) -> Result<f64, CommandError> {
-    if let Some(text) = &args.scale {
-        return fraction(text).map_err(|e| CommandError::usage(e.at(format!("--scale {text}"))));
-    }
-    if let Some(config) = config {
-        return Ok(config.data.scale);
-    }
-    screen
-        .line(format!("{} contains no pixel scale: using 0 to 255 (set it with --scale 1/255)", args.model));
-    Ok(1.0)
+/// Returns the factor for pixels, and warns if the model's first layer scales them too.
+fn scale(
+    args: &PredictArgs,
+    config: Option<&RunConfig>,
+    model: &Model,
+    screen: &Screen,
+) -> Result<f64, CommandError> {
+    let scale = match (&args.scale, config) {
+        (Some(text), _) => {
+            fraction(text).map_err(|e| CommandError::usage(e.at(format!("--scale {text}"))))?
+        }
+        (None, Some(config)) => config.data.scale,
+        (None, None) => {
+            let how = match first_rescaling(model.architecture()) {
+                Some(_) => "which its first layer rescales",
+                None => "set it with --scale 1/255",
+            };
+            screen.line(format!("{} contains no pixel scale: using 0 to 255 ({how})", args.model));
+            1.0
+        }
+    };
+    rescaled_twice(model.architecture(), scale, "pass --scale 1").iter().for_each(|text| note(text));
+    Ok(scale)
 }
 
 /// Removes the channel axis for models with `[H, W]` input.

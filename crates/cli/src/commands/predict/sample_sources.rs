@@ -1,6 +1,7 @@
 //! Reads prediction samples from files and folders: images, records or text, in the model's input shape, before
 //! scaling.
 
+use super::arrays;
 use crate::models::command_target::config_of;
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::note;
@@ -23,6 +24,10 @@ use systole_nn::Model;
 /// Image file extensions, including unsupported formats, which must be reported.
 const PICTURES: [&str; 14] =
     ["jpg", "jpeg", "jpe", "jfif", "png", "bmp", "gif", "webp", "tif", "tiff", "heic", "heif", "avif", "jxl"];
+/// Image formats, for messages.
+pub(super) const IMAGE_FORMATS: &str = "JPEG, PNG or BMP";
+/// Formats of files with several samples, for messages.
+pub(super) const RECORD_FORMATS: &str = "IDX, TFRecord, CSV, NumPy";
 /// Number of file names listed in messages.
 const NAMED: usize = 3;
 
@@ -91,7 +96,7 @@ fn check_head(model: &Model, path: &str) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Unsupported, format!("`{path}` has no classification head"))
         .because(format!("it returns features of shape {output:?} for a text"))
-        .hint_command("train a head on labeled texts: train DATA --from MODEL --fine-tune"))
+        .hint_command("train a head on labeled texts: systole train DATA --from MODEL --fine-tune"))
 }
 
 /// Options for reading samples.
@@ -233,17 +238,51 @@ impl ReadOptions<'_> {
             self.model.notes.get("fields").and_then(|text| serde_json::from_str(text).ok());
         let fields = fields.unwrap_or_default();
         let files = files_of(Path::new(path))?;
+        let arrays = files.iter().map(|file| self.array(&file.display().to_string()));
+        if let Some(arrays) = arrays.collect::<Result<Option<Vec<Dataset>>>>()?
+            && let Some(all) = arrays.into_iter().reduce(|all, next| all.concatenate(&next))
+        {
+            return Ok(all);
+        }
         let wanted = RecordInputs {
             options: &options,
             fields: &fields,
             size,
             background: self.ground(),
             resizing: self.image_fit([0; 3]).resizing,
+            resizes: self.resizes(),
             goes_on,
         };
         let inputs = record_inputs(files, &wanted)?;
         self.check_numbers(&inputs, path)?;
-        Ok(inputs)
+        Ok(if self.invert && size.is_some() { inputs.map(with_inverted_image) } else { inputs })
+    }
+
+    /// Whether the model was trained on images of any size, which are resized.
+    fn resizes(&self) -> bool {
+        self.config.is_some_and(|c| c.data.is_own())
+    }
+
+    /// Returns the samples of a file that contains one array; `None` for fields of records.
+    fn array(&self, path: &str) -> Result<Option<Dataset>> {
+        let (sample, name) = match self.takes {
+            InputKind::Pictures(size) => (size.to_vec(), "image"),
+            InputKind::Numbers(count) => (vec![count], "x"),
+            _ => return Ok(None),
+        };
+        let records = self.config.and_then(|c| c.data.records.as_ref());
+        let of_columns = records.is_some_and(|r| !r.columns.is_empty() || r.inputs.len() > 1);
+        let Some(x) = (if of_columns { None } else { arrays::only_array(path)? }) else { return Ok(None) };
+        let input = self.model.architecture().inputs.first().and_then(|i| i.ty.as_ref());
+        let input = input.map_or(sample.clone(), |ty| ty.shape.to_vec());
+        let batch = match arrays::batch_of(&x, &input, &sample)? {
+            Some(batch) => batch,
+            // Images of another size, which the records below resize as in training.
+            None if self.resizes() && matches!(x.shape().dims(), [_, _, _, 1..=4]) => return Ok(None),
+            None => return Err(arrays::wrong_shape(&x, &input, path)),
+        };
+        let samples = Dataset::from_named_slices(path, [(name, batch)])?;
+        Ok(Some(if self.invert && name == "image" { samples.map(with_inverted_image) } else { samples }))
     }
 
     /// Conversion of images to the model's input, as in training.
@@ -347,7 +386,7 @@ impl ReadOptions<'_> {
     fn pictures(&self, path: &str, [h, w, c]: [usize; 3]) -> Result<Literal> {
         let all = match is_picture(path)? {
             true => HostArray::from(any_format::read(path)?).expand_dims(0).into_literal()?,
-            false => from_idx(path)?,
+            false => from_idx(path, [h, w, c])?,
         };
         let count = all.shape()[0].min(self.limit.map_or(usize::MAX, |n| n as usize));
         let mut bytes = Vec::with_capacity(count * h * w * c);
@@ -398,7 +437,7 @@ fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
         true => Ok(Arc::new(Tokenizer::bytes())),
         false => Err(Error::new(ErrorKind::Config, "the model contains no tokenizer")
             .because("a text becomes token ids only by the tokenizer that the model was trained with")
-            .hint_command("import the model's whole folder, with its tokenizer file: import FOLDER --out MODEL.safetensors")),
+            .hint_command("import the model's whole folder, with its tokenizer file: systole import FOLDER --out MODEL.safetensors")),
     }
 }
 
@@ -437,7 +476,18 @@ pub(super) fn nothing(path: &str) -> Error {
         .hint_command("name a file or folder that contains samples")
 }
 
+/// Inverts the brightness of a sample's `image`.
+fn with_inverted_image(s: Sample) -> Result<Sample> {
+    Sample::new([("image", inverted(s.get("image")?)?)]).check()
+}
+
 fn inverted(picture: &Literal) -> Result<Literal> {
+    if picture.dtype() != DType::U8 {
+        let what = format!("cannot invert images of type {}", picture.ty());
+        return Err(Error::new(ErrorKind::Data, what)
+            .because("the brightest value is only known for u8: 255")
+            .hint_command("remove --invert, and invert the array in your program"));
+    }
     let bytes: Vec<u8> = picture.bytes().iter().map(|b| 255 - b).collect();
     Literal::from_slice(picture.shape().clone(), &bytes)
 }
@@ -473,16 +523,21 @@ fn is_picture(path: &str) -> Result<bool> {
     Ok(any_format::is_picture(&start) || any_format::other_format(&start).is_some())
 }
 
-/// Reads images `→ u8[N, H, W, C]` from an IDX file of rank 2 (one image), 3 (grayscale) or 4.
-fn from_idx(path: &str) -> Result<Literal> {
+/// Reads images `→ u8[N, H, W, C]` from an IDX file of rank 2 (one image), 3 (grayscale, or one image of the size of
+/// the model's input) or 4.
+fn from_idx(path: &str, size: [usize; 3]) -> Result<Literal> {
     let x = idx::read(path).map_err(|e| match e.what().contains("not an IDX file") {
-        true => Error::new(ErrorKind::Data, format!("{path} is not a JPEG, PNG or IDX file"))
-            .hint("convert the image to JPEG or PNG"),
+        true => Error::new(
+            ErrorKind::Data,
+            format!("{path} is not an image ({IMAGE_FORMATS}) or a file of records ({RECORD_FORMATS})"),
+        )
+        .hint("convert the image to JPEG or PNG"),
         false => e,
     })?;
     let shape = x.shape().to_vec();
     match (x.dtype(), shape.as_slice()) {
         (DType::U8, &[h, w]) => x.reshape([1, h, w, 1]),
+        (DType::U8, &[h, w, c]) if [h, w, c] == size => x.reshape([1, h, w, c]),
         (DType::U8, &[n, h, w]) => x.reshape([n, h, w, 1]),
         (DType::U8, &[_, _, _, 1..=4]) => Ok(x),
         _ => Err(Error::new(ErrorKind::Data, format!("{path} contains no images"))

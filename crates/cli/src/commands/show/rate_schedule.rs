@@ -161,7 +161,7 @@ fn data_of(
 ) -> Result<TrainingData> {
     let CommandTarget::Model(file) = target else {
         let data = config.load_data(|dir| dir)?;
-        announce_data(&data, "read to count the batches", screen);
+        announce_data(config, &data, "read to count the batches", screen);
         return Ok(data);
     };
     let run_data = RunData::of(model, file)?;

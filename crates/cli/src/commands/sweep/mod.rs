@@ -202,7 +202,7 @@ impl SweepState<'_> {
             data.notes.extend(tried.trial.config.fit_data(&data)?);
             // The trials usually share their data.
             if announced.insert((data.name.clone(), data.origin.clone(), data.notes.clone())) {
-                announce_data(&data, "as requested", screen);
+                announce_data(&tried.trial.config, &data, "as requested", screen);
             }
             let config = &tried.trial.config;
             let checked = config.layers_only()?.output_for(&[config.sample_of(&data)]);

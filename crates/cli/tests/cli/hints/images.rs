@@ -4,6 +4,8 @@ use super::{Case, case, row, tried};
 use crate::program::Folder;
 use crate::program::made::{album, picture};
 use std::fs;
+use systole_data::format::npy;
+use systole_ir::Literal;
 
 pub(super) fn cases() -> (Folder, Vec<Case>) {
     let f = Folder::new("hints-albums");
@@ -20,6 +22,8 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     }
     album(&f, "loose", 0);
     f.write("loose/1.png", picture(20, 1, None));
+    let floats = Literal::from_slice([64, 64, 3], &[0.5f32; 64 * 64 * 3]).unwrap();
+    f.write("floats.npy", npy::to_bytes(&floats).unwrap());
     f.write("labels-idx1-ubyte", [0, 0, 8, 1, 0, 0, 0, 2, 0, 1]);
     // An IDX file of no images.
     f.write("empty-idx3-ubyte", [0, 0, 8, 3, 0, 0, 0, 0, 0, 0, 0, 18, 0, 0, 0, 18]);
@@ -52,6 +56,7 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
                           data.dataset=folder --set biggan.G_ch=2 --set biggan.D_ch=2";
             row(biggan, &format!("{biggan} --set data.image_size=[32,32] --set data.color_mode=rgb"))
         },
+        row("predict run floats.npy --invert", "predict run floats.npy"),
         tried("album", &format!("{small} --set=data.augment=[\"random_flip=3\"]")),
         tried(
             "album",

@@ -126,10 +126,12 @@ fn listed(clause: &str) -> Option<&str> {
     (which.is_empty() || which.starts_with(" these ")).then_some(list)
 }
 
-/// `: train --from MODEL`, or a command in backticks.
+/// `: systole train --from MODEL`, or a command in backticks.
 fn command_in(clause: &str, case: &Case) -> Option<Vec<String>> {
     let quoted = clause.split("`systole ").nth(1).and_then(|rest| rest.split('`').next());
-    let behind = clause.split(": ").skip(1).find(|rest| COMMANDS.iter().any(|c| is_command(rest, c)));
+    let behind = clause.split(": ").skip(1).filter_map(|rest| rest.strip_prefix("systole "));
+    let mut behind = behind;
+    let behind = behind.find(|rest| COMMANDS.iter().any(|c| is_command(rest, c)));
     // The shell's own `export`.
     let behind = behind.filter(|rest| !rest.contains("=$("));
     let line = quoted.or(behind)?;

@@ -47,7 +47,7 @@ impl<'a> PooledConvolution<'a> {
         self.inputs.len() > 2
     }
 
-    /// Returns the matrix product that follows the pooling: each image's maxima times each row of a matrix.
+    /// Returns the dense layer fused after the max pooling (y · Wᵀ + bias), or `None` if there is none.
     /// `at_a_time`: maxima that are multiplied per call (0: all).
     pub fn product(&self, at_a_time: usize, level: Level) -> SelectResult<Option<InnerProducts>> {
         let [right, bias @ ..] = self.of_product else { return Ok(None) };

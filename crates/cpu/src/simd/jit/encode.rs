@@ -45,7 +45,7 @@ pub struct MemoryAddress {
     pub offset: i32,
 }
 
-/// Operand that may be a register or memory (ModRM `r/m`).
+/// Operand in the ModRM r/m field: register, memory address, or a constant in the constant pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rm {
     Reg(VectorReg),

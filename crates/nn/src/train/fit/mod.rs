@@ -36,7 +36,8 @@ impl Model {
         self.compiled()?;
         let data = &options.limit(data)?;
         self.settle_schedule(data, &options)?;
-        let note = check_run(self, data, &options)?;
+        let notes = check_run(self, data, &options)?.into_iter().chain(self.loss_activation_warnings());
+        let notes: Vec<String> = notes.collect();
         if !self.leads() {
             options.verbose = 0;
         }
@@ -45,7 +46,7 @@ impl Model {
             &data.with_options(DatasetOptions { measure: Some(MEASURED), ..DatasetOptions::default() });
         let mut run = FitRun::open(self, data, &mut options)?;
         run.agree(self, &options)?;
-        run.tell(note);
+        notes.into_iter().for_each(|note| run.tell(Some(note)));
         options.check_validation(self)?;
         match run.train(self, data, &options) {
             Ok(()) => Ok(run.into_history()),

@@ -1,4 +1,5 @@
-//! Splits dilated convolutions into phases: output positions along a dimension that use the same filter taps.
+//! Splits convolutions with input dilation (transposed convolutions, input gradients) into phases: output positions
+//! that use the same filter taps.
 //!
 //! With input dilation `d` and stride `s` there are `d / gcd(d, s)` phases: one without input dilation, and as many as
 //! the layer's stride in the input gradient of a strided layer. Each phase is a convolution of the input without

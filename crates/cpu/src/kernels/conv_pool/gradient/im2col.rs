@@ -1,4 +1,5 @@
-//! Sums of the kernel gradient of a pooled convolution by im2col patches in vector registers.
+//! Accumulates the filter gradient of a convolution fused with max pooling: keeps one im2col patch per window in vector
+//! registers.
 //!
 //! These sums belong to [`ConvPoolGradient`](crate::kernels::conv_pool::gradient::ConvPoolGradient). An image is copied
 //! to one patch per window: all input elements that the taps read for any argmax. Lanes are filters. For a tap, a lane

@@ -1,0 +1,152 @@
+//! Pixel scale `data.scale`: applies it, prints it as a fraction, and detects pixels that are scaled twice.
+
+use super::RunConfig;
+use systole_data::Sample;
+use systole_datasets::TrainingData;
+use systole_ir::{DType, Literal, Result};
+use systole_nn::Architecture;
+use systole_nn::layers::{LayerKind, LayerSpec};
+
+/// Number of samples whose values are checked.
+const CHECKED: u64 = 256;
+/// A first layer with a smaller factor scales pixels from 0 to 255.
+const FACTOR_OF_BYTES: f64 = 0.1;
+
+/// Returns n if `scale` is 1/n.
+fn divisor(scale: f64) -> Option<f64> {
+    let divisor = (1.0 / scale).round();
+    ((1.0 / scale - divisor).abs() < 1e-9 * divisor).then_some(divisor)
+}
+
+/// Formats a pixel scale: `1/255`, `1`, `0.3`.
+pub fn shown_scale(scale: f64) -> String {
+    match divisor(scale) {
+        Some(divisor) if divisor > 1.0 => format!("1/{divisor}"),
+        _ => scale.to_string(),
+    }
+}
+
+/// Writes `data.scale` of a configuration's TOML as a fraction.
+pub(crate) fn with_fraction(text: String, scale: f64) -> String {
+    let (shown, line) = (shown_scale(scale), format!("\nscale = {scale:?}\n"));
+    let Some(section) = text.find("[data]\n").filter(|_| shown.contains('/')) else { return text };
+    let (before, data) = text.split_at(section);
+    format!("{before}{}", data.replacen(&line, &format!("\nscale = \"{shown}\"\n"), 1))
+}
+
+/// Returns a map function: `image: u8[…] → f32[…]`, multiplied by `scale`.
+pub fn scale_pixels(scale: f64) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
+    // For a factor 1/n, divide by n: `x / 255` and `x * (1/255)` round differently, and tutorials divide.
+    let divisor = divisor(scale);
+    move |s| {
+        s.map("image", move |x| {
+            let x = x.cast(DType::F32);
+            match (scale == 1.0, divisor) {
+                (true, _) => x,
+                (false, Some(divisor)) => x / divisor,
+                (false, None) => x * scale,
+            }
+        })
+    }
+}
+
+/// Returns the factor by which a model's first layer scales pixels from 0 to 255; `None`: it does not.
+pub fn first_rescaling(architecture: &Architecture) -> Option<f64> {
+    architecture.nodes.iter().find(|node| changes_values(&node.layer)).and_then(|n| rescaling(&n.layer))
+}
+
+/// Whether a layer is more than an augmentation or another size of the images.
+fn changes_values(layer: &LayerSpec) -> bool {
+    let class = layer.class_name();
+    !(class.starts_with("Random") || ["Resizing", "CenterCrop", "Reshape"].contains(&class))
+}
+
+fn rescaling(layer: &LayerSpec) -> Option<f64> {
+    if let LayerKind::Model(nested, _) = layer.kind() {
+        return nested.layers().into_iter().find(|(_, l)| changes_values(l)).and_then(|(_, l)| rescaling(l));
+    }
+    let factor = (layer.class_name() == "Rescaling").then(|| layer.layer().config()["scale"].as_f64())??;
+    (factor.abs() < FACTOR_OF_BYTES).then_some(factor)
+}
+
+/// Returns a warning if both the model's first layer and `scale` scale pixels.
+pub fn rescaled_twice(architecture: &Architecture, scale: f64, option: &str) -> Option<String> {
+    let first = first_rescaling(architecture).filter(|_| scale < 1.0)?;
+    Some(format!(
+        "the model's first layer rescales by {} and data.scale multiplies by {} too: {option}",
+        shown_scale(first),
+        shown_scale(scale)
+    ))
+}
+
+/// Whether an array has floats from 0 to 1, so that its pixels are scaled already.
+pub fn is_scaled(x: &Literal) -> bool {
+    x.dtype().is_float() && x.to_f64s().iter().all(|v| (0.0..=1.0).contains(v))
+}
+
+/// Formats the warning about scaled pixels that are scaled again.
+pub fn scaled_again(name: &str, scale: f64, option: &str) -> String {
+    let scale = shown_scale(scale);
+    format!("{name}: values are at most 1 and are multiplied by {scale}; {option} if they are scaled already")
+}
+
+impl RunConfig {
+    /// Returns warnings about pixels that `data.scale` scales although the model or the data's author does so too.
+    ///
+    /// # Errors
+    /// If the first samples cannot be read.
+    pub fn pixel_scale_warnings(
+        &self,
+        architecture: &Architecture,
+        data: &TrainingData,
+        option: &str,
+    ) -> Result<Vec<String>> {
+        let scale = self.data.scale;
+        if !data.is_pictures() || scale >= 1.0 {
+            return Ok(Vec::new());
+        }
+        let mut warnings: Vec<String> = rescaled_twice(architecture, scale, option).into_iter().collect();
+        if !data.element.dtype.is_float() || data.test_len == 0 {
+            return Ok(warnings);
+        }
+        for sample in data.test.take(CHECKED).iter() {
+            if !is_scaled(sample?.get("image")?) {
+                return Ok(warnings);
+            }
+        }
+        warnings.push(scaled_again(&data.name, scale, option));
+        Ok(warnings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_nn::layers::{dense, flatten, random_flip, rescaling};
+
+    #[test]
+    fn a_fraction_divides_exactly() {
+        let pixels = Literal::from_slice([4], &[0u8, 1, 77, 255]).unwrap();
+        let of = |scale: f64| {
+            let s = scale_pixels(scale)(Sample::new([("image", pixels.clone())]));
+            s.get("image").unwrap().to_f32s()
+        };
+        assert_eq!(of(1.0), [0.0, 1.0, 77.0, 255.0]);
+        assert_eq!(of(1.0 / 255.0), [0.0, 1.0 / 255.0, 77.0 / 255.0, 1.0]);
+        assert_eq!(of(0.3)[1], 0.3);
+    }
+
+    #[test]
+    fn scales_are_shown_as_fractions() {
+        let shown = [1.0, 1.0 / 255.0, 1.0 / 127.5, 0.3, 0.5].map(shown_scale);
+        assert_eq!(shown, ["1", "1/255", &(1.0 / 127.5).to_string(), "0.3", "1/2"]);
+    }
+
+    #[test]
+    fn only_a_first_layer_that_scales_bytes_is_found() {
+        let of = |layers: Vec<LayerSpec>| first_rescaling(&Architecture::sequential(layers));
+        assert_eq!(of(vec![random_flip("horizontal"), rescaling(1.0 / 255.0), flatten()]), Some(1.0 / 255.0));
+        assert_eq!(of(vec![rescaling(2.0), flatten()]), None);
+        assert_eq!(of(vec![flatten(), dense(3), rescaling(1.0 / 255.0)]), None);
+    }
+}
