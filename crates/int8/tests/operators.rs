@@ -447,6 +447,9 @@ fn floats_are_rounded_half_away_from_zero() {
     let model = one_operator(TfliteOp::Quantize, x, None, y);
     let inputs = [Literal::from_slice([1, 8], &values).unwrap()];
     let expected = Literal::from_slice([1, 8], &[10i8, 11, 12, 13, 10, 9, 8, 7]).unwrap();
-    assert_eq!(TfliteInterpreter::new(&model).unwrap().run(&inputs).unwrap(), [expected.clone()]);
+    assert_eq!(
+        TfliteInterpreter::new(&model).unwrap().run(&inputs).unwrap(),
+        std::slice::from_ref(&expected)
+    );
     assert_eq!(Int8Program::new(model, &Settings::default()).unwrap().run(&inputs).unwrap(), [expected]);
 }
