@@ -915,7 +915,7 @@ mod tests {
         let e = wrong("\"input\", \"c1\"", "\"input\", \"c2\"");
         assert_error(&e, ErrorKind::Config, &["my.toml, line", "`c1`"]);
         let e = wrong("inputs = [\"input\", \"c1\"]", "inputs = [\"input\", \"input\"]");
-        assert_error(&e, ErrorKind::Config, &["`c1`"]);
+        assert_error(&e, ErrorKind::Config, &["my.toml, line 19", "`inputs`"]);
         let e = wrong("inputs = [\"input\", \"c1\"]", "inputs = []");
         assert_error(&e, ErrorKind::Config, &["my.toml, line"]);
     }

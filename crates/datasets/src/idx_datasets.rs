@@ -379,7 +379,7 @@ mod tests {
         let temp = Temp::new("incomplete");
         write_set(&temp.0, DASHES, true);
         std::fs::remove_file(temp.0.join(DASHES[3])).unwrap();
-        assert_error(&mnist(temp.0.clone()).unwrap_err(), ErrorKind::Data, &["`t10k-labels`"]);
+        assert_error(&mnist(temp.0.clone()).unwrap_err(), ErrorKind::Io, &["`t10k-labels`"]);
         std::fs::copy(temp.0.join(DASHES[1]), temp.0.join(DASHES[3])).unwrap();
         let e = mnist(temp.0.clone()).unwrap_err();
         assert_error(&e, ErrorKind::Data, &[DASHES[2], DASHES[3], "ui8[3, 2, 3]"]);

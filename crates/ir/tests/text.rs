@@ -283,7 +283,7 @@ fn bodies_that_may_not_capture_are_refused() {
         \"stablehlo.return\"(%1) : (tensor<f32>) -> ()
       }) : (tensor<2xf32>, tensor<f32>) -> tensor<f32>
       return %0 : tensor<f32> }";
-    assert_error(&text::parse(written).unwrap_err(), ErrorKind::Data, &["line 2:", "reduce"]);
+    assert_error(&text::parse(written).unwrap_err(), ErrorKind::Data, &["line 2:", "stablehlo.reduce"]);
 }
 
 #[test]

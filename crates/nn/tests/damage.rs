@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::thread::available_parallelism;
-use systole_ir::{DType, ErrorKind, Literal, TensorType};
+use systole_ir::{DType, ErrorKind, Literal, Result, TensorType};
 use systole_nn::ModelFile;
 use systole_testing::assert_error;
 
@@ -77,7 +77,7 @@ fn every_flipped_bit_of_a_checkpoint_is_found_and_located() {
         let byte = bit / 8;
         let mut bad = good.clone();
         bad[byte] ^= 1 << (bit % 8);
-        let error = read(&bad).expect_err("damage that is not found");
+        let error = read(&bad).expect_err("damage that is not found").to_string();
         match places.iter().find(|(_, place)| place.contains(&byte)) {
             Some((name, place)) => {
                 let place = format!("tensor {name}, bytes {}..{}", place.start, place.end);

@@ -401,5 +401,5 @@ fn keys_of_service_accounts_are_refused_with_what_works() {
     let key = r#"{"private_key": "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----", "private_key_id": "1",
         "client_email": "a@b", "disable_oauth": false}"#;
     let e = configure("gs://keyed", [("service_account_key", key)], RetryPolicy::default()).unwrap_err();
-    assert_error(&e, ErrorKind::Unsupported, &["RSA", "gcloud auth application-default login"]);
+    assert_error(&e, ErrorKind::Config, &["RSA", "gcloud auth application-default login"]);
 }

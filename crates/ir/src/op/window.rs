@@ -945,6 +945,6 @@ mod tests {
         let y = Tensor::reduce_window(&[&x], &[&x.scalar_like(1.0)], line(2, 1, [0, 0]), body).remove(0);
         grad(&y.sum_all(), &[&x]);
         let error = g.finish(&[]).unwrap_err();
-        systole_testing::assert_error(&error, ErrorKind::Graph, &["reduce_window"]);
+        systole_testing::assert_error(&error, systole_base::ErrorKind::Graph, &["reduce_window"]);
     }
 }
