@@ -1,6 +1,6 @@
 //! Builds datasets, input pipelines and models from a checked configuration.
 
-use super::pixel_scale::scale_pixels;
+use super::pixel_scale::{self, scale_pixels};
 use super::{RunConfig, augment, model_sections};
 use std::sync::Arc;
 use systole_base::rng::RandomStream;
@@ -10,7 +10,7 @@ use systole_datasets::{
 };
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
-use systole_nn::{Compile, Model, TrainStep};
+use systole_nn::{Architecture, Compile, Model, TrainStep};
 
 /// Height and width of the images of a folder if `image_size` is not set.
 const FOLDER_SIZE: [usize; 2] = [64, 64];
@@ -417,6 +417,20 @@ impl RunConfig {
         model.class_names = class_names.to_vec();
         model.notes.insert("config".into(), self.to_toml()?);
         Ok(model)
+    }
+
+    /// Returns warnings about pixels that `data.scale` scales although the model's first layer, or the program that wrote
+    /// the data, scales them too. `option` is the remedy: `pass --scale 1`.
+    ///
+    /// # Errors
+    /// If the first samples cannot be read.
+    pub fn pixel_scale_warnings(
+        &self,
+        architecture: &Architecture,
+        data: &TrainingData,
+        option: &str,
+    ) -> Result<Vec<String>> {
+        pixel_scale::warnings(architecture, data, self.data.scale, option)
     }
 
     /// Builds [`RunConfig::model`] for the dataset's default sample type. Reads no data.
