@@ -25,14 +25,6 @@ pub fn shown_scale(scale: f64) -> String {
     }
 }
 
-/// Writes `data.scale` of a configuration's TOML as a fraction.
-pub(crate) fn with_fraction(text: String, scale: f64) -> String {
-    let (shown, line) = (shown_scale(scale), format!("\nscale = {scale:?}\n"));
-    let Some(section) = text.find("[data]\n").filter(|_| shown.contains('/')) else { return text };
-    let (before, data) = text.split_at(section);
-    format!("{before}{}", data.replacen(&line, &format!("\nscale = \"{shown}\"\n"), 1))
-}
-
 /// Returns a map function: `image: u8[…] → f32[…]`, multiplied by `scale`.
 pub fn scale_pixels(scale: f64) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
     // For a factor 1/n, divide by n: `x / 255` and `x * (1/255)` round differently, and tutorials divide.
