@@ -1,6 +1,6 @@
 //! Builds datasets, input pipelines and models from a checked configuration.
 
-use super::pixel_scale::scale_pixels;
+use super::pixel_scale::{self, scale_pixels, shown_scale};
 use super::{RunConfig, augment, model_sections};
 use std::sync::Arc;
 use systole_base::rng::RandomStream;
@@ -10,7 +10,7 @@ use systole_datasets::{
 };
 use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
 use systole_nn::loss::Loss;
-use systole_nn::{Compile, Model, TrainStep};
+use systole_nn::{Architecture, Compile, Model, TrainStep};
 
 /// Height and width of the images of a folder if `image_size` is not set.
 const FOLDER_SIZE: [usize; 2] = [64, 64];
@@ -410,13 +410,36 @@ impl RunConfig {
         let compile = self.compile_config(&output)?;
         if self.biggan.is_none() {
             check_output(&output, &compile.loss, class_names.len(), &self.data.dataset)
-                .map_err(|e| self.layers_at.0.iter().fold(e, |e, place| e.at(place.clone())))?;
+                .map_err(|e| self.outputs_at.0.iter().fold(e, |e, place| e.at(place.clone())))?;
         }
         model.compile(compile)?;
         model.build(&inputs)?;
         model.class_names = class_names.to_vec();
         model.notes.insert("config".into(), self.to_toml()?);
         Ok(model)
+    }
+
+    /// Returns [`RunConfig::to_toml`] with `data.scale` as a fraction, for users.
+    pub fn to_shown_toml(&self) -> Result<String> {
+        let (text, scale) = (self.to_toml()?, shown_scale(self.data.scale));
+        let Some(section) = text.find("[data]\n").filter(|_| scale.contains('/')) else { return Ok(text) };
+        let (before, data) = text.split_at(section);
+        let line = format!("\nscale = {:?}\n", self.data.scale);
+        Ok(format!("{before}{}", data.replacen(&line, &format!("\nscale = \"{scale}\"\n"), 1)))
+    }
+
+    /// Returns warnings about pixels that `data.scale` scales although the model's first layer, or the program that wrote
+    /// the data, scales them too. `option` is the remedy: `pass --scale 1`.
+    ///
+    /// # Errors
+    /// If the first samples cannot be read.
+    pub fn pixel_scale_warnings(
+        &self,
+        architecture: &Architecture,
+        data: &TrainingData,
+        option: &str,
+    ) -> Result<Vec<String>> {
+        pixel_scale::warnings(architecture, data, self.data.scale, option)
     }
 
     /// Builds [`RunConfig::model`] for the dataset's default sample type. Reads no data.
@@ -509,10 +532,8 @@ mod tests {
         let text = RunConfig::preset_text("glyphs").unwrap().replace("units = 10", "units = 5");
         let draft = super::super::ConfigDraft::parse(&text, "own.toml").unwrap();
         let e = draft.finish().unwrap().model(&TensorType::new(DType::F32, [28, 28, 1]), &names).unwrap_err();
-        let at = e.places().iter().find_map(|place| place.strip_prefix("own.toml, line ")?.parse().ok());
-        let line: usize = at.unwrap_or_else(|| panic!("{e}"));
-        let until = text.lines().position(|l| l == "units = 5").unwrap();
-        assert!(line <= until + 1 && until < line + 3, "{line}: {e}");
+        let line = text.lines().position(|l| l == "units = 5").unwrap() + 1;
+        assert!(e.places().contains(&format!("own.toml, line {line}")), "{e}");
         let e = with("layers.0.kernel_size", "40").unwrap_err().to_string();
         assert!(e.contains("conv2d"), "{e}");
         let e = with("layers.3.type", "ReLU").unwrap_err().to_string();

@@ -135,9 +135,7 @@ impl ConfigDraft {
         if config.fit.batch_size == AUTO {
             config.choose_batch_size().map_err(ConfigError::from)?;
         }
-        let last = config.layers.len().saturating_sub(1).to_string();
-        let layers = if config.model.is_some() { vec!["model".into()] } else { vec!["layers".into(), last] };
-        config.layers_at = SourcePlace(Some(self.place_of(&layers)));
+        config.outputs_at = SourcePlace(Some(self.place_of(&output_size(&config))));
         Ok(config)
     }
 
@@ -162,6 +160,18 @@ impl ConfigDraft {
             (None, None) => self.origin.clone(),
         }
     }
+}
+
+/// Returns the path of the key that sets the number of the model's outputs.
+fn output_size(config: &RunConfig) -> Vec<String> {
+    if config.model.is_some() {
+        return vec!["model".into()];
+    }
+    let sizes = ["units", "filters"];
+    let sized = |layer: &Table| sizes.into_iter().find(|size| layer.contains_key(*size));
+    let last = config.layers.iter().enumerate().rev().find_map(|(i, layer)| Some((i, sized(layer)?)));
+    let (i, key) = last.map_or((config.layers.len().saturating_sub(1), None), |(i, key)| (i, Some(key)));
+    ["layers".to_string(), i.to_string()].into_iter().chain(key.map(String::from)).collect()
 }
 
 /// Returns the path of a key. Lightning's alias of a key maps to the key's own name, so that an override replaces the

@@ -131,9 +131,9 @@ pub struct RunConfig {
     /// Callbacks: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub callbacks: Vec<Table>,
-    /// Where the layers are written.
+    /// Place of the key that sets the number of outputs.
     #[serde(skip)]
-    layers_at: SourcePlace,
+    outputs_at: SourcePlace,
 }
 
 /// Place in a configuration's file, for messages; does not affect comparisons.
@@ -469,10 +469,9 @@ impl RunConfig {
 
     /// Returns the configuration as TOML that parses back, without comments.
     pub fn to_toml(&self) -> Result<String> {
-        let text = toml::to_string(self).map_err(|e| {
+        toml::to_string(self).map_err(|e| {
             Error::new(ErrorKind::Bug, "cannot serialize the configuration").because(e.to_string())
-        })?;
-        Ok(pixel_scale::with_fraction(text, self.data.scale))
+        })
     }
 
     /// Returns [`RunConfig::to_toml`] with the thread counts and queue sizes found at run time.

@@ -1,6 +1,5 @@
 //! Pixel scale `data.scale`: applies it, prints it as a fraction, and detects pixels that are scaled twice.
 
-use super::RunConfig;
 use systole_data::Sample;
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Literal, Result};
@@ -24,14 +23,6 @@ pub fn shown_scale(scale: f64) -> String {
         Some(divisor) if divisor > 1.0 => format!("1/{divisor}"),
         _ => scale.to_string(),
     }
-}
-
-/// Writes `data.scale` of a configuration's TOML as a fraction.
-pub(crate) fn with_fraction(text: String, scale: f64) -> String {
-    let (shown, line) = (shown_scale(scale), format!("\nscale = {scale:?}\n"));
-    let Some(section) = text.find("[data]\n").filter(|_| shown.contains('/')) else { return text };
-    let (before, data) = text.split_at(section);
-    format!("{before}{}", data.replacen(&line, &format!("\nscale = \"{shown}\"\n"), 1))
 }
 
 /// Returns a map function: `image: u8[…] → f32[…]`, multiplied by `scale`.
@@ -90,33 +81,27 @@ pub fn scaled_again(name: &str, scale: f64, option: &str) -> String {
     format!("{name}: values are at most 1 and are multiplied by {scale}; {option} if they are scaled already")
 }
 
-impl RunConfig {
-    /// Returns warnings about pixels that `data.scale` scales although the model or the data's author does so too.
-    ///
-    /// # Errors
-    /// If the first samples cannot be read.
-    pub fn pixel_scale_warnings(
-        &self,
-        architecture: &Architecture,
-        data: &TrainingData,
-        option: &str,
-    ) -> Result<Vec<String>> {
-        let scale = self.data.scale;
-        if !data.is_pictures() || scale >= 1.0 {
-            return Ok(Vec::new());
-        }
-        let mut warnings: Vec<String> = rescaled_twice(architecture, scale, option).into_iter().collect();
-        if !data.element.dtype.is_float() || data.test_len == 0 {
+/// Returns warnings about pixels that `scale` scales although the model or the data's author does so too.
+pub(crate) fn warnings(
+    architecture: &Architecture,
+    data: &TrainingData,
+    scale: f64,
+    option: &str,
+) -> Result<Vec<String>> {
+    if !data.is_pictures() || scale >= 1.0 {
+        return Ok(Vec::new());
+    }
+    let mut warnings: Vec<String> = rescaled_twice(architecture, scale, option).into_iter().collect();
+    if !data.element.dtype.is_float() || data.test_len == 0 {
+        return Ok(warnings);
+    }
+    for sample in data.test.take(CHECKED).iter() {
+        if !is_scaled(sample?.get("image")?) {
             return Ok(warnings);
         }
-        for sample in data.test.take(CHECKED).iter() {
-            if !is_scaled(sample?.get("image")?) {
-                return Ok(warnings);
-            }
-        }
-        warnings.push(scaled_again(&data.name, scale, option));
-        Ok(warnings)
     }
+    warnings.push(scaled_again(&data.name, scale, option));
+    Ok(warnings)
 }
 
 #[cfg(test)]

@@ -904,7 +904,7 @@ fn print_config(config: &RunConfig, screen: &Screen) -> CommandResult {
         true => screen.object(&serde_json::to_value(config).map_err(|e| {
             Error::new(ErrorKind::Bug, "cannot serialize the configuration").because(e.to_string())
         })?),
-        false => screen.line(config.to_toml()?.trim_end()),
+        false => screen.line(config.to_shown_toml()?.trim_end()),
     }
     Ok(0)
 }

@@ -77,7 +77,7 @@ fn page(
     let name = folder.file_name().map_or(data.name.clone(), |n| n.to_string_lossy().into_owned());
     let mut page = RunReport::new(name, model, &run.history)
         .lead(run.lead(model))
-        .configuration(config.to_toml().unwrap_or_default())
+        .configuration(config.to_shown_toml().unwrap_or_default())
         .command(command());
     page = page.command_to("Repeat the run from its configuration, saved as a file", again(run, folder));
     for name in run.history.epochs.iter().flat_map(|logs| logs.iter().map(|(name, _)| name)) {

@@ -67,9 +67,7 @@ pub(crate) fn train(
     if folder.leads {
         resumed.write_down(&folder.folder).inspect_err(|_| folder.undo())?;
     }
-    announce(&model, &config, &resumed, screen)?;
-    let warnings = config.pixel_scale_warnings(model.architecture(), &data, "set data.scale=1")?;
-    warnings.iter().for_each(|text| note(text));
+    announce(&model, (&config, &data), &resumed, screen)?;
     call_as_asked(&model, &config);
     let stop = StopSignal::install()?;
     let place = resumed.place.clone();
@@ -228,7 +226,7 @@ pub(crate) fn load_data(config: &RunConfig, screen: &Screen) -> Result<TrainingD
 
 fn announce(
     model: &Model,
-    config: &RunConfig,
+    (config, data): (&RunConfig, &TrainingData),
     resumed: &run_directory::ResumePlan,
     screen: &Screen,
 ) -> Result<()> {
@@ -249,6 +247,8 @@ fn announce(
         backend.name(),
     ));
     announce_strategy(model, screen);
+    let warnings = config.pixel_scale_warnings(model.architecture(), data, "set data.scale=1")?;
+    warnings.iter().for_each(|text| note(text));
     match &resumed.place {
         Some(place) if place.finished => screen.line(match more_epochs(resumed, place, config) {
             0 => "The run in this folder is finished: nothing to train (--resume=never starts a new run, --out names another folder)".into(),

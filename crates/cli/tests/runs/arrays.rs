@@ -86,6 +86,8 @@ fn an_array_for_a_model_of_records_is_one_record_or_several() {
     let predict = |file: &str| answers(&f.run(&["predict", "m", file, "--json"]).ok());
     assert_eq!(predict("one.npy"), predict("batch.npy"));
     assert_eq!(predict("several.npy").len(), 3);
+    npy::write(f.path("bytes.npy"), &Literal::from_slice([2], &[1u8, 0]).unwrap()).unwrap();
+    assert_eq!(predict("bytes.npy").len(), 1);
     write("wrong.npy", &[4, 3]);
     f.run(&["predict", "m", "wrong.npy"]).fails("data", &["wrong.npy", "[N, 2]", "[2]", "[4, 3]"]);
 }

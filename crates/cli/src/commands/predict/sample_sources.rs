@@ -276,6 +276,7 @@ impl ReadOptions<'_> {
         let input = self.model.architecture().inputs.first().and_then(|i| i.ty.as_ref());
         let input = input.map_or(sample.clone(), |ty| ty.shape.to_vec());
         let batch = match arrays::batch_of(&x, &input, &sample)? {
+            Some(batch) if name == "x" => batch.convert(DType::F32),
             Some(batch) => batch,
             // Images of another size, which the records below resize as in training.
             None if self.resizes() && matches!(x.shape().dims(), [_, _, _, 1..=4]) => return Ok(None),

@@ -22,7 +22,7 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     }
     album(&f, "loose", 0);
     f.write("loose/1.png", picture(20, 1, None));
-    let floats = Literal::from_slice([64, 64, 3], &[0.5f32; 64 * 64 * 3]).unwrap();
+    let floats = Literal::from_slice([16, 16, 3], &[0.5f32; 16 * 16 * 3]).unwrap();
     f.write("floats.npy", npy::to_bytes(&floats).unwrap());
     f.write("labels-idx1-ubyte", [0, 0, 8, 1, 0, 0, 0, 2, 0, 1]);
     // An IDX file of no images.

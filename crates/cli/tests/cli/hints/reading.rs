@@ -316,7 +316,7 @@ fn hints_are_read_as_users_read_them() {
         at("`systole resume runs/a` goes on; --resume=never; --out names another"),
         r#"[Run(["resume", "runs/a"]), Add(["--resume=never"]), Add(["--out=x"])]"#
     );
-    assert_eq!(at("to go on: train --from MODEL"), r#"[Run(["train", "--from", "m"])]"#);
+    assert_eq!(at("to go on: systole train --from MODEL"), r#"[Run(["train", "--from", "m"])]"#);
     assert_eq!(at("did you mean `epochs`?"), r#"[Instead("epochs")]"#);
     assert_eq!(at("remove data.vocabulary: a reason"), r#"[Without(["data.vocabulary"])]"#);
     assert_eq!(at("remove --tta"), r#"[Without(["--tta"])]"#);
