@@ -3,8 +3,8 @@
 use systole_data::Sample;
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Literal, Result};
-use systole_nn::Architecture;
 use systole_nn::layers::{LayerKind, LayerSpec};
+use systole_nn::{Architecture, LayerLowering};
 
 /// Number of samples whose values are checked.
 const CHECKED: u64 = 256;
@@ -43,21 +43,42 @@ pub fn scale_pixels(scale: f64) -> impl Fn(Sample) -> Sample + Send + Sync + 'st
 
 /// Returns the factor by which a model's first layer scales pixels from 0 to 255; `None`: it does not.
 pub fn first_rescaling(architecture: &Architecture) -> Option<f64> {
-    architecture.nodes.iter().find(|node| changes_values(&node.layer)).and_then(|n| rescaling(&n.layer))
+    architecture.nodes.iter().map(|node| rescaling(&node.layer)).find_map(PixelLayer::factor)?
 }
 
-/// Whether a layer is more than an augmentation or another size of the images.
-fn changes_values(layer: &LayerSpec) -> bool {
-    let class = layer.class_name();
-    !(class.starts_with("Random") || ["Resizing", "CenterCrop", "Reshape"].contains(&class))
+/// What a layer does to the values of pixels.
+enum PixelLayer {
+    /// Augmentation, cropping and other sizes: pixels stay in their range.
+    Keeps,
+    Rescales(f64),
+    Other,
 }
 
-fn rescaling(layer: &LayerSpec) -> Option<f64> {
-    if let LayerKind::Model(nested, _) = layer.kind() {
-        return nested.layers().into_iter().find(|(_, l)| changes_values(l)).and_then(|(_, l)| rescaling(l));
+impl PixelLayer {
+    /// Returns `Some` once a layer changes values, with its factor if it scales pixels from 0 to 255.
+    fn factor(self) -> Option<Option<f64>> {
+        match self {
+            PixelLayer::Keeps => None,
+            PixelLayer::Rescales(factor) => Some((factor.abs() < FACTOR_OF_BYTES).then_some(factor)),
+            PixelLayer::Other => Some(None),
+        }
     }
-    let factor = (layer.class_name() == "Rescaling").then(|| layer.layer().config()["scale"].as_f64())??;
-    (factor.abs() < FACTOR_OF_BYTES).then_some(factor)
+}
+
+fn rescaling(layer: &LayerSpec) -> PixelLayer {
+    use LayerLowering::{Cropping, Identity, Padding, Regularization, Rescaling, Reshape, UpSampling};
+    if let LayerKind::Model(nested, _) = layer.kind() {
+        let inner = nested.layers().into_iter().find_map(|(_, l)| rescaling(l).factor());
+        return inner.flatten().map_or(PixelLayer::Other, PixelLayer::Rescales);
+    }
+    match layer.layer().lowering() {
+        Ok(Rescaling { scale, .. }) => PixelLayer::Rescales(scale),
+        // Layers without operators, such as Resizing, only prepare images if a Rescaling follows them.
+        Ok(Identity | Regularization | Reshape | Padding(_) | Cropping(_) | UpSampling { .. }) | Err(_) => {
+            PixelLayer::Keeps
+        }
+        Ok(_) => PixelLayer::Other,
+    }
 }
 
 /// Returns a warning if both the model's first layer and `scale` scale pixels.
