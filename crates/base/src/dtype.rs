@@ -3,8 +3,7 @@
 //! [`Scalar`] is the interpreter's element: wide enough to hold any value of any [`DType`] exactly. It is not optimized for speed.
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
-use half::{bf16, f16};
+use half::{bf16, f16, slice::HalfBitsSliceExt, slice::HalfFloatSliceExt};
 use std::fmt;
 
 /// Element type, named as in StableHLO text (`i1`, `ui8`, `bf16`, …).
@@ -181,7 +180,7 @@ impl Scalar {
         match (dtype, self) {
             (Bool, s) => Scalar::Bool(s.as_bool()),
             (F16, s) => Scalar::Float(f16::from_f64(s.as_f64()).to_f64()),
-            (BF16, s) => Scalar::Float(round_bf16(s.as_f64())),
+            (BF16, s) => Scalar::Float(bf16::from_bits(bf16_bits(s.as_f64())).to_f64()),
             (F32, s) => Scalar::Float(s.as_f64() as f32 as f64),
             (F64, s) => Scalar::Float(s.as_f64()),
             (d, s) if d.is_signed_int() => {
@@ -270,10 +269,6 @@ fn bf16_bits(x: f64) -> u16 {
     bf16::from_f32(f32::from_bits(toward_zero | 1)).to_bits()
 }
 
-fn round_bf16(x: f64) -> f64 {
-    bf16::from_bits(bf16_bits(x)).to_f64()
-}
-
 /// Rust types that can be elements of a [`crate::Literal`].
 ///
 /// `Bool` literals are bytes: read them with [`crate::Literal::bytes`] or [`crate::Literal::to_bools`].
@@ -289,19 +284,16 @@ pub trait Element: Copy + PartialEq + PartialOrd + fmt::Debug + Send + Sync + 's
 }
 
 macro_rules! elements {
-    ($($t:ty => $d:ident $(, $half:ident)?);*) => { $(impl Element for $t {
+    ($($t:ty: $bits:ty => $d:ident $($half:ident $half_mut:ident)?),*) => { $(impl Element for $t {
         const DTYPE: DType = DType::$d;
         fn as_bytes(elements: &[Self]) -> &[u8] { cast_slice(elements $(.$half())?) }
-        fn from_bytes(bytes: &[u8]) -> &[Self] { elements!(@ cast_slice(bytes) $(, u16, $half)?) }
-        fn from_bytes_mut(bytes: &mut [u8]) -> &mut [Self] {
-            elements!(@ cast_slice_mut(bytes) $(, u16, reinterpret_cast_mut, $half)?)
-        }
+        fn from_bytes(bytes: &[u8]) -> &[Self] { cast_slice::<u8, $bits>(bytes) $(.$half())? }
+        fn from_bytes_mut(bytes: &mut [u8]) -> &mut [Self] { cast_slice_mut::<u8, $bits>(bytes) $(.$half_mut())? }
     })* };
-    (@ $cast:ident($bytes:ident)) => { $cast($bytes) };
-    (@ $cast:ident($bytes:ident), $bits:ty, $half:ident $(, $_:ident)?) => { $cast::<u8, $bits>($bytes).$half() };
 }
-elements!(i8 => I8; i16 => I16; i32 => I32; i64 => I64; u8 => U8; u16 => U16; u32 => U32; u64 => U64;
-          f16 => F16, reinterpret_cast; bf16 => BF16, reinterpret_cast; f32 => F32; f64 => F64);
+elements!(i8: i8 => I8, i16: i16 => I16, i32: i32 => I32, i64: i64 => I64, u8: u8 => U8, u16: u16 => U16,
+          u32: u32 => U32, u64: u64 => U64, f32: f32 => F32, f64: f64 => F64,
+          f16: u16 => F16 reinterpret_cast reinterpret_cast_mut, bf16: u16 => BF16 reinterpret_cast reinterpret_cast_mut);
 
 #[cfg(test)]
 #[path = "../tests/unit/dtype.rs"]

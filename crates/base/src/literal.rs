@@ -60,8 +60,7 @@ impl Literal {
 
     /// Creates a bool array from elements in row-major order.
     pub fn from_bools(shape: impl Into<Shape>, data: &[bool]) -> Result<Literal> {
-        let bytes: Vec<u8> = data.iter().map(|&b| b as u8).collect();
-        Literal::from_bytes(TensorType::new(DType::Bool, shape), &bytes)
+        Literal::from_bytes(TensorType::new(DType::Bool, shape), bytemuck::cast_slice(data))
     }
 
     /// Creates an array from its bytes (little endian). Errors if the length does not match the type.
@@ -253,18 +252,16 @@ impl LiteralBuilder {
 
     /// Stores `value` at row-major index `i`: floats round to nearest even, integers wrap.
     pub fn set(&mut self, i: usize, value: Scalar) {
-        let size = self.ty.dtype.size();
-        let bits = value.to_bits(self.ty.dtype).to_le_bytes();
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
-        bytes[i * size..(i + 1) * size].copy_from_slice(&bits[..size]);
+        let (size, bits) = (self.ty.dtype.size(), value.to_bits(self.ty.dtype).to_le_bytes());
+        bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[i * size..][..size]
+            .copy_from_slice(&bits[..size]);
     }
 
     /// Returns the element stored at row-major index `i`.
     pub fn get(&self, i: usize) -> Scalar {
         let size = self.ty.dtype.size();
-        let bytes: &[u8] = bytemuck::cast_slice(&self.words);
         let mut raw = [0u8; 8];
-        raw[..size].copy_from_slice(&bytes[i * size..(i + 1) * size]);
+        raw[..size].copy_from_slice(&bytemuck::cast_slice::<u64, u8>(&self.words)[i * size..][..size]);
         Scalar::from_bits(self.ty.dtype, u64::from_le_bytes(raw))
     }
 

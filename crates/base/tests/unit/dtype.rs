@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn round_bf16(x: f64) -> f64 {
+    bf16::from_bits(bf16_bits(x)).to_f64()
+}
+
 #[test]
 fn bf16_rounds_once() {
     // Just above a tie: through f32 it would become the tie and round to even.

@@ -40,7 +40,6 @@ pub(crate) fn with_its_classes(
     path: &str,
     otherwise: &str,
 ) -> Result<TrainingData> {
-    let hint = classes_hint(&data, path, otherwise);
     let classes = model.output_type().and_then(|output| output.shape.last().copied()).unwrap_or(0);
     let is_sparse = |loss: &Loss| matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
     if !model.compile_config().is_some_and(|config| is_sparse(&config.loss)) {

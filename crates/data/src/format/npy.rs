@@ -41,7 +41,7 @@ mod npz {
     /// Reads an `.npz` file: names (without `.npy`) and arrays, in the file's order.
     ///
     /// # Errors
-    /// See [`read`].
+    /// See [`super::read`].
     pub fn read_npz(path: impl AsRef<Path>) -> Result<Vec<(String, Literal)>> {
         let path = path.as_ref();
         let bytes = input_file::read(path).map_err(|e| Error::io("cannot read", path, e))?;

@@ -435,12 +435,9 @@ impl GraphBuilder {
     pub(crate) fn augment_node(&self, i: usize, op: Op, extra: &[Tensor], outs: ResultTypes) {
         if extra.iter().any(|t| !Rc::ptr_eq(&t.builder.0, &self.0)) {
             self.fail(
-                Error::new(
-                    ErrorKind::Graph,
-                    format!("cannot differentiate `{}` inside this body", op.name()),
-                )
-                .because("the op is outside of the body that requests the derivative")
-                .hint("take the gradient outside of the loop or branch"),
+                Error::new(ErrorKind::Graph, format!("cannot differentiate `{}` in this body", op.name()))
+                    .because("the op is outside of the body that requests the derivative")
+                    .hint("take the gradient outside of the loop or branch"),
             );
             return;
         }
