@@ -206,7 +206,7 @@ pub(crate) fn too_many_rows(chip: &Tpu1Chip, layer: &str, rows: usize) -> Error 
 fn size(bytes: usize) -> String {
     match bytes {
         ..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        ..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
     }
 }
