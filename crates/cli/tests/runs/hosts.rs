@@ -340,8 +340,7 @@ fn processes_end_with_their_launcher_and_the_folder_is_free() {
     let Some(plugin) = plugin(test) else { return };
     let f = Folder::with_data("launch-ended");
     let slice = Slice::new(&f, &plugin);
-    // Long enough to be met by signals on a busy machine too.
-    let args = [&["--set=fit.steps_per_epoch=300", "--save-steps=1"], &STRATEGIES[1..]].concat();
+    let args = [&SHORTER[..], &STRATEGIES[1..]].concat();
     slice.alone("whole", &args).ok();
     let mut all_secrets = Vec::new();
     for name in ["-HUP", "-TERM", "-KILL"] {
