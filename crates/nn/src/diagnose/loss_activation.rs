@@ -1,10 +1,11 @@
 //! Detects a loss that expects probabilities after a layer without softmax or sigmoid, and `from_logits = true` after
 //! one with it.
 
+use crate::layer::activation::Activation;
+use crate::layer::lowering::LayerLowering;
 use crate::loss::Loss;
 use crate::model::Model;
 use crate::model::architecture::{LayerNode, NodeInput};
-use serde_json::Value;
 
 /// Activations whose outputs are not probabilities.
 const NO_PROBABILITIES: [&str; 14] = [
@@ -23,21 +24,6 @@ const NO_PROBABILITIES: [&str; 14] = [
     "softsign",
     "log_softmax",
 ];
-/// Layers that end with their `activation`.
-const WITH_ACTIVATION: [&str; 9] = [
-    "Dense",
-    "EinsumDense",
-    "Activation",
-    "Conv1D",
-    "Conv2D",
-    "Conv3D",
-    "Conv1DTranspose",
-    "Conv2DTranspose",
-    "Conv3DTranspose",
-];
-/// Layers that only move values.
-const MOVES: [&str; 4] = ["Reshape", "Flatten", "Permute", "Identity"];
-
 /// Predictions that a loss expects.
 struct ExpectedPredictions {
     /// Activation that computes the probabilities.
@@ -91,17 +77,18 @@ fn last_with_values(nodes: &[LayerNode], mut at: NodeInput) -> Option<&LayerNode
 }
 
 fn keeps_values(node: &LayerNode) -> bool {
-    let class = node.layer.class_name();
-    MOVES.contains(&class) || class == "Activation" && node.layer.layer().config()["activation"] == "linear"
+    use LayerLowering::{Flatten, Identity, Permute, Regularization, Reshape};
+    let own = node.layer.layer().lowering();
+    matches!(own, Ok(Identity | Regularization | Reshape | Flatten | Permute(_)))
+        || matches!(own, Ok(LayerLowering::Activation(Activation::Linear)))
 }
 
 /// Returns the warning if a layer's activation certainly does not match the expected predictions.
 fn mismatch(node: &LayerNode, expected: &ExpectedPredictions) -> Option<String> {
-    let class = node.layer.class_name();
-    let config = node.layer.layer().config();
-    let activation = match class {
-        "Softmax" => "softmax",
-        _ if WITH_ACTIVATION.contains(&class) => config.get("activation").and_then(Value::as_str)?,
+    let activation = match node.layer.layer().lowering().ok()? {
+        LayerLowering::Softmax(_) => "softmax",
+        LayerLowering::Dense { activation, .. } | LayerLowering::Activation(activation) => activation.name(),
+        LayerLowering::Convolution(convolution) => convolution.activation.name(),
         _ => return None,
     };
     let (name, wanted) = (&node.name, expected.activation);
