@@ -122,5 +122,5 @@ fn end_markers_are_searched_from_the_header_of_the_first_scan() {
     let headers = [0xff, 0xd8, 0xff, 0xe1, 0, 6, 0xff, 0xd9, 0, 0, 0xff];
     let scan = [0xff, 0xda, 0, 3, 1, 0xff, 0, 0x12, 0x34, 0xff, 0xd9];
     assert_eq!(after_headers(&[&headers[..], &scan].concat()), scan);
-    assert_eq!(after_headers(&headers[..8]), []);
+    assert_eq!(after_headers(&headers[..8]), [0u8; 0]);
 }
