@@ -21,7 +21,7 @@ pub struct Item {
     pub body: Body,
 }
 
-/// VariantFields or variants of an item.
+/// Fields or variants of an item.
 pub enum Body {
     /// A struct with one unnamed field, which converts as the field.
     Newtype,
@@ -85,7 +85,7 @@ impl Variant {
     }
 }
 
-/// VariantFields of a variant.
+/// Fields of a variant.
 pub enum VariantFields {
     Unit,
     /// One unnamed field.

@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(h.choose(RangeMethod::Percentile(99.0)), (0.0, 8.0));
     }
 
-    /// Expected values of a NumPy program: the least of 80 ranges that shrink towards 0.
+    /// Expected ranges from a NumPy program, which evaluates 80 candidate ranges and keeps the one with the minimum error.
     #[test]
     fn error_and_entropy_cut_off_an_outlier() {
         let bins: Vec<u64> =

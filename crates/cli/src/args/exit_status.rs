@@ -81,15 +81,20 @@ pub(crate) fn kind_name(kind: ErrorKind) -> String {
     format!("{kind:?}").to_lowercase()
 }
 
+/// Whether an output file has one of these extensions.
+pub(crate) fn has_extension(out: &Path, endings: &[&str]) -> bool {
+    let name = out.display().to_string();
+    endings.iter().any(|ending| name.ends_with(ending))
+}
+
 /// Rejects an output file whose name has none of these extensions.
 pub(crate) fn check_extension(out: &Path, endings: &[&str]) -> Result<(), CommandError> {
-    let name = out.display().to_string();
-    if endings.iter().any(|ending| name.ends_with(ending)) {
+    if has_extension(out, endings) {
         return Ok(());
     }
-    let e = Error::new(ErrorKind::Config, format!("{name} has the wrong extension for this format"));
+    let what = format!("{} has the wrong extension for this format", out.display());
     let hint = format!("use the extension {}", endings.join(" or "));
-    Err(CommandError::usage(e.at("--out").hint_command(hint)))
+    Err(CommandError::usage(Error::new(ErrorKind::Config, what).at("--out").hint_command(hint)))
 }
 
 /// Rejects an output file that exists, unless `force` is set.

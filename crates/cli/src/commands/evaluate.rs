@@ -79,7 +79,7 @@ impl RunCommand for EvaluateArgs {
 fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = run_directory::model_file(&args.model)?;
     let mut model = imported::load(&file)?;
-    let run_data = RunData::of(&model, &file)?.scale_of(Some(&args.scale), &args.sets);
+    let run_data = RunData::of(&model, &file)?.with_scale_options(Some(&args.scale), &args.sets);
     let mut config = config(args, &run_data, &model)?;
     if let Some(gan) = BigGan::of(&model) {
         let asked =
@@ -171,7 +171,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     }
     let Predictor { model, operators, binary_output } = answerer(file)?;
     let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "the model file has no operators"))?;
-    let run_data = RunData::of(&model, file)?.scale_of(Some(&args.scale), &args.sets);
+    let run_data = RunData::of(&model, file)?.with_scale_options(Some(&args.scale), &args.sets);
     let mut config = config(args, &run_data, &model)?;
     let mut data = run_data.load_unmatched(&model, &mut config, screen)?;
     run_data.show_notes(&model, &config, &data)?;

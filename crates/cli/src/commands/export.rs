@@ -1,7 +1,9 @@
 //! `systole export`: writes a model's weights for Keras, PyTorch or safetensors, or the model as `.tflite` or ONNX.
 
 use crate::args::common::CommonArgs;
-use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_extension, check_out};
+use crate::args::exit_status::{
+    CommandError, CommandResult, RunCommand, check_extension, check_out, has_extension,
+};
 use crate::commands::import::{rows_json, rows_table};
 use crate::commands::quantize::{self, FileArithmetic, QuantArgs};
 use crate::models::imported;
@@ -75,18 +77,11 @@ impl FormatName {
 impl ExportArgs {
     /// Returns the file format: that of `--format`, otherwise that of the extension of `--out`.
     fn format(&self) -> Result<FormatName, CommandError> {
-        if let Some(format) = self.format {
-            check_extension(&self.out, format.format().1)?;
-            return Ok(format);
-        }
-        let is_of = |format: &FormatName| check_extension(&self.out, format.format().1).is_ok();
-        let formats = FormatName::value_variants();
-        if let Some(format) = formats.iter().copied().find(is_of) {
-            return Ok(format);
-        }
-        let all: Vec<&str> = formats.iter().flat_map(|format| format.format().1.iter().copied()).collect();
+        let named = self.format.map_or(FormatName::value_variants().to_vec(), |format| vec![format]);
+        let all: Vec<&str> = named.iter().flat_map(|format| format.format().1.iter().copied()).collect();
         check_extension(&self.out, &all)?;
-        Ok(FormatName::Keras)
+        let found = named.into_iter().find(|format| has_extension(&self.out, format.format().1));
+        found.ok_or_else(|| Error::new(ErrorKind::Bug, "an extension without a format").into())
     }
 }
 

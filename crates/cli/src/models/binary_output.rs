@@ -1,7 +1,7 @@
 //! Whether a model with one output for two classes computes the second class's probability or its logit.
 
-use systole_nn::Model;
 use systole_nn::loss::Loss;
+use systole_nn::{Activation, Model};
 use systole_onnx::OnnxModel;
 use systole_tflite::{TfliteModel, TfliteOp};
 
@@ -17,8 +17,8 @@ pub(crate) enum BinaryOutput {
 impl BinaryOutput {
     /// From the last layer's activation and the loss.
     pub(crate) fn of_layers(model: &Model) -> BinaryOutput {
-        let last = model.architecture().nodes.last().map(|node| node.layer.layer().config());
-        let is_sigmoid = last.is_some_and(|config| config.get("activation").is_some_and(|a| a == "sigmoid"));
+        let last = model.architecture().output_activation(0);
+        let is_sigmoid = last.is_some_and(|(_, activation)| activation == Activation::Sigmoid);
         let loss = model.compile_config().map(|compile| compile.loss.base());
         let of_probabilities = matches!(loss, Some(Loss::BinaryCrossentropy { from_logits: false, .. }));
         BinaryOutput::probability_if(is_sigmoid || of_probabilities)

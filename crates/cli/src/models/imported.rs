@@ -2,7 +2,6 @@
 
 use crate::models::model_data::{keep_tokenizer, tokenizer_of};
 use crate::render::screen::note;
-use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 use systole_config::RunConfig;
@@ -10,7 +9,7 @@ use systole_datasets::Tokenizer;
 use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
 use systole_nn::loss::Loss;
 use systole_nn::metric::{Metric, root_mean_squared_error};
-use systole_nn::{Architecture, Compile, LayerNode, Model};
+use systole_nn::{Activation, Architecture, Compile, Model};
 use systole_weights::WeightSource;
 
 /// Tokenizer of a folder with weights, and a note about it.
@@ -166,56 +165,41 @@ pub(crate) fn built(
     Ok(model)
 }
 
-/// Default loss and metrics for evaluating a classifier or a regression, because a weight file contains no loss.
+/// Default losses and metrics for evaluating a classifier or a regression, because a weight file contains no loss.
 /// `is_single`: the first output is one value.
 fn usual_compile(model: &Model, is_single: bool) -> Compile {
-    let outputs = model.architecture().output_names();
-    if outputs.len() > 1 {
-        let nodes = &model.architecture().nodes;
-        let all = outputs.iter().map(|name| (name.to_string(), nodes.iter().find(|n| n.name == **name)));
-        let all = all.map(|(name, node)| (name, usual_loss(node.and_then(activation_of).as_deref())));
-        let (losses, metrics): (Vec<_>, Vec<_>) =
-            all.map(|(name, (loss, metric))| ((name.clone(), loss), (name, vec![metric]))).unzip();
-        return Compile {
-            losses: losses.into_iter().collect(),
-            output_metrics: metrics.into_iter().collect(),
-            ..Compile::default()
-        };
+    let architecture = model.architecture();
+    let activation = |output: usize| architecture.output_activation(output).map(|(_, activation)| activation);
+    let names = architecture.output_names();
+    if names.len() > 1 {
+        let usual = names.iter().enumerate().map(|(i, name)| (name.to_string(), usual_loss(activation(i))));
+        let (losses, output_metrics) =
+            usual.map(|(name, (loss, metric))| ((name.clone(), loss), (name, vec![metric]))).unzip();
+        return Compile { losses, output_metrics, ..Compile::default() };
     }
-    let last = model.architecture().nodes.last();
-    let activation = last.and_then(activation_of);
-    let activation = activation.as_deref();
-    let is_head = last.is_some_and(|n| n.name == "predictions");
-    if let (true, Some("linear" | "sigmoid")) = (is_head || is_single, activation) {
-        let (loss, metric) = usual_loss(activation);
-        return Compile { loss, metrics: vec![metric], ..Compile::default() };
-    }
-    let from_logits = activation != Some("softmax");
-    Compile {
-        loss: Loss::SparseCategoricalCrossentropy { from_logits, ignore_class: None },
-        metrics: vec![Metric::SparseCategoricalAccuracy],
-        ..Compile::default()
-    }
-}
-
-fn activation_of(node: &LayerNode) -> Option<String> {
-    match node.layer.class_name() {
-        "Softmax" => Some("softmax".into()),
-        _ => node.layer.layer().config().get("activation").and_then(Value::as_str).map(String::from),
-    }
+    let is_head = architecture.nodes.last().is_some_and(|n| n.name == "predictions");
+    let is_regression_or_binary = matches!(activation(0), Some(Activation::Linear | Activation::Sigmoid));
+    let (loss, metric) = match (is_head || is_single) && is_regression_or_binary {
+        true => usual_loss(activation(0)),
+        // The last layer of a classifier without softmax returns logits.
+        false => classifier_loss(activation(0) != Some(Activation::Softmax)),
+    };
+    Compile { loss, metrics: vec![metric], ..Compile::default() }
 }
 
 /// Default loss and metric of an output with this activation.
-fn usual_loss(activation: Option<&str>) -> (Loss, Metric) {
+fn usual_loss(activation: Option<Activation>) -> (Loss, Metric) {
     match activation {
-        Some("softmax") => (
-            Loss::SparseCategoricalCrossentropy { from_logits: false, ignore_class: None },
-            Metric::SparseCategoricalAccuracy,
-        ),
-        Some("sigmoid") => (
+        Some(Activation::Softmax) => classifier_loss(false),
+        Some(Activation::Sigmoid) => (
             Loss::BinaryCrossentropy { from_logits: false, label_smoothing: 0.0 },
             Metric::BinaryAccuracy { threshold: 0.5 },
         ),
         _ => (Loss::MeanSquaredError, root_mean_squared_error()),
     }
+}
+
+fn classifier_loss(from_logits: bool) -> (Loss, Metric) {
+    let loss = Loss::SparseCategoricalCrossentropy { from_logits, ignore_class: None };
+    (loss, Metric::SparseCategoricalAccuracy)
 }

@@ -96,7 +96,7 @@ pub(crate) struct RunData {
 
 impl RunData {
     /// Sets whether `--scale`, if the command has it, or `--set` states the pixel scale.
-    pub(crate) fn scale_of(self, scale: Option<&Option<String>>, sets: &[String]) -> RunData {
+    pub(crate) fn with_scale_options(self, scale: Option<&Option<String>>, sets: &[String]) -> RunData {
         let states_scale = scale.is_some_and(Option::is_some)
             || sets.iter().any(|set| set.split('=').next().is_some_and(|key| key.trim() == "data.scale"));
         let scale_option = if scale.is_some() { "pass --scale 1" } else { self.scale_option };

@@ -64,6 +64,10 @@ fn an_array_of_the_input_shape_is_one_sample_and_a_batch_has_one_dimension_more(
     let again = answers(&f.run(&["predict", "m", "inverted.npy", "--invert", "--json"]).ok());
     assert_eq!(again, answers(&f.run(&["predict", "m", "gray.npy", "--json"]).ok()));
     f.run(&["predict", "m", "floats.npy", "--invert"]).fails("data", &["floats.npy", "--invert"]);
+    f.write("empty.png", "");
+    let empty = f.run(&["predict", "m", "empty.png"]);
+    assert!(empty.err.contains("image") && !empty.err.contains("IDX"), "{}", empty.err);
+    empty.fails("data", &["empty.png"]);
 }
 
 /// A table model: `[2]` is one record, `[N, 2]` are several.

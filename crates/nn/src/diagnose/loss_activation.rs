@@ -2,28 +2,10 @@
 //! one with it.
 
 use crate::layer::activation::Activation;
-use crate::layer::lowering::LayerLowering;
 use crate::loss::Loss;
 use crate::model::Model;
-use crate::model::architecture::{LayerNode, NodeInput};
+use crate::model::architecture::LayerNode;
 
-/// Activations whose outputs are not probabilities.
-const NO_PROBABILITIES: [&str; 14] = [
-    "linear",
-    "relu",
-    "relu6",
-    "leaky_relu",
-    "elu",
-    "selu",
-    "gelu",
-    "silu",
-    "swish",
-    "mish",
-    "tanh",
-    "softplus",
-    "softsign",
-    "log_softmax",
-];
 /// Predictions that a loss expects.
 struct ExpectedPredictions {
     /// Activation that computes the probabilities.
@@ -52,56 +34,35 @@ impl Loss {
 impl Model {
     /// Returns a warning for each output whose activation does not match its loss.
     pub(crate) fn loss_activation_warnings(&self) -> Vec<String> {
-        let architecture = self.architecture();
-        let outputs: Vec<NodeInput> =
-            std::iter::once(architecture.output).chain(architecture.more_outputs.iter().copied()).collect();
         let goals = self.compiled.as_ref().map_or(&[][..], |compiled| &compiled.goals.all);
         let warning = |output: usize, loss: &Loss| {
-            let node = last_with_values(&architecture.nodes, *outputs.get(output)?)?;
-            mismatch(node, &loss.expected_predictions()?)
+            let (node, activation) = self.architecture().output_activation(output)?;
+            mismatch(node, activation, &loss.expected_predictions()?)
         };
         goals.iter().filter_map(|goal| warning(goal.output, goal.loss.as_ref()?)).collect()
     }
 }
 
-/// Returns the layer that computes an output's values; layers that only move values are skipped.
-fn last_with_values(nodes: &[LayerNode], mut at: NodeInput) -> Option<&LayerNode> {
-    loop {
-        let NodeInput::Layer(index) = at else { return None };
-        let node = nodes.get(index)?;
-        match (keeps_values(node), node.inputs.as_slice()) {
-            (true, &[before]) => at = before,
-            _ => return Some(node),
-        }
-    }
+/// Whether the outputs of an activation can be probabilities.
+fn gives_probabilities(activation: Activation) -> bool {
+    use Activation::{HardSigmoid, Sigmoid, Softmax, SparseSigmoid};
+    matches!(activation, Softmax | Sigmoid | HardSigmoid | SparseSigmoid)
 }
 
-fn keeps_values(node: &LayerNode) -> bool {
-    use LayerLowering::{Flatten, Identity, Permute, Regularization, Reshape};
-    let own = node.layer.layer().lowering();
-    matches!(own, Ok(Identity | Regularization | Reshape | Flatten | Permute(_)))
-        || matches!(own, Ok(LayerLowering::Activation(Activation::Linear)))
-}
-
-/// Returns the warning if a layer's activation certainly does not match the expected predictions.
-fn mismatch(node: &LayerNode, expected: &ExpectedPredictions) -> Option<String> {
-    let activation = match node.layer.layer().lowering().ok()? {
-        LayerLowering::Softmax(_) => "softmax",
-        LayerLowering::Dense { activation, .. } | LayerLowering::Activation(activation) => activation.name(),
-        LayerLowering::Convolution(convolution) => convolution.activation.name(),
-        _ => return None,
-    };
+/// Returns the warning if a layer's activation does not match the expected predictions.
+fn mismatch(node: &LayerNode, activation: Activation, expected: &ExpectedPredictions) -> Option<String> {
     let (name, wanted) = (&node.name, expected.activation);
     match expected.from_logits {
-        Some(true) if ["softmax", "sigmoid"].contains(&activation) => Some(format!(
+        Some(true) if gives_probabilities(activation) => Some(format!(
             "the last layer `{name}` has a {activation}, but the loss expects logits (from_logits = true): remove \
-             from_logits = true or the {activation}"
+             from_logits = true or the {activation}",
+            activation = activation.name()
         )),
-        Some(false) if NO_PROBABILITIES.contains(&activation) => Some(format!(
+        Some(false) if !gives_probabilities(activation) => Some(format!(
             "the last layer `{name}` has no {wanted}, but the loss expects probabilities: set from_logits = true or \
              end with {wanted}"
         )),
-        None if NO_PROBABILITIES.contains(&activation) => Some(format!(
+        None if !gives_probabilities(activation) => Some(format!(
             "the last layer `{name}` has no {wanted}, but the loss expects probabilities: end with {wanted}"
         )),
         _ => None,

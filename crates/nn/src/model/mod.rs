@@ -10,6 +10,7 @@ pub(crate) mod history;
 pub(crate) mod infinite_data;
 pub(crate) mod layer_loops;
 pub(crate) mod model_file;
+mod output_activation;
 pub(crate) mod output_losses;
 pub(crate) mod quantize_options;
 pub(crate) mod sparsity;

@@ -28,7 +28,7 @@ use systole_config::{
 use systole_data::Sample;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
-use systole_nn::{Model, counted};
+use systole_nn::{Activation, Model, counted};
 
 /// Batch size: large enough for full utilization, small enough for any memory.
 const BATCH: usize = 256;
@@ -114,6 +114,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
     let Predictor { mut model, operators, binary_output } = predictor::answerer(&file)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
     let takes = InputKind::of(&model, &file)?;
+    check_image_options(args, takes)?;
     tell_of_outputs(&model, screen);
     if matches!(takes, InputKind::Text(_)) {
         model.class_names = tokens_of(&model)?;
@@ -201,17 +202,25 @@ fn test_time(
 ) -> Result<Option<(u64, TestTimeAugmentation)>, CommandError> {
     let of_config = config.and_then(|c| c.data.tta).filter(|_| matches!(takes, InputKind::Pictures(_)));
     match (args.tta.or(of_config), takes) {
-        (None, _) => Ok(None),
         (Some(n), InputKind::Pictures([.., channels])) => {
             let names = config.map_or(&[][..], |c| &c.data.augment);
             let seed = config.map_or(0, |c| c.seed);
             Ok(Some((n, TestTimeAugmentation::of(names, seed, channels >= 3)?)))
         }
-        (Some(_), _) => {
-            let e = Error::new(ErrorKind::Config, "test-time augmentation needs a model with image input")
-                .at("--tta");
-            Err(CommandError::usage(e.hint_command("remove --tta")))
+        _ => Ok(None),
+    }
+}
+
+/// Rejects options for images if the model has other input.
+fn check_image_options(args: &PredictArgs, takes: InputKind) -> Result<(), CommandError> {
+    let options =
+        [("--tta", args.tta.is_some()), ("--invert", args.invert), ("--scale", args.scale.is_some())];
+    match options.into_iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) if !matches!(takes, InputKind::Pictures(_)) => {
+            let e = Error::new(ErrorKind::Config, format!("`{option}` needs a model with image input"));
+            Err(CommandError::usage(e.at(option).hint_command(format!("remove {option}"))))
         }
+        _ => Ok(()),
     }
 }
 
@@ -356,8 +365,8 @@ impl BatchPredictor<'_> {
 /// Whether each class has a probability of its own: the last layer is a sigmoid. One sigmoid of an image or a record is
 /// the probability of the second of two classes.
 fn is_multi_label(model: &Model, takes: InputKind) -> bool {
-    let last = model.architecture().nodes.last().map(|n| n.layer.layer().config());
-    let is_sigmoid = last.is_some_and(|config| config.get("activation").is_some_and(|a| a == "sigmoid"));
+    let last = model.architecture().output_activation(0);
+    let is_sigmoid = last.is_some_and(|(_, activation)| activation == Activation::Sigmoid);
     is_sigmoid
         && match takes {
             InputKind::Sentences(_) => true,

@@ -515,13 +515,14 @@ fn tell_left_out(files: Vec<PathBuf>) {
     }
 }
 
-/// Detects images by their first bytes, not by name. Unsupported image formats count too, because their error names the
-/// format.
+/// Detects images by their first bytes, and empty files by their name. Unsupported image formats count too, because their
+/// error names the format.
 fn is_picture(path: &str) -> Result<bool> {
     let wrong = |e| Error::io("cannot read", path, e).hint("check the path of the image file");
     let mut start = Vec::new();
     InputFile::open(path).and_then(|f| f.take(16).read_to_end(&mut start)).map_err(wrong)?;
-    Ok(any_format::is_picture(&start) || any_format::other_format(&start).is_some())
+    let is_empty_image = start.is_empty() && is_named_as_picture(Path::new(path));
+    Ok(is_empty_image || any_format::is_picture(&start) || any_format::other_format(&start).is_some())
 }
 
 /// Reads images `→ u8[N, H, W, C]` from an IDX file of rank 2 (one image), 3 (grayscale, or one image of the size of

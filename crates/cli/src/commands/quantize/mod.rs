@@ -245,7 +245,7 @@ impl QuantArgs {
         file: &str,
         screen: &Screen,
     ) -> Result<(RunConfig, TrainingData), CommandError> {
-        let run_data = RunData::of(model, file)?.scale_of(None, &self.sets);
+        let run_data = RunData::of(model, file)?.with_scale_options(None, &self.sets);
         let named = NamedData { label: self.label.setting(), ..NamedData::of(&self.dataset, &self.data) };
         let mut draft = run_data.draft_of(model, &named)?;
         draft.set("--samples", "data.augment", "[]");

@@ -92,6 +92,8 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         case("resume nosuch").hand(|f| fs::rename(f.path("runs/a"), f.path("nosuch")).unwrap()),
         case("predict two new.csv"),
         case("predict two/one.safetensors new.csv"),
+        case("predict two/one.safetensors new.csv --invert"),
+        case("predict two/one.safetensors new.csv --scale 1/255"),
         case("predict two/one.safetensors other.csv").hand(|f| drop(f.write("other.csv", "a,b\n1,2\n"))),
         case("predict --model two/one.safetensors u.csv"),
         case("init table --out kept.toml").knows("--out", "fresh.toml"),

@@ -128,7 +128,9 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let bytes = input_file::read(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the image file"))?;
     if bytes.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the image file is empty").at(path.display().to_string()));
+        return Err(Error::new(ErrorKind::Data, "the image file is empty")
+            .at(path.display().to_string())
+            .hint("copy or download the image again"));
     }
     from_bytes(&path.display().to_string(), &bytes)
 }
