@@ -2,7 +2,7 @@
 //! layers.
 
 use super::RunConfig;
-use super::model_sections::to_json;
+use super::model_sections::{self, to_json};
 use serde_json::{Map, Value as Json, json};
 use systole_nn::applications::{TABLE, by_name};
 use systole_nn::{Architecture, LayerNode};
@@ -23,11 +23,55 @@ pub fn application_of(architecture: &Architecture) -> Option<Table> {
     Some(table)
 }
 
+/// Returns the `layers` tables of a configuration that build these layers; `None` if no tables do, as for several inputs.
+pub fn layer_tables(architecture: &Architecture) -> Option<Vec<Table>> {
+    let tables = tables_of(&architecture.to_json())?;
+    let built = model_sections::architecture(None, &tables).ok()?;
+    same_layers(&built, architecture).then_some(tables)
+}
+
+/// Converts the JSON of a model file to tables; a layer names its inputs unless its only input is the previous layer.
+fn tables_of(model: &Json) -> Option<Vec<Table>> {
+    let layers = model["layers"].as_array()?;
+    let source = |feed: &Json| match feed.get("layer") {
+        Some(index) => layers.get(index.as_u64()? as usize)?["name"].as_str(),
+        None => (feed["input"] == 0).then_some("input"),
+    };
+    let table = |(index, node): (usize, &Json)| -> Option<Table> {
+        let layer = &node["layer"];
+        let mut table = Table::from_iter([
+            ("type".to_string(), layer["class_name"].as_str()?.into()),
+            ("name".to_string(), node["name"].as_str()?.into()),
+        ]);
+        match tables_of(&layer["config"]) {
+            Some(inner) => drop(table.insert("layers".into(), inner.into())),
+            None => {
+                let set = layer["config"].as_object().into_iter().flatten().filter(|(_, v)| !v.is_null());
+                for (key, value) in set {
+                    table.insert(key.clone(), Value::try_from(value).ok()?);
+                }
+            }
+        }
+        if layer["trainable"] == false {
+            table.insert("trainable".into(), false.into());
+        }
+        let feeds = node["inputs"].as_array()?;
+        let previous = index.checked_sub(1).map_or(json!({"input": 0}), |i| json!({"layer": i}));
+        if *feeds != [previous] {
+            let names = feeds.iter().map(source).collect::<Option<Vec<&str>>>()?;
+            table.insert("inputs".into(), names.into());
+        }
+        Some(table)
+    };
+    layers.iter().enumerate().map(table).collect()
+}
+
 /// Whether two models have the same layers, apart from frozen ones and quantization-aware training.
 pub fn same_layers(a: &Architecture, b: &Architecture) -> bool {
     let layers = |model: &Architecture| -> Vec<(String, Json)> {
         let free = |n: &LayerNode| {
-            (n.name.clone(), n.layer.clone().trainable(true).without_quantization().to_json())
+            let layer = n.layer.clone().name(&n.name).trainable(true);
+            (n.name.clone(), layer.without_quantization().to_json())
         };
         model.nodes.iter().map(free).collect()
     };

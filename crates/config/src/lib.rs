@@ -31,7 +31,7 @@ pub use augment::{TestTimeAugmentation, augmentations};
 pub use callbacks::Logger;
 pub use config_draft::{ConfigDraft, ConfigError};
 pub use fine_tune::FineTuneSection;
-pub use imported::{application_of, same_layers, size_conflicts};
+pub use imported::{application_of, layer_tables, same_layers, size_conflicts};
 pub use key_suggestions::home_of;
 pub use launch::{LaunchConfig, LaunchTarget};
 pub use lora::LoraSection;

@@ -12,6 +12,9 @@ use systole_data::format::ModelFormat;
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
 use systole_nn::{Architecture, Model};
 
+/// Note on weights that are matched by order.
+const BY_ORDER: &str = "by layer order, as in files of PyTorch's state_dict: types and shapes agree";
+
 /// External weights (PyTorch, Keras, safetensors, Hugging Face), loaded into memory.
 pub struct WeightSource {
     tensors: Vec<(String, Literal)>,
@@ -192,7 +195,10 @@ impl WeightSource {
         let (rules, note) = self.rules(model)?;
         let is_idle = self.idle(model);
         let theirs = self.tensors.iter().filter(|(n, v)| is_weight(n, v) && !is_idle(n));
-        let mut report = weight_mapping::fill(model, &rules, &theirs.cloned().collect::<Vec<_>>(), partial)?;
+        let wrong_order =
+            (note == BY_ORDER && match_by_order::is_sorted(&self.tensors)).then_some(match_by_order::SORTED);
+        let theirs = theirs.cloned().collect::<Vec<_>>();
+        let mut report = weight_mapping::fill(model, &rules, &theirs, partial, wrong_order)?;
         report.notes.push(note.into());
         let mut heads = self.tensors.iter().filter(|(n, _)| is_idle(n) && !gpt2::is_mask(n));
         if let Some((first, _)) = heads.next().filter(|(n, _)| n != "lm_head.weight") {
@@ -220,7 +226,7 @@ impl WeightSource {
 
     fn rules(&self, model: &Model) -> Result<(Vec<weight_mapping::WeightRule>, &'static str)> {
         if let Some(keras) = &self.keras {
-            return Ok((keras_names::rules(model, &keras.weights, &self.tensors)?, "by layer names"));
+            return keras_names::rules(model, &keras.weights, &self.tensors);
         }
         if let Some(style) = resnet::style(&self.tensors).filter(|_| resnet::is_one(model)) {
             return Ok((resnet::rules(model, style)?, "by ResNet tensor names"));
@@ -239,7 +245,7 @@ impl WeightSource {
             return Ok((rules, "by Systole weight paths"));
         }
         let rules = match_by_order::rules(model, &self.tensors)?;
-        Ok((rules, "by layer order, checking type and shape: the names do not match this model"))
+        Ok((rules, BY_ORDER))
     }
 }
 

@@ -194,6 +194,10 @@ pub struct ImportReport {
     pub notes: Vec<String>,
 }
 
+/// Hint if the layers of the file and the model differ.
+pub(crate) const OTHER_MODEL: &str =
+    "with --model, use a model that has the file's layers: a preset, a TOML file or a model file";
+
 /// Maximum number of listed problems.
 const SHOWN: usize = 6;
 
@@ -203,7 +207,8 @@ fn listed(all: &[String]) -> String {
     if more > 0 { format!("{shown}; and {more} more") } else { shown }
 }
 
-/// Fills a model's weights by rules.
+/// Fills a model's weights by rules. `wrong_order` is the hint if shapes differ and the rules depend on an order of tensors
+/// that may be wrong.
 ///
 /// # Errors
 /// If shapes differ (names both), arrays are missing, or unmatched arrays are left without `partial`.
@@ -212,6 +217,7 @@ pub(crate) fn fill(
     rules: &[WeightRule],
     theirs: &[(String, Literal)],
     partial: bool,
+    wrong_order: Option<&str>,
 ) -> Result<ImportReport> {
     let by_name: HashMap<&str, &Literal> = theirs.iter().map(|(n, v)| (n.as_str(), v)).collect();
     let (mut wrong, mut missing) = (Vec::new(), Vec::new());
@@ -229,7 +235,7 @@ pub(crate) fn fill(
     }
     let left_over: Vec<String> =
         theirs.iter().map(|(n, _)| n.clone()).filter(|n| !used.contains(n.as_str())).collect();
-    check(&wrong, &missing, &left_over, partial)?;
+    check(&wrong, &missing, &left_over, partial, wrong_order)?;
     for rule in rules {
         let value = made(rule, &by_name)?;
         model.set_weight(&rule.ours, value)?;
@@ -238,25 +244,33 @@ pub(crate) fn fill(
     let ours = model.weights();
     if let Some((path, _)) = ours.iter().find(|(path, _)| !covered.contains(path)) {
         let what = format!("cannot find weight {path} in the file");
-        return Err(Error::new(ErrorKind::Data, what).hint_command("pass the matching model with --model"));
+        return Err(Error::new(ErrorKind::Data, what).hint_command(OTHER_MODEL));
     }
     let rows = rules.iter().map(|rule| rule.row(&by_name)).collect();
     Ok(ImportReport { rows, left_over, notes: Vec::new() })
 }
 
-fn check(wrong: &[String], missing: &[String], left_over: &[String], partial: bool) -> Result<()> {
+fn check(
+    wrong: &[String],
+    missing: &[String],
+    left_over: &[String],
+    partial: bool,
+    wrong_order: Option<&str>,
+) -> Result<()> {
     let error = |what: String| Err(Error::new(ErrorKind::Data, what));
-    let hint = "pass the matching model with --model: a preset, a TOML file or a model file";
     if !wrong.is_empty() {
         let what = format!("the weights do not match the model: {}", listed(wrong));
-        return error(what).map_err(|e: Error| e.hint_command(hint));
+        return error(what).map_err(|e: Error| match wrong_order {
+            Some(hint) => e.hint(hint),
+            None => e.hint_command(OTHER_MODEL),
+        });
     }
     if !missing.is_empty() {
         let mut what = format!("the file lacks {}", listed(missing));
         if !left_over.is_empty() {
             what = format!("{what}. It has unmatched arrays: {}", listed(left_over));
         }
-        return error(what).map_err(|e: Error| e.hint_command(hint));
+        return error(what).map_err(|e: Error| e.hint_command(OTHER_MODEL));
     }
     if !left_over.is_empty() && !partial {
         let what = format!("arrays without a matching weight in the model: {}", listed(left_over));
@@ -288,7 +302,7 @@ fn made(rule: &WeightRule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> 
 fn misfit(rule: &WeightRule, part: &WeightPart) -> Error {
     let what =
         format!("{} {:?} cannot be converted to {} {:?}", part.theirs, part.shape, rule.ours, rule.shape);
-    Error::new(ErrorKind::Data, what).hint_command("pass the matching model with --model")
+    Error::new(ErrorKind::Data, what).hint_command(OTHER_MODEL)
 }
 
 /// Arrays by name, in file order.

@@ -79,6 +79,7 @@ impl RunCommand for EvaluateArgs {
 fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = run_directory::model_file(&args.model)?;
     let mut model = imported::load(&file)?;
+    imported::compile_unless_compiled(&mut model)?;
     let run_data = RunData::of(&model, &file)?.with_scale_options(Some(&args.scale), &args.sets);
     let mut config = config(args, &run_data, &model)?;
     if let Some(gan) = BigGan::of(&model) {

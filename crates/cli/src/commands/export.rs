@@ -79,6 +79,17 @@ impl ExportArgs {
     fn format(&self) -> Result<FormatName, CommandError> {
         let named = self.format.map_or(FormatName::value_variants().to_vec(), |format| vec![format]);
         let all: Vec<&str> = named.iter().flat_map(|format| format.format().1.iter().copied()).collect();
+        if self.format.is_none() && !has_extension(&self.out, &all) {
+            let extension = self.out.extension().map(|e| format!(".{}", e.display()));
+            let what = match &extension {
+                Some(extension) => format!("no format has the extension `{extension}`"),
+                None => format!("`{}` has no extension, which selects the format", self.out.display()),
+            };
+            let e = Error::new(ErrorKind::Config, what).at("--out");
+            return Err(CommandError::usage(
+                e.hint_command(format!("use the extension {}", all.join(" or "))),
+            ));
+        }
         check_extension(&self.out, &all)?;
         let found = named.into_iter().find(|format| has_extension(&self.out, format.format().1));
         found.ok_or_else(|| Error::new(ErrorKind::Bug, "an extension without a format").into())

@@ -4,12 +4,13 @@ use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_extension, check_out};
 use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::imported::{FolderTokenizer, built, name_classes, shortened, unknown_model};
+use crate::models::model_data::tokenizer_of;
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use systole_config::{first_rescaling, shown_scale, size_conflicts};
-use systole_ir::{Error, ErrorKind, ResultExt};
+use systole_ir::{Error, ErrorKind, ResultExt, TensorType};
 use systole_nn::Model;
 use systole_weights::{ImportReport, ImportRow, WeightSource};
 
@@ -41,7 +42,7 @@ fn run(args: &ImportArgs, screen: &Screen) -> CommandResult {
     check_extension(&args.out, &[".safetensors"])?;
     check_out(&args.out, args.force)?;
     if !args.file.exists() {
-        return Err(crate::models::command_target::missing(&args.file).into());
+        return Err(crate::args::missing_path::missing(&args.file).into());
     }
     let mut source = WeightSource::open(&args.file)?;
     let place = || args.file.display().to_string();
@@ -150,6 +151,11 @@ fn show(
             "The first layer rescales pixels by {}: pass --scale 1 to predict and evaluate.",
             shown_scale(factor)
         ));
+    } else if lacks_scale(model) {
+        screen.line(
+            "The file does not state the scale of pixels: predict uses 0 to 255, and evaluate the scale of the dataset's \
+             preset; pass --scale 1/255 if the model was trained on 0 to 1.",
+        );
     }
     screen.line(format!(
         "{}: {} from {}, {}",
@@ -158,5 +164,44 @@ fn show(
         source.kind(),
         counted(params as u64, "parameter"),
     ));
-    screen.line(format!("Next:\n  {} summary {}", program(), quoted(&args.out)));
+    screen.line(format!("Next:{}", next_commands(args, model)));
+}
+
+/// Whether the model reads images, and has no configuration that states their scale.
+fn lacks_scale(model: &Model) -> bool {
+    reads_images(model) && config_of(model, "").ok().flatten().is_none()
+}
+
+fn reads_images(model: &Model) -> bool {
+    let [input] = model.architecture().inputs.as_slice() else { return false };
+    let image = |t: &TensorType| t.dtype.is_float() && matches!(t.shape.dims(), [_, _] | [_, _, 1 | 3]);
+    input.ty.as_ref().is_some_and(image)
+}
+
+/// Returns the commands that use the imported model, a line each.
+fn next_commands(args: &ImportArgs, model: &Model) -> String {
+    let scale = match (first_rescaling(model.architecture()), lacks_scale(model)) {
+        (Some(_), _) => " --scale 1",
+        (None, true) => " --scale 1/255",
+        (None, false) => "",
+    };
+    let dataset = if lacks_scale(model) { " --dataset NAME" } else { "" };
+    let is_classifier = model.output_type().is_some_and(|t| t.rank() == 1 && t.elements() > 1);
+    let tokenizer = tokenizer_of(model).ok().flatten();
+    let uses = match tokenizer {
+        _ if reads_images(model) && is_classifier => {
+            vec![("predict", format!("IMAGE{scale}")), ("evaluate", format!("{dataset}{scale}"))]
+        }
+        _ if reads_images(model) => vec![("predict", format!("IMAGE{scale}"))],
+        Some(t) if t.pads() && is_classifier => vec![("predict", "--text TEXT".into())],
+        Some(t) if !t.pads() => vec![("generate", "--prompt TEXT".into())],
+        _ => vec![("predict", "FILES".into())],
+    };
+    let (program, out) = (program(), quoted(&args.out));
+    let all = [("summary", String::new())].into_iter().chain(uses);
+    all.map(|(command, options)| {
+        format!("\n  {program} {command} {out} {}", options.trim()).trim_end().into()
+    })
+    .collect::<Vec<String>>()
+    .concat()
 }

@@ -440,14 +440,15 @@ impl TrainArgs {
         let Some(name) = self.target.clone().or(dir) else { return Ok(None) };
         let has_tokenizer = self.set_value("data.tokenizer").is_some();
         let Some(mut draft) = beside_imported(&name, model, path, has_tokenizer)? else { return Ok(None) };
-        let is_language = UserData::of(&name)?.is_some_and(|own| own.dataset == "text");
+        let own = UserData::of(&name)?.map(|own| own.dataset);
+        let is_language = own == Some("text");
         if !is_language && !self.adapts() {
             let e = Error::new(ErrorKind::Config, format!("{path} was not trained on the classes of {name}"));
             return Err(CommandError::usage(
                 e.hint_command("add --fine-tune to train a new head and then all layers, or --lora=8"),
             ));
         }
-        if !is_language && self.fine_tune {
+        if !is_language && own != Some("folder") && self.fine_tune {
             draft.set_value(path, "fine_tune.base_lr", ENCODER_BASE_LR.into());
             if self.set_value("fine_tune.base_lr").is_none() {
                 note(&format!("fine_tune.base_lr is {ENCODER_BASE_LR:e} for an encoder of texts, not 2e-3"));

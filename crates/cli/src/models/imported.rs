@@ -165,6 +165,15 @@ pub(crate) fn built(
     Ok(model)
 }
 
+/// Compiles a model that was saved without a loss, as a model of a weight file.
+pub(crate) fn compile_unless_compiled(model: &mut Model) -> Result<()> {
+    if model.compile_config().is_some() {
+        return Ok(());
+    }
+    let is_single = model.output_type().is_some_and(|output| output.elements() == 1);
+    model.compile(usual_compile(model, is_single))
+}
+
 /// Default losses and metrics for evaluating a classifier or a regression, because a weight file contains no loss.
 /// `is_single`: the first output is one value.
 fn usual_compile(model: &Model, is_single: bool) -> Compile {

@@ -2,7 +2,7 @@
 //!
 //! The format is detected from the content.
 
-use crate::models::command_target::missing;
+use crate::args::missing_path::missing;
 use crate::render::screen::{note, number_of};
 use clap::Args;
 use std::io::Read;

@@ -1,5 +1,6 @@
 //! A run's folder: `run.json` (how the run was started), `backups/`, model files; decides whether a run resumes.
 
+use crate::args::missing_path::missing;
 use crate::models::imported::{is_model_folder, shortened};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systole_config::{RunConfig, shown_scale};
 use systole_data::PipelineTuning;
+use systole_data::input_file::is_remote;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{BackupAndRestore, Model, OsFileSystem, RunPosition, counted, write_atomically};
 
@@ -126,12 +128,15 @@ pub(crate) fn stem(file: &Path) -> Option<String> {
 /// Resolves a name to a model file: for a run's folder the best model, otherwise the last.
 ///
 /// # Errors
-/// If the folder has no model, or models of several datasets.
+/// If there is no such file or folder, or the folder has no model, or models of several datasets.
 pub(crate) fn model_file(name: &str) -> Result<String> {
     let folder = Path::new(name);
     if folder.is_file() && folder.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
         let e = Error::new(ErrorKind::Config, format!("{name} is a configuration, not a model"));
         return Err(e.hint_command(format!("train it: systole train {name}; then name the run's folder")));
+    }
+    if !folder.exists() && !is_remote(folder) {
+        return Err(missing(folder));
     }
     if !folder.is_dir() || is_model_folder(name) {
         return Ok(name.into());

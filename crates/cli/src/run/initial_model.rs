@@ -163,7 +163,7 @@ fn announce_weights(weights: &TransferredWeights, path: &str, screen: &Screen) {
     };
     screen.line(format!("Weights: {} from {path}; {new}", weights.taken.len()));
     if !weights.left.is_empty() {
-        screen.detail(format!("  skipped: {}", some(&weights.left)));
+        screen.detail(format!("  not used from the saved model: {}", some(&weights.left)));
     }
 }
 
@@ -206,8 +206,11 @@ fn check_layers(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
             (false, Some(_)) => "name your data instead of the preset or TOML file; or add --fine-tune to use the \
                 saved model's weights in other layers"
                 .into(),
-            // The configuration of data has layers of its own.
-            (false, None) => "add --fine-tune to use the saved model's weights in other layers".into(),
+            // Only a folder of images is trained with the saved model's layers.
+            (false, None) => format!(
+                "train its layers on a folder of images: systole train FOLDER --from {path} --fine-tune; or add --fine-tune to \
+                use its weights in the layers of the configuration"
+            ),
         }));
     }
     Ok(())
@@ -242,8 +245,9 @@ fn continued(
                 model.set_learning_rate(rate.clone());
             }
         }
-        _ => {
-            screen.line("The optimizer state is reset: loss, metrics, precision or optimizer differ from the saved model");
+        had => {
+            let why = reset_reason(had, &wanted);
+            screen.line(format!("The optimizer state is reset: {why}"));
             model.compile(wanted.clone())?;
         }
     }
@@ -251,6 +255,33 @@ fn continued(
         model.set_strategy(wanted.strategy, wanted.backend)?;
     }
     Ok(model)
+}
+
+/// Returns why the optimizer state of `had` is not used under `wanted`.
+fn reset_reason(had: Option<&Compile>, wanted: &Compile) -> String {
+    let Some(had) = had else { return "the saved model has no loss and no optimizer".into() };
+    let (mut optimizer, theirs) = (had.optimizer.clone(), &wanted.optimizer);
+    optimizer.learning_rate = theirs.learning_rate.clone();
+    optimizer.momentum_schedule = theirs.momentum_schedule.clone();
+    optimizer.lr_mult = theirs.lr_mult.clone();
+    let of_phases = "the learning rates of the fine-tuning, by layer and epoch, do not continue";
+    let differ: Vec<&str> = [
+        ("loss", had.loss != wanted.loss),
+        ("metrics", had.metrics != wanted.metrics),
+        ("precision", had.precision != wanted.precision),
+        ("pruning", had.pruning != wanted.pruning),
+        ("quantization", had.quantize != wanted.quantize),
+        ("optimizer", optimizer != *theirs),
+    ]
+    .into_iter()
+    .filter_map(|(name, differs)| differs.then_some(name))
+    .collect();
+    let is_after_fine_tuning = matches!(had.optimizer.learning_rate, Schedule::OneCycle { .. });
+    match differ.as_slice() {
+        [] if is_after_fine_tuning && !had.optimizer.lr_mult.is_empty() => of_phases.into(),
+        [] => "the learning-rate schedule differs from the saved model's".into(),
+        all => format!("the saved model has other settings: {}", all.join(", ")),
+    }
 }
 
 /// Whether the optimizer state of `had` is valid under `wanted`.

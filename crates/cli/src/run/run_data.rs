@@ -148,7 +148,8 @@ impl RunData {
     /// # Errors
     /// If nothing is named and the model does not contain its configuration.
     pub(crate) fn draft_of(&self, model: &Model, named: &NamedData<'_>) -> Result<ConfigDraft, CommandError> {
-        let own = named.source.map(|name| user_data(name).map(|own| (name, own))).transpose()?;
+        let folder = named.dir.filter(|_| named.dataset == Some("folder")).and_then(Path::to_str);
+        let own = named.source.or(folder).map(|name| user_data(name).map(|own| (name, own))).transpose()?;
         let own = own.map(|(name, own)| (name, own.for_model(self.config.as_ref())));
         if let Some(draft) = self.imported_draft(model, named)? {
             return Ok(draft);

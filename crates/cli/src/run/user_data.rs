@@ -4,7 +4,7 @@ use crate::args::exit_status::CommandError;
 use crate::models::command_target::CommandTarget;
 use crate::models::model_data::{set_columns, tokenizer_of};
 use std::path::{Path, PathBuf};
-use systole_config::{ConfigDraft, RunConfig, application_of};
+use systole_config::{ConfigDraft, RunConfig, application_of, first_rescaling, layer_tables};
 use systole_data::input_file::absolute;
 use systole_data::tools::files_of;
 use systole_datasets::{
@@ -12,7 +12,7 @@ use systole_datasets::{
     is_table_of_texts,
 };
 use systole_ir::{Error, ErrorKind, Result};
-use systole_nn::Model;
+use systole_nn::{Activation, Model};
 use toml::{Table, Value};
 
 /// Location and kind of user data.
@@ -137,8 +137,10 @@ pub(crate) fn beside_imported(
     path: &str,
     has_tokenizer: bool,
 ) -> Result<Option<ConfigDraft>, CommandError> {
-    let Some(table) = application_of(model.architecture()) else { return Ok(None) };
     let Some(own) = UserData::of(name)? else { return Ok(None) };
+    let Some(table) = application_of(model.architecture()) else {
+        return beside_classifier(&own, name, model, path);
+    };
     let is_language = table.get("application").and_then(Value::as_str) == Some("gpt2");
     let own = if is_language { own } else { own.into_texts() };
     let (accepts, data) = match is_language {
@@ -165,6 +167,41 @@ pub(crate) fn beside_imported(
         true => set_language_model(&mut draft, path, table),
         false => set_encoder(&mut draft, path, table),
     }
+    Ok(Some(draft))
+}
+
+/// Returns the configuration of the preset `folder` with the layers of a saved image classifier; `None` for other data, or
+/// if no configuration describes the layers.
+fn beside_classifier(
+    own: &UserData,
+    name: &str,
+    model: &Model,
+    path: &str,
+) -> Result<Option<ConfigDraft>, CommandError> {
+    let input = model.architecture().inputs.first().and_then(|input| input.ty.as_ref());
+    let reads_images = input.is_some_and(|ty| matches!(*ty.shape, [_, _, 1 | 3])) && own.dataset == "folder";
+    let tables = layer_tables(model.architecture()).filter(|_| reads_images);
+    let Some(mut tables) = tables else { return Ok(None) };
+    let mut draft = ConfigDraft::preset("folder")?;
+    own.set(&mut draft, name, None, model);
+    if first_rescaling(model.architecture()).is_some() {
+        draft.set_value(path, "data.scale", 1.0.into());
+    }
+    match model.architecture().output_activation(0) {
+        Some((_, Activation::Softmax)) => {}
+        // One probability for two classes: the new head has one for each class.
+        Some((head, Activation::Sigmoid)) => {
+            let named = |table: &&mut Table| table.get("name").and_then(Value::as_str) == Some(&head.name);
+            let softmax = ("activation".to_string(), "softmax".into());
+            tables.iter_mut().find(named).into_iter().for_each(|table| table.extend([softmax.clone()]));
+        }
+        _ => {
+            let loss = [("type", "sparse_categorical_crossentropy".into()), ("from_logits", true.into())];
+            let loss = loss.into_iter().map(|(key, value): (&str, Value)| (key.to_string(), value));
+            draft.set_value(path, "compile.loss", Table::from_iter(loss).into());
+        }
+    }
+    draft.set_value(path, "layers", tables.into());
     Ok(Some(draft))
 }
 

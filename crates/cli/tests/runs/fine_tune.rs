@@ -5,9 +5,8 @@ use crate::program::{Done, Folder};
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::Instant;
+use systole::prelude::*;
 use systole_data::format::png;
-use systole_ir::Literal;
-use systole_nn::Model;
 
 /// Pictures of one shade for each class.
 fn shades(f: &Folder, dir: &str, classes: &[(&str, u8)]) {
@@ -326,4 +325,43 @@ fn killed_runs_end_alike(name: &str, flags: &[&str]) {
     assert!(kills > 0, "it ended in an eighth of {takes:?}");
     f.run(&["resume", "cut"]).ok();
     assert_eq!(weights(&f, "cut/three.safetensors"), expected, "after {kills} kills");
+}
+
+/// Models without a configuration, as other programs save them: their own layers are trained on a folder of images.
+#[test]
+fn an_imported_classifier_learns_the_classes_of_a_folder() {
+    let f = Folder::new("tune-imported");
+    shades(&f, "three", &[("cat", 20), ("dog", 120), ("eel", 220)]);
+    for name in ["convnext", "efficientnetv2"] {
+        let file = format!("{}/../../fixtures/weights/{name}.keras", env!("CARGO_MANIFEST_DIR"));
+        f.run(&["import", &file, "--out", &format!("{name}.safetensors")]).ok();
+    }
+    let x = input_of("image", F32, [16, 16, 1]);
+    let a = x.apply(rescaling(1.0 / 255.0)).apply(conv2d(4, [3, 3]).padding("same").name("a"));
+    let b = a.apply(conv2d(4, [3, 3]).padding("same").activation("relu").name("b"));
+    let top = add().on(&[&a, &b]).apply(global_average_pooling2d());
+    for (name, head) in [("logits", dense(10)), ("binary", dense(1).activation("sigmoid"))] {
+        let mut model = functional(&[x.clone()], &top.apply(head.name("head"))).unwrap();
+        model.build(&[TensorType::new(F32, [16, 16, 1])]).unwrap();
+        model.save(f.path(&format!("{name}.safetensors"))).unwrap();
+    }
+    let taken = [("convnext", 54), ("efficientnetv2", 111), ("logits", 4), ("binary", 4)];
+    for (name, weights) in taken {
+        let model = format!("{name}.safetensors");
+        tune(&f, &model, "no", &[]).fails("usage", &["--fine-tune", &model]);
+        let done = tune(&f, &model, name, &["--fine-tune", "--epochs=2"]).ok();
+        let from = format!("Weights: {weights} from {model}; new: ");
+        assert!(done.err.contains(&from), "{name}: {}", done.err);
+        let o = done.json();
+        let layers = o["config"]["layers"].as_array().unwrap();
+        let units = layers.iter().rev().find_map(|layer| layer["units"].as_u64());
+        assert_eq!(units, Some(3), "{name}: the head has an output for each class");
+        if ["logits", "binary"].contains(&name) {
+            assert_eq!(o["config"]["data"]["scale"], 1.0, "{name}: its first layer rescales");
+        }
+        let evaluated = f.run(&["evaluate", o["model_file"].as_str().unwrap(), "--json"]).ok().json();
+        assert_eq!(evaluated["loss"], o["val_loss"], "{name}");
+        // A folder is resized for evaluation too.
+        f.run(&["evaluate", &model, "--dataset=folder", "--data-dir=three", "--json"]).ok();
+    }
 }

@@ -1,13 +1,13 @@
 //! Maps a Keras file's weights to a model's: layer by layer in the same weight order, or by Systole weight paths.
 
-use crate::weight_mapping::{WeightPart, WeightRule, is_weight};
+use crate::weight_mapping::{OTHER_MODEL, WeightPart, WeightRule, is_weight};
 use std::collections::{HashMap, HashSet};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::LayerLowering;
 use systole_nn::Model;
 
 /// A layer of a Keras file with the paths of its arrays, in order.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct KerasLayerWeights {
     /// Layer name in the model, if the file contains it.
     pub name: Option<String>,
@@ -45,7 +45,8 @@ fn layers(model: &Model) -> Vec<TargetLayer<'_>> {
     found
 }
 
-/// Returns the rules for a Keras file's layers: by name, or by group if the names are from another session.
+/// Returns the rules for a Keras file's layers and how they are matched: by name, by group if the names are from another
+/// session, or by order if legacy `.h5` names have the numbers of another session.
 ///
 /// # Errors
 /// If a layer is missing in the file, or has a different number of arrays.
@@ -53,23 +54,25 @@ pub(crate) fn rules(
     model: &Model,
     file: &[KerasLayerWeights],
     arrays: &[(String, Literal)],
-) -> Result<Vec<WeightRule>> {
+) -> Result<(Vec<WeightRule>, &'static str)> {
     let ours: Vec<TargetLayer<'_>> = layers(model).into_iter().filter(|l| !l.weights.is_empty()).collect();
-    let numbers: HashSet<&str> =
-        arrays.iter().filter(|(n, v)| is_weight(n, v)).map(|(n, _)| n.as_str()).collect();
+    let shapes: ArrayShapes<'_> =
+        arrays.iter().filter(|(n, v)| is_weight(n, v)).map(|(n, v)| (n.as_str(), v.shape().dims())).collect();
     let named = |l: &TargetLayer<'_>| file.iter().find(|f| f.name.as_deref() == Some(l.name));
+    let grouped = |l: &TargetLayer<'_>| file.iter().find(|f| f.group == l.group);
     let by_name = ours.iter().all(|l| named(l).is_some());
+    let (mut found, mut note): (Vec<_>, _) =
+        (ours.iter().map(|l| if by_name { named(l) } else { grouped(l) }).collect(), "by layer names");
+    if found.contains(&None)
+        && let Some(ordered) = by_order(&ours, file, &shapes)
+    {
+        found = ordered.into_iter().map(Some).collect();
+        note = "by layer order, because Keras numbers layers by session: classes and shapes agree";
+    }
     let mut all = Vec::new();
-    for layer in &ours {
-        let found = if by_name { named(layer) } else { file.iter().find(|f| f.group == layer.group) };
-        let found = found.ok_or_else(|| {
-            let there: Vec<&str> = file.iter().map(|f| f.name.as_deref().unwrap_or(&f.group)).collect();
-            let what = format!("the file has no layer {} ({})", layer.name, layer.group);
-            Error::new(ErrorKind::Data, what)
-                .because(format!("it has {}", there.join(", ")))
-                .hint_command("pass the matching model with --model")
-        })?;
-        let paths: Vec<&String> = found.arrays.iter().filter(|p| numbers.contains(p.as_str())).collect();
+    for (layer, found) in ours.iter().zip(found) {
+        let found = found.ok_or_else(|| missing_layer(layer, file))?;
+        let paths: Vec<&String> = found.arrays.iter().filter(|p| shapes.contains_key(p.as_str())).collect();
         if paths.len() != layer.weights.len() {
             let what = format!(
                 "layer {} has {} arrays in the file, but {} weights in the model",
@@ -77,16 +80,53 @@ pub(crate) fn rules(
                 paths.len(),
                 layer.weights.len()
             );
-            return Err(
-                Error::new(ErrorKind::Data, what).hint_command("pass the matching model with --model")
-            );
+            return Err(Error::new(ErrorKind::Data, what).hint_command(OTHER_MODEL));
         }
         let pairs = layer.weights.iter().zip(paths);
         all.extend(pairs.map(|((ours, dims), path)| {
             WeightRule::of(ours, dims, WeightPart::new(path.clone(), dims, Vec::new()))
         }));
     }
-    Ok(all)
+    Ok((all, note))
+}
+
+/// Shapes of a file's weight arrays by path.
+type ArrayShapes<'a> = HashMap<&'a str, &'a [usize]>;
+
+/// Matches a file's layers with weights to the model's by order; `None` if their numbers, classes or shapes differ.
+fn by_order<'a>(
+    ours: &[TargetLayer<'_>],
+    file: &'a [KerasLayerWeights],
+    shapes: &ArrayShapes<'_>,
+) -> Option<Vec<&'a KerasLayerWeights>> {
+    let dims = |f: &KerasLayerWeights| -> Vec<&[usize]> {
+        f.arrays.iter().filter_map(|p| shapes.get(p.as_str()).copied()).collect()
+    };
+    let theirs: Vec<&KerasLayerWeights> = file.iter().filter(|f| !dims(f).is_empty()).collect();
+    let classes: HashSet<&str> = ours.iter().map(|l| class(&l.group)).collect();
+    // A custom name does not contain the class.
+    let is_same_class = |f: &KerasLayerWeights, l: &TargetLayer<'_>| {
+        class(&f.group) == class(&l.group) || !classes.contains(class(&f.group))
+    };
+    let agrees = |(f, l): (&&KerasLayerWeights, &TargetLayer<'_>)| {
+        is_same_class(f, l) && dims(f).into_iter().eq(l.weights.iter().map(|(_, dims)| dims.as_slice()))
+    };
+    (theirs.len() == ours.len() && theirs.iter().zip(ours).all(agrees)).then_some(theirs)
+}
+
+/// Returns a group's class without its number: `conv2d` for `conv2d_3`.
+fn class(group: &str) -> &str {
+    let numbered = group.rsplit_once('_').filter(|(_, n)| n.bytes().all(|b| b.is_ascii_digit()));
+    numbered.map_or(group, |(class, _)| class)
+}
+
+/// Error for a layer of the model that a file does not have.
+fn missing_layer(layer: &TargetLayer<'_>, file: &[KerasLayerWeights]) -> Error {
+    let there: Vec<&str> = file.iter().map(|f| f.name.as_deref().unwrap_or(&f.group)).collect();
+    let group = if layer.group == layer.name { String::new() } else { format!(" ({})", layer.group) };
+    Error::new(ErrorKind::Data, format!("the file has no layer {}{group}", layer.name))
+        .because(format!("it has {}", there.join(", ")))
+        .hint_command(OTHER_MODEL)
 }
 
 /// Layer groups of a file, each with the layer's name.

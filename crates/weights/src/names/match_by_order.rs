@@ -1,9 +1,18 @@
 //! Matches tensors to layers by file order if the names do not identify the layers; checks type and shape of each.
 
 use super::layer::ModelLayers;
-use crate::weight_mapping::{WeightRule, is_weight};
+use crate::weight_mapping::{OTHER_MODEL, WeightRule, is_weight};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
+
+/// Hint for a file whose order of tensors is not that of the layers.
+pub(crate) const SORTED: &str = "the safetensors library sorts tensors by name: save the state_dict as .pt (torch.save), \
+    or give the model's layers the file's names";
+
+/// Whether the tensors are in alphabetical order, as the safetensors library writes them.
+pub(crate) fn is_sorted(theirs: &[(String, Literal)]) -> bool {
+    theirs.len() > 1 && theirs.iter().map(|(name, _)| name).is_sorted()
+}
 
 /// Returns the rules for a model from the order of a state_dict. safetensors files are sorted by name: their modules are
 /// taken in the order of the numbers in their names.
@@ -24,7 +33,7 @@ pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<W
             let what = format!("the file has no tensor for layer `{}` ({})", layer.name, layer.class);
             return Err(Error::new(ErrorKind::Data, what)
                 .because("all tensors of the file belong to earlier layers")
-                .hint_command("pass the matching model with --model"));
+                .hint_command(OTHER_MODEL));
         };
         let mut of_module = left.iter().copied().filter(|name| module(name) == module(next));
         let (prefix, level) = of_module.find_map(|name| split(name, first)).ok_or_else(|| {
@@ -33,7 +42,10 @@ pub(crate) fn rules(model: &Model, theirs: &[(String, Literal)]) -> Result<Vec<W
                 .because(format!(
                     "tensors are matched in file order (sorted names: by their numbers); the next module has no {first}"
                 ))
-                .hint("define the model's layers in the order of the file's modules")
+                .hint(match is_sorted(theirs) {
+                    true => SORTED,
+                    false => "define the model's layers in the order of the file's modules",
+                })
         })?;
         let mut rules = layer.rules(prefix)?;
         // PyTorch stores a stack of recurrent layers as one module: l0, l1, …

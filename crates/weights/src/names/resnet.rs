@@ -6,7 +6,7 @@
 
 use super::hf_config::{DerivedModel, FamilyConfig};
 use super::layer::{LayerInfo, ModelLayers};
-use crate::weight_mapping::WeightRule;
+use crate::weight_mapping::{OTHER_MODEL, WeightRule};
 use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::Model;
@@ -185,7 +185,7 @@ fn lacks(name: &str) -> Error {
 fn odd(why: &str) -> Error {
     Error::new(ErrorKind::Data, "the tensor names are a ResNet's, but the ResNet is incomplete")
         .because(why)
-        .hint_command("pass the matching model with --model")
+        .hint_command(OTHER_MODEL)
 }
 
 struct ResNetBlock {

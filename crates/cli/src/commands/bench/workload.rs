@@ -1,6 +1,7 @@
 //! Benchmark workloads; expands names of the command line (`gemm`) to measurements (each size and precision).
 
-use crate::models::command_target::{is_path, missing};
+use crate::args::missing_path::missing;
+use crate::models::command_target::is_path;
 use std::path::Path;
 use systole_config::{ConfigDraft, PRESETS};
 use systole_ir::{Error, ErrorKind, Result};

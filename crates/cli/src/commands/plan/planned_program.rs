@@ -1,7 +1,8 @@
 //! The planned program: a model's training step at any batch size, or a single program.
 
 use super::args::PlanArgs;
-use crate::models::command_target::{is_path, missing, set_all, untrained};
+use crate::args::missing_path::missing;
+use crate::models::command_target::{is_path, set_all, untrained};
 use crate::models::program;
 use crate::render::screen::number_of;
 use std::collections::HashMap;

@@ -32,6 +32,8 @@ use systole_nn::{Activation, Model, counted};
 
 /// Batch size: large enough for full utilization, small enough for any memory.
 const BATCH: usize = 256;
+/// Default number of printed classes.
+const TOP: u64 = 3;
 /// Exit code if some samples could not be predicted.
 const INCOMPLETE: u8 = 1;
 
@@ -47,9 +49,9 @@ pub(crate) struct PredictArgs {
     /// Predict at most N samples of each file
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Print the K most likely classes of each sample
-    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
-    top: u64,
+    /// Print the K most likely classes of each sample [default: 3; 1 in .csv files]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    top: Option<u64>,
     /// Write the predictions to this .csv or .json file instead of printing them
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -149,7 +151,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
     };
     let show = |answer: SamplePrediction, model: &Model, all: &mut Vec<SamplePrediction>| match form {
         Some(_) => all.push(answer),
-        None => answer.show(screen, model, takes, args.top as usize),
+        None => answer.show(screen, model, takes, args.top.unwrap_or(TOP) as usize),
     };
     for source in &sources {
         match source {
@@ -158,7 +160,8 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         }
     }
     if let (Some(form), Some(out)) = (form, &args.out) {
-        let text = form.text(&answering.answers, &model, takes, args.top as usize);
+        let top = args.top.unwrap_or(if form == PredictionFormat::Csv { 1 } else { TOP });
+        let text = form.text(&answering.answers, &model, takes, top as usize);
         write_predictions(&text, answering.answers.len(), out, screen)?;
     }
     Ok(answering.finish())

@@ -56,13 +56,13 @@ impl SamplePrediction {
         })
     }
 
-    fn csv(&self, model: &Model, takes: InputKind) -> String {
+    fn csv(&self, model: &Model, takes: InputKind, top: usize) -> String {
         let place = format!("{},{}", quoted(&self.path), self.index);
         if self.is_of_values {
             return self.values.iter().fold(place, |line, v| format!("{line},{v}"));
         }
-        let Some(k) = self.best(1).first().copied() else { return place };
-        format!("{place},{},{k},{}", quoted(&name(model, takes, k)), self.values[k])
+        let class = |k: &usize| format!(",{},{k},{}", quoted(&name(model, takes, *k)), self.values[*k]);
+        self.best(top).iter().map(class).fold(place, |line, class| line + &class)
     }
 }
 
@@ -82,7 +82,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// Format of a prediction file.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) enum PredictionFormat {
     Csv,
     Json,
@@ -110,11 +110,16 @@ impl PredictionFormat {
             }
             PredictionFormat::Csv => {
                 let values = answers.first().filter(|a| a.is_of_values).map(|a| a.values.len());
-                let columns = match values {
+                let columns: String = match values {
                     Some(n) => (0..n).map(|i| format!(",value_{i}")).collect(),
-                    None => ",class,label,probability".to_string(),
+                    None => {
+                        let classes = answers.iter().map(|a| a.values.len()).max().unwrap_or(1);
+                        let more =
+                            (2..=top.min(classes)).map(|k| format!(",class_{k},label_{k},probability_{k}"));
+                        [",class,label,probability".to_string()].into_iter().chain(more).collect()
+                    }
                 };
-                let lines = answers.iter().map(|a| a.csv(model, takes) + "\n");
+                let lines = answers.iter().map(|a| a.csv(model, takes, top) + "\n");
                 format!("file,index{columns}\n{}", lines.collect::<String>())
             }
         }
