@@ -49,10 +49,13 @@ pub(crate) struct PredictArgs {
     /// Predict at most N samples of each file
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// Print the K most likely classes of each sample [default: 3; 1 in .csv files]
+    /// Print the K most likely classes of each sample [default: 3; in .csv files 1]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     top: Option<u64>,
     /// Write the predictions to this .csv or .json file instead of printing them
+    ///
+    /// CSV has the columns `file`, `index`, `class`, `label` (index of the class) and `probability`, then `class_2`, … for
+    /// `--top` above 1; `value_0`, … for outputs that are no classes. JSON has all classes of `--top`.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Report unreadable files and rows, and continue with the others
