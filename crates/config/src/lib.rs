@@ -587,8 +587,13 @@ impl RunConfig {
         let written = self.compile.metrics.iter().chain(&self.compile.weighted_metrics);
         let all = compile.metrics.iter().chain(&compile.weighted_metrics);
         let each = written.zip(all).zip(logged).filter_map(|((asked, metric), name)| {
+            let asked = asked.as_str()?;
+            // A model that was compiled elsewhere may have other metrics.
+            if asked.parse::<systole_nn::metric::Metric>().is_ok_and(|asked| asked != *metric) {
+                return None;
+            }
             // The prefix and suffix of a name distinguish it from others.
-            let told = name.replace(metric.name(), asked.as_str()?);
+            let told = name.replace(metric.name(), asked);
             Some((name, told))
         });
         each.filter(|(name, asked)| name != asked).collect()

@@ -100,7 +100,7 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let samples = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
     call_as_asked(&model, &config);
     let perplexity = data.language.as_ref().and_then(|l| Perplexity::of(&model, &logs, l.bytes_per_token));
-    let confusions = match config.data.is_own() && !data.class_names.is_empty() {
+    let confusions = match config.data.is_own() && !model.class_names.is_empty() {
         true => Some(Confusion::count(&mut model, &config.test_pipeline(&data))?),
         false => None,
     };

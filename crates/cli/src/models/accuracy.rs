@@ -205,7 +205,7 @@ pub(crate) fn classes_in_floats(model: &TfliteModel, samples: &[Literal]) -> Res
 }
 
 /// `y: f32[…, K]` → argmax over the K classes, per position.
-fn likeliest(y: &Literal, binary_output: BinaryOutput) -> Vec<usize> {
+pub(crate) fn likeliest(y: &Literal, binary_output: BinaryOutput) -> Vec<usize> {
     let classes = y.shape().dims().last().copied().unwrap_or(1).max(1);
     let one = |y: &[f32]| match y {
         [output] => binary_output.class(*output),

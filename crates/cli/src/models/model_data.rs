@@ -41,8 +41,20 @@ pub(crate) fn with_its_classes(
     otherwise: &str,
 ) -> Result<TrainingData> {
     let classes = model.output_type().and_then(|output| output.shape.last().copied()).unwrap_or(0);
-    let is_sparse = |loss: &Loss| matches!(loss.base(), Loss::SparseCategoricalCrossentropy { .. });
-    if !model.compile_config().is_some_and(|config| is_sparse(&config.loss)) {
+    let (is_sparse, is_binary) = match model.compile_config().map(|config| config.loss.base()) {
+        Some(Loss::SparseCategoricalCrossentropy { .. }) => (true, false),
+        Some(Loss::BinaryCrossentropy { .. }) => (false, classes == 1),
+        _ => (false, false),
+    };
+    let names = data.class_names.len();
+    if is_binary && names > 2 && model.class_names.is_empty() {
+        let what = format!("`{}` has {names} classes, but {path} has one output for two classes", data.name);
+        return Err(Error::new(ErrorKind::Data, what)
+            .hint_command(format!("use data with two classes, or {otherwise}")));
+    }
+    let both_name_classes = names > 0 && !model.class_names.is_empty();
+    let is_matched = is_sparse || (is_binary && both_name_classes);
+    if !is_matched {
         return Ok(data);
     }
     match (model.class_names.is_empty(), data.class_names.is_empty()) {
@@ -51,12 +63,12 @@ pub(crate) fn with_its_classes(
         (true, false) if data.class_names.len() <= classes => Ok(data),
         (true, false) => {
             let what =
-                format!("{} has {} classes, but {path} has {classes}", data.name, data.class_names.len());
+                format!("`{}` has {} classes, but {path} has {classes}", data.name, data.class_names.len());
             Err(Error::new(ErrorKind::Data, what).hint_command(format!(
                 "use data with {classes} classes, or train a new model without {path}"
             )))
         }
-        (false, true) => Err(Error::new(ErrorKind::Data, format!("{} has no class labels", data.name))
+        (false, true) => Err(Error::new(ErrorKind::Data, format!("`{}` has no class labels", data.name))
             .because(format!("{path} is a classifier with the classes {}", model.class_names.join(", ")))
             .hint_command("use data with these classes")),
         (false, false) => in_its_order(model, data, path, otherwise),

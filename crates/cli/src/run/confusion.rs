@@ -1,5 +1,7 @@
 //! Confusion matrix on test images and the most frequent confusions.
 
+use crate::models::accuracy::likeliest;
+use crate::models::binary_output::BinaryOutput;
 use serde_json::{Value, json};
 use systole_data::Dataset;
 use systole_ir::Result;
@@ -52,13 +54,12 @@ impl Confusion {
         if confusion.counts.is_empty() {
             return Ok(confusion);
         }
+        let binary_output = BinaryOutput::of_layers(model);
         for batch in test {
             let batch = batch?;
-            let answers = model.predict_on_sample(&batch)?;
+            let answers = likeliest(&model.predict_on_sample(&batch)?, binary_output);
             let labels = batch.get("label")?;
-            let rows = answers.to_f32s();
-            for (i, row) in rows.chunks_exact(rows.len() / answers.shape()[0].max(1)).enumerate() {
-                let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(k, _)| k);
+            for (i, best) in answers.into_iter().enumerate() {
                 confusion.add(labels.get(i).as_i64() as usize, best);
             }
         }

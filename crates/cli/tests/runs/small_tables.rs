@@ -241,7 +241,18 @@ fn predictions_carry_the_words_of_the_label_column() {
         f.run(&["predict", "run", "new.csv", "--out", "answers.csv"]).ok();
         let csv = std::fs::read_to_string(f.path("answers.csv")).unwrap();
         assert!(words.iter().all(|word| csv.contains(word)), "{csv}");
-        assert_eq!(f.run(&["evaluate", "run", "t.csv", "--json"]).ok().json()["samples"], 60, "{words:?}");
+        let evaluated = f.run(&["evaluate", "run", "t.csv", "--json"]).ok().json();
+        assert_eq!(evaluated["samples"], 60, "{words:?}");
+        let accuracy =
+            evaluated.as_object().unwrap().iter().find(|(name, _)| name.ends_with("accuracy")).unwrap();
+        let wrong: u64 =
+            evaluated["most_confused"].as_array().unwrap().iter().map(|m| m["times"].as_u64().unwrap()).sum();
+        let right = (accuracy.1.as_f64().unwrap() * 60.0).round() as u64;
+        assert_eq!(right + wrong, 60, "{words:?}: {evaluated}");
+        assert!(right > 30, "{words:?}: {evaluated}");
+        let rows = format!("1,1,\"{}\"\n12,1,{}\n5,2,third\n", words[0], words[1]);
+        f.write("more.csv", format!("a,b,label\n{rows}"));
+        f.run(&["evaluate", "run", "more.csv"]).fails("data", &["third"]);
     }
 }
 
