@@ -66,13 +66,16 @@ impl PixelLayer {
 }
 
 fn rescaling(layer: &LayerSpec) -> PixelLayer {
-    use LayerLowering::{Cropping, Identity, Padding, Regularization, Rescaling, Reshape, UpSampling};
+    use LayerLowering::{
+        Cropping, Identity, Normalization, Padding, Regularization, Rescaling, Reshape, UpSampling,
+    };
     if let LayerKind::Model(nested, _) = layer.kind() {
         let inner = nested.layers().into_iter().find_map(|(_, l)| rescaling(l).factor());
         return inner.flatten().map_or(PixelLayer::Other, PixelLayer::Rescales);
     }
     match layer.layer().lowering() {
         Ok(Rescaling { scale, .. }) => PixelLayer::Rescales(scale),
+        Ok(Normalization { scale, .. }) => PixelLayer::Rescales(scale.first().copied().unwrap_or(1.0)),
         // Layers without operators, such as Resizing, only prepare images if a Rescaling follows them.
         Ok(Identity | Regularization | Reshape | Padding(_) | Cropping(_) | UpSampling { .. }) | Err(_) => {
             PixelLayer::Keeps
@@ -128,7 +131,7 @@ pub(crate) fn warnings(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_nn::layers::{dense, flatten, random_flip, rescaling};
+    use systole_nn::layers::{dense, flatten, normalization, random_flip, rescaling};
 
     #[test]
     fn a_fraction_divides_exactly() {
@@ -153,6 +156,9 @@ mod tests {
         let of = |layers: Vec<LayerSpec>| first_rescaling(&Architecture::sequential(layers));
         assert_eq!(of(vec![random_flip("horizontal"), rescaling(1.0 / 255.0), flatten()]), Some(1.0 / 255.0));
         assert_eq!(of(vec![rescaling(2.0), flatten()]), None);
+        let standardized = |variance: f64| normalization().mean([120.0]).variance([variance]);
+        assert_eq!(of(vec![standardized(60.0 * 60.0), flatten()]), Some(1.0 / 60.0));
+        assert_eq!(of(vec![standardized(0.25), flatten()]), None);
         assert_eq!(of(vec![flatten(), dense(3), rescaling(1.0 / 255.0)]), None);
     }
 }

@@ -255,6 +255,19 @@ fn networks() -> Vec<Net> {
             sum.apply(class_token()).apply(transformer_block(9, 2)).apply(first_step()).apply(dense(3))
         }),
         Net::of_tokens("language", 2),
+        Net::chain(
+            "standardized",
+            vec![
+                normalization().mean([0.1, -0.2, 0.3]).variance([0.25, 1.0, 0.5]),
+                conv2d(6, (3, 3)).activation("relu"),
+            ],
+            &[7, 6, 3],
+        ),
+        Net::chain(
+            "inverted",
+            vec![normalization().mean([0.5]).variance([4.0]).axis([]).invert(true), dense(4)],
+            &[5],
+        ),
     ]);
     nets
 }
@@ -313,7 +326,7 @@ fn layers_as_operators_compute_what_they_do() {
         known.insert(class);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(known.len() >= 46, "{} classes have operators; these have none: {unknown:?}", known.len());
+    assert!(known.len() >= 47, "{} classes have operators; these have none: {unknown:?}", known.len());
 }
 
 /// Quantizes a model to int8; also returns inputs.
@@ -948,6 +961,8 @@ fn arguments_without_an_operator_are_refused() {
             assert_eq!(lowered(layer, &[3, 4]).unwrap_err().kind(), ErrorKind::Unsupported, "{axis}");
         }
     }
+    let of_rows = normalization().axis([1]).mean([0.0, 1.0, 2.0]).variance([1.0, 4.0, 9.0]);
+    assert_eq!(lowered(of_rows, &[3, 4]).unwrap_err().kind(), ErrorKind::Unsupported);
     let transposed = || conv2d_transpose(2, 3);
     assert!(lowered(transposed().strides(2), &[4, 4, 3]).is_ok());
     for layer in [transposed().strides(2).output_padding(1), transposed().dilation_rate(2)] {

@@ -4,6 +4,7 @@
 use crate::program::Folder;
 use std::fs;
 use std::path::Path;
+use systole_ir::{DType, Literal, TensorType};
 
 fn fixture(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)).unwrap()
@@ -84,4 +85,40 @@ fn legacy_files_are_imported_and_guesses_are_printed() {
     }
     let done = f.run(&["import", "vit", "--out", "told.safetensors"]).ok();
     assert!(!done.out.contains("Guessed"), "{}", done.out);
+}
+
+/// The commands after `Next:` use the imported model; names that do not exist name a similar one.
+#[test]
+fn an_import_names_the_commands_that_use_the_model() {
+    let f = Folder::new("formats-next");
+    let next = |file: &str, out: &str| -> Vec<String> {
+        fs::write(f.path(file), fixture(&format!("weights/{file}"))).unwrap();
+        let text = f.run(&["import", file, "--out", out]).ok().out;
+        let (_, commands) = text.split_once("Next:\n").expect("next commands");
+        let words = |line: &str| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ");
+        commands.lines().map(words).collect()
+    };
+    // Their first layers rescale and standardize.
+    let rescaled = next("efficientnetv2.keras", "efficientnetv2.safetensors");
+    assert_eq!(
+        rescaled,
+        [
+            "summary efficientnetv2.safetensors",
+            "predict efficientnetv2.safetensors IMAGE --scale 1",
+            "evaluate efficientnetv2.safetensors --dataset NAME --scale 1"
+        ]
+    );
+    let standardized = next("convnext.keras", "convnext.safetensors");
+    assert!(standardized[1].ends_with("--scale 1"), "{standardized:?}");
+    for line in rescaled.iter().chain(&standardized).filter(|line| !line.contains("--dataset NAME")) {
+        let file = line.split_whitespace().nth(1).unwrap();
+        let takes =
+            systole_nn::Model::load(f.path(file)).unwrap().architecture().inputs[0].ty.clone().unwrap();
+        let picture = Literal::zeros(TensorType::new(DType::U8, takes.shape.dims()));
+        fs::write(f.path("x.png"), systole_data::format::png::to_bytes(&picture).unwrap()).unwrap();
+        f.run(&line.replace("IMAGE", "x.png").split_whitespace().collect::<Vec<_>>()).ok();
+    }
+    f.run(&["predict", "convnext.safetensor", "x.png"])
+        .fails("io", &["convnext.safetensor", "convnext.safetensors"]);
+    f.run(&["export", "convnext.safetensors", "--out", "c.pb"]).fails("usage", &["--out", ".pb", ".onnx"]);
 }

@@ -241,6 +241,15 @@ fn predictions_carry_the_words_of_the_label_column() {
         f.run(&["predict", "run", "new.csv", "--out", "answers.csv"]).ok();
         let csv = std::fs::read_to_string(f.path("answers.csv")).unwrap();
         assert!(words.iter().all(|word| csv.contains(word)), "{csv}");
+        f.run(&["predict", "run", "new.csv", "--top=2", "--out", "two.csv"]).ok();
+        let two = std::fs::read_to_string(f.path("two.csv")).unwrap();
+        assert!(
+            two.starts_with("file,index,class,label,probability,class_2,label_2,probability_2\n"),
+            "{two}"
+        );
+        for (one, two) in csv.lines().zip(two.lines()) {
+            assert!(two.starts_with(&format!("{one},")), "{one} {two}");
+        }
         let evaluated = f.run(&["evaluate", "run", "t.csv", "--json"]).ok().json();
         assert_eq!(evaluated["samples"], 60, "{words:?}");
         let accuracy =

@@ -59,6 +59,7 @@ impl LayerLowering {
             | BatchNormalization { .. }
             | LayerNormalization { .. }
             | Rescaling { .. }
+            | Normalization { .. }
             | Attention { .. }
             | TransformerBlock { .. }
             | PositionEmbedding => Some(MaskPropagation::First),
@@ -86,6 +87,7 @@ impl LayerLowering {
             | Elu(_)
             | LayerNormalization { .. }
             | Rescaling { .. }
+            | Normalization { .. }
             | ElementWise(_)
             | Embedding { .. }
             | ReversibleEmbedding { .. } => IncrementalDecoding::Positionwise,

@@ -86,6 +86,13 @@ pub enum LayerLowering {
         /// Added constant.
         offset: f64,
     },
+    /// `x · scale + offset`, with a factor and a constant for each index of the last dimension, or one for all.
+    Normalization {
+        /// Factors.
+        scale: Vec<f64>,
+        /// Added constants.
+        offset: Vec<f64>,
+    },
     /// Element-wise combination of all inputs.
     ElementWise(ElementWise),
     /// Concatenation of all inputs along this axis.

@@ -266,6 +266,7 @@ impl QuantizationPlan<'_> {
                 | LayerLowering::BatchNormalization { .. }
                 | LayerLowering::LayerNormalization { .. }
                 | LayerLowering::Rescaling { .. }
+                | LayerLowering::Normalization { .. }
                 | LayerLowering::TransformerBlock { .. },
             ) => (TensorProducer::Merge, None),
             Some(LayerLowering::Attention { .. }) => (TensorProducer::Inner, None),
@@ -307,8 +308,10 @@ impl QuantizationPlan<'_> {
             Some(LayerLowering::BatchNormalization { epsilon, scale, .. }) => {
                 self.batch_normalization(node, (*epsilon, *scale), x)
             }
-            Some(LayerLowering::Rescaling { .. }) if self.weights_before(x).is_some() => {
-                Err(self.unfit(node, "Rescaling after a layer with weights"))
+            Some(LayerLowering::Rescaling { .. } | LayerLowering::Normalization { .. })
+                if self.weights_before(x).is_some() =>
+            {
+                Err(self.unfit(node, "Rescaling or Normalization after a layer with weights"))
             }
             Some(own) if is_relu(own) => self.relu(node, x),
             _ => Ok(None),

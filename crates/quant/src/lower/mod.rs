@@ -126,7 +126,8 @@ fn operators(call: &mut QuantLayerCall) -> Result<usize> {
         LayerNormalization { axis, epsilon, center, scale } => {
             normalizations::layer(call, axis, *epsilon, [*scale, *center])
         }
-        Rescaling { scale, offset } => normalizations::rescaling(call, *scale, *offset),
+        Rescaling { scale, offset } => normalizations::rescaling(call, &[*scale], &[*offset]),
+        Normalization { scale, offset } => normalizations::rescaling(call, scale, offset),
         ElementWise(join) => merge_layers::element_wise(call, *join),
         Concatenation(axis) => merge_layers::concatenate(call, *axis),
         Flatten | Reshape => data_movement::reshape(call),

@@ -34,10 +34,23 @@ pub(super) fn batch(
     affine(call.b, &name, x, &factor, &offset)
 }
 
-pub(super) fn rescaling(call: &mut QuantLayerCall, scale: f64, offset: f64) -> Result<usize> {
+/// Lowers `x · scale + offset` with a value for each channel, or one for all.
+///
+/// # Errors
+/// If there is another number of channels.
+pub(super) fn rescaling(call: &mut QuantLayerCall, scale: &[f64], offset: &[f64]) -> Result<usize> {
     let channels = call.dims().last().copied().unwrap_or(1);
     let (name, x) = (call.name(), call.input());
-    affine(call.b, &name, x, &vec![scale; channels], &vec![offset; channels])
+    let each = |values: &[f64]| match values {
+        [one] => Ok(vec![*one; channels]),
+        all if all.len() == channels => Ok(all.to_vec()),
+        all => {
+            let what = format!("{name} has {} values for {channels} channels", all.len());
+            Err(Error::new(ErrorKind::Config, what).hint("pass one value, or one for each channel"))
+        }
+    };
+    let (scale, offset) = (each(scale)?, each(offset)?);
+    affine(call.b, &name, x, &scale, &offset)
 }
 
 /// Lowers LayerNormalization over the last dimension.

@@ -182,3 +182,59 @@ pub(crate) fn ours(model: &Model, theirs: &[(String, Literal)]) -> Option<Vec<We
     };
     model.weights().into_iter().map(|(path, b)| rule(path, b.ty().shape.dims())).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_ir::{DType, TensorType};
+    use systole_nn::layers::{conv2d, dense, flatten};
+    use systole_testing::assert_error;
+
+    /// A legacy `.h5` file: `(layer, shapes of its arrays)`.
+    fn file(layers: &[(&str, &[&[usize]])]) -> (Vec<KerasLayerWeights>, Vec<(String, Literal)>) {
+        let (mut weights, mut tensors) = (Vec::new(), Vec::new());
+        for (name, shapes) in layers {
+            let arrays: Vec<String> = (0..shapes.len()).map(|i| format!("{name}/{i}")).collect();
+            let zeros = |dims: &&[usize]| Literal::zeros(TensorType::new(DType::F32, *dims));
+            tensors.extend(arrays.iter().cloned().zip(shapes.iter().map(zeros)));
+            weights.push(KerasLayerWeights { name: Some(name.to_string()), group: name.to_string(), arrays });
+        }
+        (weights, tensors)
+    }
+
+    #[test]
+    fn layers_that_another_session_numbered_match_by_order_if_classes_and_shapes_agree() {
+        let mut model = Model::sequential([conv2d(2, [3, 3]), flatten(), dense(3), dense(3)]);
+        model.build(&[TensorType::new(DType::F32, [4, 4, 1])]).unwrap();
+        let conv: (&str, &[&[usize]]) = ("conv2d_4", &[&[3, 3, 1, 2], &[2]]);
+        let (first, second): (&[&[usize]], &[&[usize]]) = (&[&[8, 3], &[3]], &[&[3, 3], &[3]]);
+        let (weights, tensors) = file(&[conv, ("flatten_2", &[]), ("dense_8", first), ("dense_9", second)]);
+        let (found, note) = rules(&model, &weights, &tensors).unwrap();
+        let pairs: Vec<String> =
+            found.iter().map(|rule| format!("{} {}", rule.ours, rule.parts[0].theirs)).collect();
+        assert_eq!(
+            pairs,
+            [
+                "conv2d/kernel conv2d_4/0",
+                "conv2d/bias conv2d_4/1",
+                "dense/kernel dense_8/0",
+                "dense/bias dense_8/1",
+                "dense_1/kernel dense_9/0",
+                "dense_1/bias dense_9/1"
+            ]
+        );
+        assert!(note.contains("order"), "{note}");
+        // Another order, another class, a layer too many, and a layer too few.
+        let other_class: (&str, &[&[usize]]) = ("dense_9", &[&[3, 3, 1, 2], &[2]]);
+        for layers in [
+            &[conv, ("dense_8", second), ("dense_9", first)][..],
+            &[other_class, ("dense_8", first), ("dense_10", second)],
+            &[conv, ("dense_8", first), ("dense_9", second), ("dense_10", second)],
+            &[conv, ("dense_8", first)],
+        ] {
+            let (weights, tensors) = file(layers);
+            let e = rules(&model, &weights, &tensors).unwrap_err();
+            assert_error(&e, ErrorKind::Data, &["conv2d", "--model"]);
+        }
+    }
+}

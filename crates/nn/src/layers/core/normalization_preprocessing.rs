@@ -41,6 +41,11 @@ impl Normalization {
         Ok(dims)
     }
 
+    /// Standard deviations.
+    fn deviations(&self) -> Vec<f64> {
+        self.variance.iter().flatten().map(|v| v.sqrt().max(1e-7)).collect()
+    }
+
     /// Broadcasts `values` to f32 of x's shape.
     fn spread(&self, x: &Tensor, dims: &[usize], values: &[f64]) -> Result<Tensor> {
         let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
@@ -88,7 +93,7 @@ impl Layer for Normalization {
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
         one_input(self, cx, inputs, |cx, x| {
             let dims = self.dims(x)?;
-            let deviation: Vec<f64> = self.variance.iter().flatten().map(|v| v.sqrt().max(1e-7)).collect();
+            let deviation = self.deviations();
             let mean: Vec<f64> = self.mean.iter().flatten().copied().collect();
             let (mean, deviation) = (self.spread(x, &dims, &mean)?, self.spread(x, &dims, &deviation)?);
             // Computes in f32 from the uncast input, because half precision loses digits of values far from zero.
@@ -96,6 +101,23 @@ impl Layer for Normalization {
             let y = if self.invert { x * deviation + mean } else { (x - mean) / deviation };
             Ok(cast(cx, &y))
         })
+    }
+
+    fn lowering(&self) -> Result<LayerLowering> {
+        let (mean, deviation) = (self.mean.iter().flatten(), self.deviations());
+        if self.axis.0 != [-1] && deviation.len() > 1 {
+            return Err(no_operators("Normalization")
+                .because(format!("its axis is {:?}, not the last dimension", self.axis.0))
+                .hint("normalize over the last dimension"));
+        }
+        let (scale, offset) = match self.invert {
+            true => (deviation, mean.copied().collect()),
+            false => {
+                let offset = mean.zip(&deviation).map(|(m, d)| -m / d).collect();
+                (deviation.iter().map(|d| 1.0 / d).collect(), offset)
+            }
+        };
+        Ok(LayerLowering::Normalization { scale, offset })
     }
 
     fn masks(&self) -> Result<MaskPropagation> {
