@@ -7,6 +7,9 @@ use std::path::Path;
 use systole_ir::{Error, ErrorKind, Result};
 use toml::{Table, Value};
 
+/// Sections that every configuration has.
+const REQUIRED: [&str; 4] = ["data", "optimizer", "compile", "fit"];
+
 /// Unvalidated configuration: TOML text plus key overrides.
 #[derive(Clone, Debug)]
 pub struct ConfigDraft {
@@ -56,8 +59,19 @@ impl ConfigDraft {
             let error = Error::new(ErrorKind::Config, "invalid TOML").because(e.message());
             located(error, e.span()).hint_setting(help)
         })?;
-        toml::from_str::<RunConfig>(text)
-            .map_err(|e| located(from_serde(e.message()), e.span()).hint_setting(help))?;
+        toml::from_str::<RunConfig>(text).map_err(|e| {
+            let missing: Vec<&&str> = REQUIRED.iter().filter(|name| !table.contains_key(**name)).collect();
+            let error = match missing.as_slice() {
+                [] => located(from_serde(e.message()), e.span()),
+                _ if !e.message().starts_with("missing field") => located(from_serde(e.message()), e.span()),
+                all => {
+                    let names: Vec<String> = all.iter().map(|name| format!("`{name}`")).collect();
+                    let what = format!("the configuration has no section {}", names.join(" and no section "));
+                    Error::new(ErrorKind::Config, what).at(origin)
+                }
+            };
+            error.hint_setting(help)
+        })?;
         Ok(ConfigDraft { origin: origin.into(), text: text.into(), table, settings: Vec::new() })
     }
 

@@ -858,6 +858,13 @@ mod tests {
     }
 
     #[test]
+    fn missing_sections_are_named_together() {
+        let e = ConfigDraft::parse("layers = []\n[data]\ndataset = \"glyphs\"\n[compile]\n", "my.toml")
+            .unwrap_err();
+        systole_testing::assert_error(&e, ErrorKind::Config, &["`optimizer`", "`fit`", "my.toml"]);
+    }
+
+    #[test]
     fn mistakes_in_a_file_are_told_with_line_and_nearest_key() {
         let preset = RunConfig::preset_text("fashion-mnist").unwrap();
         let line = |needle: &str| preset.lines().position(|l| l.starts_with(needle)).unwrap() + 1;

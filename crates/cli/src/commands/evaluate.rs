@@ -9,7 +9,7 @@ use crate::models::model_data::{check_samples, in_its_order};
 use crate::models::predictor::{Predictor, answerer, is_of_operators};
 use crate::models::run_directory;
 use crate::models::test_time_augmentation;
-use crate::render::screen::{Screen, counted, values};
+use crate::render::screen::{Screen, counted, note, values};
 use crate::run::confusion::Confusion;
 use crate::run::generator_scores::{self, ScoreOptions};
 use crate::run::run_data::{NamedData, OTHER_CLASSES, RunData};
@@ -89,6 +89,8 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     }
     no_scores(args, &file)?;
     let data = run_data.load(&model, &mut config, screen)?;
+    check_named(args, &data)?;
+    model.loss_activation_warnings().iter().for_each(|text| note(text));
     let overlap = TrainingOverlap::of(&run_data, &model, (&config, &data), screen)?;
     let began = Instant::now();
     let tta = args.tta.or(config.data.tta.filter(|_| data.is_pictures()));
@@ -107,6 +109,19 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let found = EvaluationResult { logs, samples, overlap, perplexity, confusions, tta, seconds };
     found.show(&args.model, &file, &data, screen);
     Ok(0)
+}
+
+/// Rejects synthetic images in place of the dataset that `--dataset` names.
+fn check_named(args: &EvaluateArgs, data: &TrainingData) -> Result<(), CommandError> {
+    let Some(name) = args.dataset.as_deref().filter(|name| *name == "cifar10" && data.name != *name) else {
+        return Ok(());
+    };
+    let e = Error::new(ErrorKind::Io, format!("the files of `{name}` were not found"))
+        .at("--dataset")
+        .because(format!("`{}`, synthetic images, would take their place", data.name));
+    Err(e
+        .hint_command("name the folder of the files with --data-dir, or evaluate with --dataset glyphs")
+        .into())
 }
 
 /// Metrics of a model and the samples that they are computed from.

@@ -65,7 +65,7 @@ impl FormatName {
     /// Returns the weight format (`None` for a graph of operators) and the file extensions.
     fn format(self) -> (Option<WeightFormat>, &'static [&'static str]) {
         match self {
-            FormatName::Keras => (Some(WeightFormat::Keras), &[".keras", ".h5"]),
+            FormatName::Keras => (Some(WeightFormat::Keras), &[".keras", ".weights.h5"]),
             FormatName::Torch => (Some(WeightFormat::Torch), &[".pt", ".pth", ".bin"]),
             FormatName::Safetensors => (Some(WeightFormat::Safetensors), &[".safetensors"]),
             FormatName::Tflite => (None, &[".tflite"]),
@@ -80,10 +80,9 @@ impl ExportArgs {
         let named = self.format.map_or(FormatName::value_variants().to_vec(), |format| vec![format]);
         let all: Vec<&str> = named.iter().flat_map(|format| format.format().1.iter().copied()).collect();
         if self.format.is_none() && !has_extension(&self.out, &all) {
-            let extension = self.out.extension().map(|e| format!(".{}", e.display()));
-            let what = match &extension {
-                Some(extension) => format!("no format has the extension `{extension}`"),
-                None => format!("`{}` has no extension, which selects the format", self.out.display()),
+            let what = match self.out.extension() {
+                Some(_) => format!("{} has the extension of no format", self.out.display()),
+                None => format!("{} has no extension, which selects the format", self.out.display()),
             };
             let e = Error::new(ErrorKind::Config, what).at("--out");
             return Err(CommandError::usage(
@@ -107,7 +106,7 @@ fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
     let name = args.out.display().to_string();
     check_out(&args.out, args.force)?;
     let Some(format) = named.format().0 else { return lite(args, named, screen) };
-    if args.int8 || args.dynamic || args.float || !args.quant.is_empty() {
+    if args.int8 || args.dynamic || args.float || args.quant.given().is_some() {
         let e = Error::new(ErrorKind::Config, "weight files cannot be quantized").at("--format");
         return Err(CommandError::usage(
             e.hint_command("choose --format tflite or onnx, or remove --int8 and its options"),
@@ -158,9 +157,10 @@ fn lite(args: &ExportArgs, format: FormatName, screen: &Screen) -> CommandResult
         let e = Error::new(ErrorKind::Config, "weight-only int8 is not supported for ONNX").at("--dynamic");
         return Err(CommandError::usage(e.hint_command("use --int8 instead, or choose --format tflite")));
     }
-    if kind != FileArithmetic::Int8 && !args.quant.is_empty() {
-        let e = Error::new(ErrorKind::Config, "calibration options need --int8").at("--format");
-        return Err(CommandError::usage(e.hint_command("add --int8, or remove the calibration options")));
+    if let Some(flag) = args.quant.given().filter(|_| kind != FileArithmetic::Int8) {
+        let e =
+            Error::new(ErrorKind::Config, format!("{flag} applies to the calibration of int8 files only"));
+        return Err(CommandError::usage(e.at(flag).hint_command(format!("add --int8, or remove {flag}"))));
     }
     quantize::make(&args.model, kind, &args.quant, &args.out, screen)
 }

@@ -640,7 +640,9 @@ impl TrainArgs {
 
     /// Returns the configuration with the arguments applied.
     fn configured(&self, draft: ConfigDraft) -> Result<RunConfig, CommandError> {
-        let mut config = self.apply(draft)?.finish()?;
+        let draft = self.apply(draft)?;
+        self.check_rates(&draft)?;
+        let mut config = draft.finish()?;
         self.label.check(&config)?;
         match self.logger {
             Some(LoggerArg::Tensorboard) => config.set_logger(Logger::TensorBoard),
@@ -652,6 +654,21 @@ impl TrainArgs {
             config.lr_find = None;
         }
         Ok(config)
+    }
+
+    /// Rejects a rate of the optimizer for fine-tuning, which has schedules of its own.
+    fn check_rates(&self, draft: &ConfigDraft) -> Result<(), CommandError> {
+        let is_set = self.set_value("optimizer.learning_rate").is_some();
+        let given = [("--set", is_set), ("--one-cycle", self.one_cycle.is_some())];
+        let Some((flag, _)) =
+            given.into_iter().find(|(_, is_given)| *is_given).filter(|_| draft.fine_tunes())
+        else {
+            return Ok(());
+        };
+        let e =
+            Error::new(ErrorKind::Config, "`optimizer.learning_rate` does not apply to fine-tuning").at(flag);
+        let e = e.because("both phases have one-cycle schedules up to `fine_tune.base_lr`");
+        Err(CommandError::usage(e.hint_command("set the highest rate with --learning-rate 0.002")))
     }
 
     /// Loads the data of a configuration, and returns why this data was chosen.
@@ -683,7 +700,12 @@ impl TrainArgs {
     ) -> Result<TrainingSetup, CommandError> {
         let (mut data, reason) = self.load(&mut config, earlier, screen)?;
         match &config.fine_tune {
-            Some(_) if config.data.is_own() => config.fit_head(&data),
+            Some(_) if config.data.is_own() => {
+                config.fit_head(&data);
+                if self.has_preset_batch_size() {
+                    data.notes.extend(config.fit_batch_size(&data));
+                }
+            }
             None if self.from.is_none() => {
                 let notes = config.fit_data(&data)?;
                 data.notes.extend(notes);

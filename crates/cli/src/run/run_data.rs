@@ -14,7 +14,7 @@ use crate::run::training::load_data;
 use crate::run::user_data::{UserData, beside_imported};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use systole_config::{ConfigDraft, RunConfig, shown_scale};
+use systole_config::{ConfigDraft, PRESETS, RunConfig, shown_scale};
 use systole_datasets::TrainingData;
 use systole_ir::{Error, ErrorKind, Result, ResultExt};
 use systole_nn::Model;
@@ -157,7 +157,7 @@ impl RunData {
         let mut draft = match (&self.config, named.dataset) {
             (Some(config), _) => self.stored_draft(config)?,
             (None, None) if own.is_some() => ConfigDraft::preset("folder")?,
-            (None, Some(dataset)) => ConfigDraft::preset(dataset).map_err(CommandError::usage)?,
+            (None, Some(dataset)) => preset_of(dataset).map_err(CommandError::usage)?,
             (None, None) => {
                 let what = format!("{} does not contain its training dataset", self.file);
                 let e = Error::new(ErrorKind::Config, what);
@@ -337,6 +337,16 @@ fn show_notes(data: &TrainingData) {
 /// Fingerprint without that of a tokenizer, which a saved model brings along.
 fn text_of(identity: Option<&str>) -> Option<&str> {
     identity.map(|identity| identity.rsplit("; ").next().unwrap_or(identity))
+}
+
+/// Returns the preset of this name, otherwise the first that reads the dataset of this name.
+fn preset_of(dataset: &str) -> Result<ConfigDraft> {
+    let reads_it = |preset: &&str| {
+        let config = ConfigDraft::preset(preset).ok().and_then(|draft| draft.finish().ok());
+        config.is_some_and(|config| config.data.dataset == dataset)
+    };
+    let others = PRESETS.into_iter().filter(|_| !PRESETS.contains(&dataset));
+    ConfigDraft::preset(others.into_iter().find(reads_it).unwrap_or(dataset))
 }
 
 fn user_data(name: &str) -> Result<UserData, CommandError> {

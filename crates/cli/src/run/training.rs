@@ -246,6 +246,12 @@ fn announce(
         config.fit.batch_size,
         backend.name(),
     ));
+    if !config.data.augment.is_empty() {
+        screen.detail(format!(
+            "Augmentation: {} (--augment none turns it off)",
+            config.data.augment.join(", ")
+        ));
+    }
     announce_strategy(model, screen);
     let warnings = config.pixel_scale_warnings(model.architecture(), data, "set data.scale=1")?;
     warnings.iter().for_each(|text| note(text));

@@ -121,4 +121,12 @@ fn an_import_names_the_commands_that_use_the_model() {
     f.run(&["predict", "convnext.safetensor", "x.png"])
         .fails("io", &["convnext.safetensor", "convnext.safetensors"]);
     f.run(&["export", "convnext.safetensors", "--out", "c.pb"]).fails("usage", &["--out", ".pb", ".onnx"]);
+    // Keras reads weights from files that end in .weights.h5.
+    f.run(&["export", "convnext.safetensors", "--out", "c.h5"]).fails("usage", &["--out", ".weights.h5"]);
+    let scaled = f.run(&["export", "convnext.safetensors", "--out", "c.onnx", "--set=data.scale=1/255"]);
+    scaled.fails("usage", &["--set", "--int8"]);
+    f.write("a.bar", "abc");
+    f.run(&["predict", "convnext.safetensors", "a.bar"]).fails("data", &["a.bar"]);
+    f.run(&["evaluate", "convnext.safetensors", "--dataset=cifar10"])
+        .fails("io", &["`cifar10`", "--data-dir"]);
 }

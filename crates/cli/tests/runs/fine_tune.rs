@@ -349,7 +349,11 @@ fn an_imported_classifier_learns_the_classes_of_a_folder() {
     for (name, weights) in taken {
         let model = format!("{name}.safetensors");
         tune(&f, &model, "no", &[]).fails("usage", &["--fine-tune", &model]);
+        let rate = "--set=optimizer.learning_rate=0.01";
+        tune(&f, &model, "no", &["--fine-tune", rate])
+            .fails("usage", &["`optimizer.learning_rate`", "--learning-rate"]);
         let done = tune(&f, &model, name, &["--fine-tune", "--epochs=2"]).ok();
+        assert!(done.err.contains("Augmentation: random_flip"), "{name}: {}", done.err);
         let from = format!("Weights: {weights} from {model}; new: ");
         assert!(done.err.contains(&from), "{name}: {}", done.err);
         let o = done.json();

@@ -33,7 +33,7 @@ impl Loss {
 
 impl Model {
     /// Returns a warning for each output whose activation does not match its loss.
-    pub(crate) fn loss_activation_warnings(&self) -> Vec<String> {
+    pub fn loss_activation_warnings(&self) -> Vec<String> {
         let goals = self.compiled.as_ref().map_or(&[][..], |compiled| &compiled.goals.all);
         let warning = |output: usize, loss: &Loss| {
             let (node, activation) = self.architecture().output_activation(output)?;

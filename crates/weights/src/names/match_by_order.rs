@@ -9,9 +9,11 @@ use systole_nn::Model;
 pub(crate) const SORTED: &str = "the safetensors library sorts tensors by name: save the state_dict as .pt (torch.save), \
     or give the model's layers the file's names";
 
-/// Whether the tensors are in alphabetical order, as the safetensors library writes them.
+/// Whether the tensors are in the order in which the safetensors library writes them: larger element types first, then
+/// alphabetical.
 pub(crate) fn is_sorted(theirs: &[(String, Literal)]) -> bool {
-    theirs.len() > 1 && theirs.iter().map(|(name, _)| name).is_sorted()
+    let keys = theirs.iter().map(|(name, x)| (std::cmp::Reverse(x.dtype().size()), name));
+    theirs.len() > 1 && keys.is_sorted()
 }
 
 /// Returns the rules for a model from the order of a state_dict. safetensors files are sorted by name: their modules are
@@ -100,6 +102,21 @@ mod tests {
     use super::*;
     use systole_ir::{DType, TensorType};
     use systole_nn::layers::dense;
+
+    #[test]
+    fn the_order_of_the_safetensors_library_is_by_element_type_and_name() {
+        let all = |names: &[(&str, DType)]| -> Vec<(String, Literal)> {
+            let one = |(name, dtype): &(&str, DType)| {
+                (name.to_string(), Literal::zeros(TensorType::new(*dtype, [2])))
+            };
+            names.iter().map(one).collect()
+        };
+        let (counter, bias, weight) =
+            (("z.count", DType::I64), ("a.bias", DType::F32), ("a.weight", DType::F32));
+        assert!(is_sorted(&all(&[counter, bias, weight])));
+        assert!(!is_sorted(&all(&[counter, weight, bias])));
+        assert!(!is_sorted(&all(&[bias, weight, counter])));
+    }
 
     #[test]
     fn sorted_names_are_taken_in_the_order_of_their_numbers() {

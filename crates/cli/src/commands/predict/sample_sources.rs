@@ -525,16 +525,23 @@ fn is_picture(path: &str) -> Result<bool> {
     Ok(is_empty_image || any_format::is_picture(&start) || any_format::other_format(&start).is_some())
 }
 
+/// Whether a file is empty, or begins as an IDX file or a compressed file does.
+fn is_like_idx(path: &str) -> bool {
+    let mut start = Vec::new();
+    let is_read = InputFile::open(path).and_then(|f| f.take(3).read_to_end(&mut start)).is_ok();
+    !is_read || start.is_empty() || matches!(start[..], [0x1f, 0x8b, ..] | [0, 0, 8..=14])
+}
+
 /// Reads images `→ u8[N, H, W, C]` from an IDX file of rank 2 (one image), 3 (grayscale, or one image of the size of
 /// the model's input) or 4.
 fn from_idx(path: &str, size: [usize; 3]) -> Result<Literal> {
-    let x = idx::read(path).map_err(|e| match e.what().contains("not an IDX file") {
-        true => Error::new(
+    let x = idx::read(path).map_err(|e| match is_like_idx(path) {
+        false => Error::new(
             ErrorKind::Data,
             format!("{path} is not an image ({IMAGE_FORMATS}) or a file of records ({RECORD_FORMATS})"),
         )
         .hint("convert the image to JPEG or PNG"),
-        false => e,
+        true => e,
     })?;
     let shape = x.shape().to_vec();
     match (x.dtype(), shape.as_slice()) {

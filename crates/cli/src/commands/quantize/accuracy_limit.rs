@@ -42,10 +42,6 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 impl AccuracyLimits {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.max_accuracy_drop.is_none() && self.max_error_increase.is_none()
-    }
-
     /// Returns a message if the accuracy drops by more than accepted; both are fractions.
     pub(crate) fn excess_of_accuracy(&self, before: f64, after: f64) -> Option<String> {
         let (drop, most) = (100.0 * (before - after), self.max_accuracy_drop.unwrap_or(POINTS));

@@ -184,21 +184,19 @@ impl QuantArgs {
         }
     }
 
-    /// Whether no option was given.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.data.data_dir.is_none()
-            && self.label.label.is_none()
-            && self.dataset.is_none()
-            && self.samples.is_none()
-            && self.test_samples.is_none()
-            && self.calibrate.is_none()
-            && self.per.is_none()
-            && self.target.is_none()
-            && !self.equalize
-            && !self.correct_bias
-            && self.skip.is_empty()
-            && self.limits.is_empty()
-            && self.sets.is_empty()
+    /// Returns the first given option.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let of_data = [
+            ("--data-dir", self.data.data_dir.is_some()),
+            ("--label", self.label.label.is_some()),
+            ("--dataset", self.dataset.is_some()),
+            ("--test-samples", self.test_samples.is_some()),
+            ("--max-accuracy-drop", self.limits.max_accuracy_drop.is_some()),
+            ("--max-error-increase", self.limits.max_error_increase.is_some()),
+            ("--set", !self.sets.is_empty()),
+        ];
+        let first = of_data.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag);
+        first.or_else(|| self.of_activations())
     }
 
     fn options(&self) -> QuantizeOptions {

@@ -116,8 +116,8 @@ const ROWS: &[(&str, &str)] = &[
         "train `t.csv` --from m.safetensors --fine-tune --out=out --epochs=1",
     ),
     (
-        "train t.csv --from m.safetensors --out=out --epochs=1",
-        "train t.csv --from m.safetensors --fine-tune --out=out --epochs=1",
+        "train t.csv --from w.safetensors --out=out --epochs=1",
+        "train t.csv --from w.safetensors --fine-tune --out=out --epochs=1",
     ),
     (
         "import m.keras --out x.safetensors --model runs/bare",
@@ -163,6 +163,8 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         "import m.keras --out m.safetensors",
         "train t.csv --out=runs/bare --epochs=1 --threads=1 --quiet --set layers.2.use_bias=false",
         "train t.csv --out=runs/wide --epochs=1 --threads=1 --quiet --set layers.2.units=32",
+        "export runs/wide --format keras --out w.keras",
+        "import w.keras --out w.safetensors",
         "import @weights/resnet.pt --out r.safetensors",
         "export r.safetensors --format safetensors --out rt.safetensors",
         "train t.csv --out=runs/g --epochs=1 --threads=1 --quiet --set=layers=[{type=\"Dense\",units=2,activation={elu={alpha=0.5}}}]",
