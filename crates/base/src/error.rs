@@ -166,6 +166,16 @@ impl<T> ResultExt<T> for Result<T> {
     }
 }
 
+/// Returns the error unless the condition holds: `ensure!(n > 0, Error::new(…))`.
+#[macro_export]
+macro_rules! ensure {
+    ($holds:expr, $error:expr $(,)?) => {
+        if !$holds {
+            return Err($error);
+        }
+    };
+}
+
 /// Panics with a request to report the bug. Only for states that no input can reach.
 #[macro_export]
 macro_rules! bug {

@@ -1,12 +1,11 @@
 //! Google Kubernetes Engine (GKE): JobSet manifest, node pool request, time-limit guard, container image and scripts.
 
 use super::generated_file::GeneratedFile;
-use super::image;
 use super::job::CloudJob;
 use super::shell::{script, word};
-use super::time_limit;
 use super::tpu_vm::topology;
 use super::yaml::yaml;
+use super::{image, time_limit};
 use serde_json::{Value, json};
 use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_plan::{CloudNames, TpuSlice};

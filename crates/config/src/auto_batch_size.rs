@@ -6,8 +6,7 @@ use super::RunConfig;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use std::sync::Arc;
 use systole_dist::Strategy;
-use systole_ir::knobs;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, knobs};
 use systole_nn::{BatchSizeFinder, Compile, Model, format_bytes, needed_by_step};
 use systole_runtime::{Backend, Executable, backend};
 

@@ -59,8 +59,17 @@ use toml::{Table, Value};
 pub const DATASETS: [&str; 8] =
     ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text", "sentences"];
 
-/// Names of the configuration presets.
-pub const PRESETS: [&str; 15] = [
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        /// Names of the configuration presets.
+        pub const PRESETS: [&str; 15] = [$($name),*];
+
+        /// Text of each preset, with `{optimizers}` in comments.
+        const PRESET_TEXTS: [&str; 15] = [$(include_str!(concat!("presets/", $name, ".toml"))),*];
+    };
+}
+
+presets!(
     "fashion-mnist",
     "mnist",
     "glyphs",
@@ -76,7 +85,7 @@ pub const PRESETS: [&str; 15] = [
     "sentences",
     "biggan",
     "biggan128",
-];
+);
 
 /// Datasets with grayscale images.
 const GREY: [&str; 3] = ["mnist", "fashion-mnist", "glyphs"];
@@ -435,24 +444,7 @@ pub fn fraction(text: &str) -> Result<f64> {
 impl RunConfig {
     /// Returns the commented TOML of a preset.
     pub fn preset_text(name: &str) -> Option<String> {
-        let text = match name {
-            "fashion-mnist" => include_str!("presets/fashion-mnist.toml"),
-            "mnist" => include_str!("presets/mnist.toml"),
-            "glyphs" => include_str!("presets/glyphs.toml"),
-            "mlp" => include_str!("presets/mlp.toml"),
-            "cifar-cnn" => include_str!("presets/cifar-cnn.toml"),
-            "folder" => include_str!("presets/folder.toml"),
-            "tfrecord" => include_str!("presets/tfrecord.toml"),
-            "table" => include_str!("presets/table.toml"),
-            "resnet50" => include_str!("presets/resnet50.toml"),
-            "gpt2-small" => include_str!("presets/gpt2-small.toml"),
-            "gpt-micro" => include_str!("presets/gpt-micro.toml"),
-            "lstm" => include_str!("presets/lstm.toml"),
-            "sentences" => include_str!("presets/sentences.toml"),
-            "biggan" => include_str!("presets/biggan.toml"),
-            "biggan128" => include_str!("presets/biggan128.toml"),
-            _ => return None,
-        };
+        let text = PRESET_TEXTS[PRESETS.iter().position(|preset| *preset == name)?];
         // Fill in the comments that list available names.
         Some(text.replace("{optimizers}", &optimizer::NAMES.join(", ")))
     }

@@ -1,7 +1,7 @@
 //! Tokenizer settings (`data.tokenizer`), and model sizes that depend on the vocabulary size.
 
-use super::key_error::{self, KeyError};
-use super::{DataSection, RunConfig};
+use super::key_error::KeyError;
+use super::{DataSection, RunConfig, key_error};
 use std::path::Path;
 use std::sync::Arc;
 use systole_datasets::{TEXT_TOKENS, TextTokenizer, TokenKind, Tokenizer};

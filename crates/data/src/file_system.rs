@@ -519,11 +519,7 @@ impl<F: FileSystem> FileSystem for FaultInjectingFileSystem<F> {
 // Names of the previous version.
 systole_base::renamed! { Fault => InjectedFault }
 #[doc(hidden)]
-pub use self::AtomicFile as NewFile;
-#[doc(hidden)]
-pub use self::FaultInjectingFileSystem as Faulty;
-#[doc(hidden)]
-pub use self::OsFileSystem as Disk;
+pub use self::{AtomicFile as NewFile, FaultInjectingFileSystem as Faulty, OsFileSystem as Disk};
 
 #[cfg(test)]
 mod tests {

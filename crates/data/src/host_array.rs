@@ -4,6 +4,7 @@
 //! `Result` at every step); the error surfaces, with its source line, when the element is pulled from the pipeline.
 
 use std::panic::Location;
+use systole_base::conversions;
 use systole_base::{
     DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16, user_line,
 };
@@ -126,22 +127,10 @@ impl HostArray {
     }
 }
 
-impl From<Literal> for HostArray {
-    fn from(x: Literal) -> HostArray {
-        HostArray(Ok(x))
-    }
-}
-
-impl From<&Literal> for HostArray {
-    fn from(x: &Literal) -> HostArray {
-        x.clone().into()
-    }
-}
-
-impl From<Result<Literal>> for HostArray {
-    fn from(x: Result<Literal>) -> HostArray {
-        HostArray(x)
-    }
+conversions! {
+    Literal => HostArray: |x| HostArray(Ok(x));
+    &Literal => HostArray: |x| x.clone().into();
+    Result<Literal> => HostArray: |x| HostArray(x);
 }
 
 /// Adds the caller's source line to an error.

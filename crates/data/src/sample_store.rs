@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType, ensure};
 
 pub(crate) struct SampleStore<F: FileSystem = OsFileSystem> {
     files: F,
@@ -124,9 +124,7 @@ impl<F: FileSystem> SampleStore<F> {
         let mut is_first = true;
         while let Some(record) = state.reader.next() {
             let Ok(record) = record else { break };
-            if is_first && record != self.made_by.as_bytes() {
-                return Err(self.foreign());
-            }
+            ensure!(!is_first || record == self.made_by.as_bytes(), self.foreign());
             if !is_first {
                 match header(record)? {
                     (Some(number), _) => drop(state.places.insert(number, [state.end, 0, 0])),

@@ -4,7 +4,8 @@
 //! interruption, and is renamed when complete. All waits have a timeout.
 
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
+use std::fs;
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -2,42 +2,33 @@
 //!
 //! Also [`DataDir`], the search path of all datasets.
 
-use super::download::{self, RemoteFile};
-use super::{ImageArrays, ImageDataset};
+use super::download::RemoteFile;
+use super::{ImageArrays, ImageDataset, download};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use systole_base::{DType, Error, ErrorKind, Result, knobs};
+use systole_base::{DType, Error, ErrorKind, Result, ensure, knobs};
 use systole_data::format::idx;
+use systole_data::with_defaults;
 use systole_runtime::{cache_folder, events};
 
-/// Search path for a dataset: one given directory, or `SYSTOLE_DATA`, the cache (`SYSTOLE_CACHE`) and finally a
-/// download.
-///
-/// A given directory is the dataset's own or its parent; no other location is searched then.
-#[derive(Clone)]
-pub struct DataDir {
-    dir: Option<PathBuf>,
-    cache: Option<PathBuf>,
-    download: bool,
-    timeout: Duration,
-    progress: DownloadProgressFn,
+with_defaults! {
+    /// Search path for a dataset: one given directory, or `SYSTOLE_DATA`, the cache (`SYSTOLE_CACHE`) and finally a
+    /// download.
+    ///
+    /// A given directory is the dataset's own or its parent; no other location is searched then.
+    #[derive(Clone)]
+    pub struct DataDir {
+        dir: Option<PathBuf> = None,
+        cache: Option<PathBuf> = None,
+        download: bool = true,
+        timeout: Duration = Duration::from_secs(3),
+        progress: DownloadProgressFn = Arc::new(|_, _, _| ()),
+    }
 }
 
 /// Progress callback: description, amount done, total.
 pub(super) type DownloadProgressFn = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
-
-impl Default for DataDir {
-    fn default() -> DataDir {
-        DataDir {
-            dir: None,
-            cache: None,
-            download: true,
-            timeout: Duration::from_secs(3),
-            progress: Arc::new(|_, _, _| ()),
-        }
-    }
-}
 
 impl DataDir {
     /// Searches for the dataset only in this directory: the dataset's own, or its parent.
@@ -198,9 +189,7 @@ fn arrays(known: &IdxDataset, images: &Path, labels: &Path) -> Result<ImageArray
             .hint("check that images and labels are not swapped")
     };
     let [n, h, w] = *images.shape().dims() else { return Err(wrong()) };
-    if images.dtype() != DType::U8 || n * h * w == 0 {
-        return Err(wrong());
-    }
+    ensure!(images.dtype() == DType::U8 && n * h * w != 0, wrong());
     Ok(ImageArrays { images: images.reshape([n, h, w, 1])?, labels: labels.convert(DType::I32) })
 }
 

@@ -5,8 +5,9 @@ use super::{Tokenizer, TrainingData};
 use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::rng::{RandomStream, fnv1a, hash_name};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType, ensure};
 use systole_data::format::text_encoding::{TextEncoding, to_utf8};
+use systole_data::with_defaults;
 use systole_data::{AUTOTUNE, Dataset, Sample};
 
 /// Vocabulary size of the byte tokenizer: one token for each value of a byte.
@@ -84,22 +85,18 @@ pub fn text(dir: impl Into<DataDir>, sequence_length: usize) -> Result<TrainingD
     text_with(dir, &TextOptions { sequence_length, ..TextOptions::default() })
 }
 
-/// Options for splitting a text into sequences.
-#[derive(Clone, Debug)]
-pub struct TextOptions {
-    /// Sequence length in tokens. Default: 128.
-    pub sequence_length: usize,
-    /// Kind of token. Default: bytes.
-    pub tokens: TokenKind,
-    /// Encoding of the file; `None`: UTF-8, or UTF-16 if there is a byte order mark.
-    pub encoding: Option<TextEncoding>,
-    /// Whether to use the whole text for testing.
-    pub is_for_testing: bool,
-}
-
-impl Default for TextOptions {
-    fn default() -> TextOptions {
-        TextOptions { sequence_length: 128, tokens: TokenKind::Bytes, encoding: None, is_for_testing: false }
+with_defaults! {
+    /// Options for splitting a text into sequences.
+    #[derive(Clone, Debug)]
+    pub struct TextOptions {
+        /// Sequence length in tokens. Default: 128.
+        pub sequence_length: usize = 128,
+        /// Kind of token. Default: bytes.
+        pub tokens: TokenKind = TokenKind::Bytes,
+        /// Encoding of the file; `None`: UTF-8, or UTF-16 if there is a byte order mark.
+        pub encoding: Option<TextEncoding> = None,
+        /// Whether to use the whole text for testing.
+        pub is_for_testing: bool = false,
     }
 }
 
@@ -195,9 +192,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
     };
     let sequences = |ids: &[i32], which: &str| -> Result<(Dataset, usize)> {
         let count = ids.len().saturating_sub(1) / length;
-        if count == 0 {
-            return Err(too_short(&origin, &format!("{} {unit}", ids.len()), which, length));
-        }
+        ensure!(count != 0, too_short(&origin, &format!("{} {unit}", ids.len()), which, length));
         let tokens = |from: usize| Literal::from_slice([count, length], &ids[from..from + count * length]);
         let fields = [("tokens", tokens(0)?), ("label", tokens(1)?)];
         Ok((Dataset::from_named_slices(format!("{name} {which}"), fields)?, count))

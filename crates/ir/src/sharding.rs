@@ -3,6 +3,7 @@
 //! Terms follow Shardy (the `sdy` dialect). A sharding lists, for each dimension of an array, the axes that split it.
 //! Arrays are replicated along all other axes.
 
+use crate::ensure;
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
@@ -116,9 +117,7 @@ impl Sharding {
     /// Creates a sharding from the names of the axes that split each dimension. Errors like [`local`](Sharding::local), or for an unknown axis.
     pub fn of_axes(dims: &[Vec<String>], mesh: &Mesh, ty: &TensorType) -> Result<Sharding> {
         let refused = |what: String| Error::new(ErrorKind::Data, what);
-        if dims.len() != ty.rank() {
-            return Err(refused(format!("got {} sharding dimensions for {ty}", dims.len())));
-        }
+        ensure!(dims.len() == ty.rank(), refused(format!("got {} sharding dimensions for {ty}", dims.len())));
         let mut whole = Sharding::replicated(ty.rank());
         for (d, name) in dims.iter().enumerate().flat_map(|(d, axes)| axes.iter().map(move |name| (d, name)))
         {

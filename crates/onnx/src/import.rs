@@ -4,7 +4,7 @@ use crate::model::{DimSize, OnnxAttribute, OnnxFunction, OnnxModel, OnnxNode, Va
 use crate::ops::{NodeCall, RuleOutput, ValueTable, checked, row};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_base::{Error, ErrorKind, Literal, Result, ResultExt, TensorType, ensure};
 use systole_ir::{Graph, GraphBuilder};
 
 /// First and last supported opset.
@@ -55,9 +55,7 @@ impl OnnxModel {
                     let more: Vec<String> = unknown.map_or_else(Vec::new, |at| self.small_sources(at, sizes));
                     let before = fixed.len();
                     fixed.extend(more);
-                    if fixed.len() == before {
-                        return Err(e);
-                    }
+                    ensure!(fixed.len() != before, e);
                 }
             }
         }
@@ -93,9 +91,7 @@ impl OnnxModel {
         let outputs =
             self.graph.outputs.iter().map(|p| values.plain(&p.name).at(|| format!("output {}", p.name)));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
-        if outputs.is_empty() {
-            return Err(broken("the model has no outputs"));
-        }
+        ensure!(!outputs.is_empty(), broken("the model has no outputs"));
         let graph = g.finish(&outputs)?;
         Ok(ImportedOnnx { graph, settled: settled.order, fixed: fixed.iter().cloned().collect(), types })
     }

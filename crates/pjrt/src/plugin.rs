@@ -5,7 +5,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ensure};
 
 /// A PJRT plugin, loaded from a file or linked into this program. Clones share the library, which stays loaded until the
 /// process ends, since plugins start threads that outlive every handle.
@@ -149,9 +149,7 @@ impl Plugin {
         // SAFETY: it takes no arguments and returns a constant table.
         let api = unsafe { entry() };
         std::mem::forget(library);
-        if api.is_null() {
-            return Err(refused("the plugin returned no function table"));
-        }
+        ensure!(!api.is_null(), refused("the plugin returned no function table"));
         Ok(Plugin { api, path: path.into() })
     }
 

@@ -2,13 +2,13 @@
 //! [`xspace`](crate::xspace).
 
 use crate::plugin::{Plugin, text};
-use crate::proto::ProtoMessage;
 use crate::sys::profiler::{
     Api, CollectData, ErrorCodeArgs, ProfilerArgs, ProfilerCreateArgs, ProfilerExtension, TYPE,
 };
 use crate::sys::{self, ApiFunction, OpaquePtr};
 use std::ffi::c_void;
 use systole_ir::{Error, ErrorKind, Result};
+use systole_runtime::protobuf::ProtoMessage;
 use systole_runtime::{events, trace};
 
 /// Whether profiling is enabled.

@@ -7,6 +7,7 @@ use crate::event::PluginEvent;
 use crate::layout::{straight, turn};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use systole_ir::ensure;
 use systole_ir::{Literal, TensorType};
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_pjrt::sys::{self, OpaquePtr};
@@ -259,9 +260,7 @@ impl PluginBuffer {
 
     /// Returns memory with the elements whose address is stable for the buffer's lifetime.
     fn pin(&self) -> Result<*const u8, CallError> {
-        if self.is_gone() {
-            return Err(gone());
-        }
+        ensure!(!self.is_gone(), gone());
         if let Some(pinned) = self.pinned.get() {
             return Ok(pinned.bytes(self.kind.bytes()).as_ptr());
         }

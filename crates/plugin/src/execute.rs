@@ -7,6 +7,7 @@ use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use systole_ir::Literal;
+use systole_ir::ensure;
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_pjrt::sys::{self, OpaquePtr, code};
 use systole_runtime::{Buffer, ExecutableArg, trace};
@@ -337,9 +338,7 @@ impl ApiCall for sys::LoadedExecutable_Execute {
         // SAFETY: the caller passes a pointer that this plugin returned.
         let loaded = unsafe { seen::<PluginExecutable>(self.executable)? };
         let program = &loaded.program;
-        if loaded.is_deleted() {
-            return Err(CallError::invalid("the executable was deleted"));
-        }
+        ensure!(!loaded.is_deleted(), CallError::invalid("the executable was deleted"));
         // SAFETY: as above.
         let devices = unsafe { ExecuteCall(self).devices(program)? };
         if self.num_args != program.signature.arguments.len() {

@@ -2,6 +2,7 @@
 
 use crate::call::CallError;
 use crate::device::VERSION;
+use systole_ir::ensure;
 use systole_ir::rng::fnv1a;
 use systole_pjrt::sys::code;
 
@@ -46,9 +47,7 @@ impl SerializedSource {
             return Err(wrong(&format!("it was written by {version:?}, but this is {VERSION:?}")));
         }
         let (sum, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
-        if fnv1a(rest) != u64::from_le_bytes(*sum) {
-            return Err(wrong("it is damaged"));
-        }
+        ensure!(fnv1a(rest) == u64::from_le_bytes(*sum), wrong("it is damaged"));
         let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| cut())?;
         let (options, code) = rest.split_at_checked(length).ok_or_else(cut)?;

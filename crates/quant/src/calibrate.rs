@@ -5,7 +5,8 @@ use crate::float_eval::{FloatEvaluator, TensorQuery, made};
 use crate::tflite_program::GraphEngine;
 use std::collections::BTreeMap;
 use systole_cpu::CpuBackend;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, ensure};
+use systole_nn::with_defaults;
 use systole_tflite::{TfliteInterpreter, TfliteModel};
 
 /// Number of histogram bins.
@@ -25,20 +26,16 @@ pub enum RangeMethod {
     Mse,
 }
 
-/// Settings of int8 calibration.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Calibration {
-    /// Range selection method.
-    pub method: RangeMethod,
-    /// Number of threads when samples run in the interpreter. The ranges do not depend on it.
-    pub threads: usize,
-    /// Evaluator of the float graph: the CPU engine, which processes batches, or the interpreter.
-    pub engine: GraphEngine,
-}
-
-impl Default for Calibration {
-    fn default() -> Calibration {
-        Calibration { method: RangeMethod::MinMax, threads: 1, engine: GraphEngine::Fast }
+with_defaults! {
+    /// Settings of int8 calibration.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    pub struct Calibration {
+        /// Range selection method.
+        pub method: RangeMethod = RangeMethod::MinMax,
+        /// Number of threads when samples run in the interpreter. The ranges do not depend on it.
+        pub threads: usize = 1,
+        /// Evaluator of the float graph: the CPU engine, which processes batches, or the interpreter.
+        pub engine: GraphEngine = GraphEngine::Fast,
     }
 }
 
@@ -163,9 +160,7 @@ impl Calibration {
                 let (low, high) = all[i].unwrap_or((f32::INFINITY, f32::NEG_INFINITY));
                 let mut range = (low, high);
                 for &v in x {
-                    if !v.is_finite() {
-                        return Err(not_finite(model, i));
-                    }
+                    ensure!(v.is_finite(), not_finite(model, i));
                     range = (range.0.min(v), range.1.max(v));
                 }
                 all[i] = Some(range);

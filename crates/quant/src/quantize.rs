@@ -6,29 +6,21 @@ use crate::scales::assign;
 use std::collections::BTreeMap;
 use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
 use systole_nn::did_you_mean::suggestion;
+use systole_nn::with_defaults;
 use systole_tflite::{ScaleRule, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
 
-/// Options of int8 quantization.
-#[derive(Clone, PartialEq, Debug)]
-pub struct QuantizeOptions {
-    /// Whether each output channel of a convolution has its own weight scale.
-    pub per_channel: bool,
-    /// The same for dense layers; old runtimes and the Edge TPU compiler do not support it.
-    pub per_channel_dense: bool,
-    /// Names of layers that stay in floats.
-    pub skip: Vec<String>,
-    /// Whether inputs and outputs are floats.
-    pub float_interface: bool,
-}
-
-impl Default for QuantizeOptions {
-    fn default() -> QuantizeOptions {
-        QuantizeOptions {
-            per_channel: true,
-            per_channel_dense: false,
-            skip: Vec::new(),
-            float_interface: false,
-        }
+with_defaults! {
+    /// Options of int8 quantization.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct QuantizeOptions {
+        /// Whether each output channel of a convolution has its own weight scale.
+        pub per_channel: bool = true,
+        /// The same for dense layers; old runtimes and the Edge TPU compiler do not support it.
+        pub per_channel_dense: bool = false,
+        /// Names of layers that stay in floats.
+        pub skip: Vec<String> = Vec::new(),
+        /// Whether inputs and outputs are floats.
+        pub float_interface: bool = false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::op::{FusedActivation, OptionField, TfliteOp};
 use std::collections::BTreeMap;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, ensure};
 
 /// Quantization parameters of a TFLite tensor: real = scale · (q − zero point).
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -238,9 +238,7 @@ impl TfliteModel {
                 bytes = own.and_then(|own| bytes.checked_add(own)).unwrap_or(usize::MAX);
             }
         }
-        if bytes > MOST_BYTES {
-            return Err(broken("the tensors take more than 512 MiB".into()));
-        }
+        ensure!(bytes <= MOST_BYTES, broken("the tensors take more than 512 MiB".into()));
         self.check_order()
     }
 
@@ -270,9 +268,7 @@ impl TfliteModel {
         }
         for &i in &self.outputs {
             self.tensor(i)?;
-            if !known[i] {
-                return Err(broken(format!("no operator computes output tensor {i}")));
-            }
+            ensure!(known[i], broken(format!("no operator computes output tensor {i}")));
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::kernels::{TfliteOpRow, row};
 use crate::model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, broken};
 use crate::op::{FieldStorage, TfliteOp};
 use crate::write::dtype_of;
-use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType, ensure};
 
 impl TfliteModel {
     /// Parses a `.tflite` file; `name` is the file name for error messages.
@@ -26,9 +26,7 @@ fn read(bytes: &[u8]) -> Result<TfliteModel> {
         return Err(broken("bytes 4 to 7 are not TFL3".into()).hint("pass a valid .tflite file"));
     }
     let root = file.root()?;
-    if root.int(0)? != Some(3) {
-        return Err(broken("its schema version is not 3".into()));
-    }
+    ensure!(root.int(0)? == Some(3), broken("its schema version is not 3".into()));
     let graphs = root.tables(2)?;
     let [graph] = &graphs[..] else {
         let what = format!("unsupported model with {} graphs", graphs.len());

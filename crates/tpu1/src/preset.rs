@@ -6,7 +6,7 @@ use crate::chip::Tpu1Chip;
 use crate::instruction::{Function, Instruction, Speed};
 use crate::paper::{APPLICATIONS, PaperApplication};
 use crate::program::{ChipProgram, ProgramLayer, cuts, too_large, too_many_rows, too_many_weights};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure};
 
 /// Prefix of the names of TPU v1 presets.
 pub const PREFIX: &str = "tpu1/";
@@ -244,9 +244,7 @@ impl PresetBuilder<'_> {
             });
         }
         let used = self.batch * (input + output) * self.speed.cycles();
-        if used > self.chip.buffer_rows() {
-            return Err(too_large(self.chip, name, used, self.batch));
-        }
+        ensure!(used <= self.chip.buffer_rows(), too_large(self.chip, name, used, self.batch));
         self.program.rows = self.program.rows.max(used);
         self.push(Instruction::Synchronize);
         self.program.parts.push(part);

@@ -7,7 +7,7 @@ use crate::program::{ChipProgram, RegisterFile, lines_of};
 use crate::rescale::ScaleFactor;
 use std::collections::VecDeque;
 use std::ops::Range;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure};
 
 /// Result of a simulated batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,9 +163,7 @@ impl ChipSimulator<'_> {
     fn transfer(&mut self, host: u32, buffer: u32, bytes: u32, is_read: bool) -> Result<()> {
         let (channels, n) = (self.registers.size(Register::Channels).max(1), self.chip.matrix);
         let (host, bytes) = (host as usize, bytes as usize);
-        if host + bytes > self.host.len() {
-            return Err(broken("it accesses bytes outside the host's memory"));
-        }
+        ensure!(host + bytes <= self.host.len(), broken("it accesses bytes outside the host's memory"));
         let pixels = bytes / channels;
         let rows = pixels * channels.div_ceil(n);
         let rows = match is_read {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ensure};
 
 /// A value in a pickle.
 #[derive(Clone, Debug)]
@@ -387,9 +387,7 @@ impl<'a> PickleMachine<'a> {
             _ => Err(wrong("a size is not a number")),
         };
         let values = self.tuple(value)?;
-        if values.len() > RANK {
-            return Err(wrong(format!("a tensor has {} dimensions", values.len())));
-        }
+        ensure!(values.len() <= RANK, wrong(format!("a tensor has {} dimensions", values.len())));
         values.iter().map(size).collect()
     }
 

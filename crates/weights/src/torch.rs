@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_data::format::zip::{StoredZipEntry, ZipArchive, archive};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, ensure};
 
 /// Maximum nesting of dictionaries.
 const DEPTH: usize = 32;
@@ -201,9 +201,7 @@ fn collect(
         }
         PickleValue::Object(at) => {
             let Some(dict) = dict(pickle, value).filter(|_| seen.insert(*at)) else { return Ok(()) };
-            if depth == 0 {
-                return Err(pickle::wrong(format!("dictionaries are nested more than {DEPTH} deep")));
-            }
+            ensure!(depth != 0, pickle::wrong(format!("dictionaries are nested more than {DEPTH} deep")));
             for (key, value) in dict {
                 if let PickleValue::Text(key) = key {
                     if name.len() + key.len() > NAME {

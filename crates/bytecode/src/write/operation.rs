@@ -5,7 +5,7 @@ use super::writer::{MAX_DEPTH, ModuleWriter, refused};
 use crate::byte_io::ByteSink;
 use crate::file::section;
 use crate::vhlo_tables::OTHERS;
-use systole_base::{Error, ErrorKind, Result, ResultExt};
+use systole_base::{Error, ErrorKind, Result, ResultExt, ensure};
 use systole_mlir::syntax::{
     Attribute, FunctionValue, MlirFunction, MlirRegion, MlirType, NamedAttributes, Operation, find,
 };
@@ -176,9 +176,7 @@ impl<'m> BodyWriter<'_, 'm> {
         depth: usize,
         out: &mut ByteSink,
     ) -> Result<()> {
-        if depth == MAX_DEPTH {
-            return Err(refused(format!("regions are nested deeper than {MAX_DEPTH}")));
-        }
+        ensure!(depth != MAX_DEPTH, refused(format!("regions are nested deeper than {MAX_DEPTH}")));
         if region.operations.is_empty() {
             out.number(0);
             return Ok(());

@@ -2,7 +2,8 @@
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::models::program::{self, InputArgs};
+use crate::models::program;
+use crate::models::program::InputArgs;
 use crate::render::screen::{Screen, number_of, quoted};
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,7 +12,8 @@ use systole_ir::{Error, ErrorKind, Graph, Literal, Result, ResultExt, text};
 use systole_mlir::import::ImportedProgram;
 use systole_program::bisect::{DevicePair, DivergingOp, RunComparison, first_difference, single};
 use systole_program::compare::{Difference, Tolerance};
-use systole_program::summary::{self, ArraySummary};
+use systole_program::summary;
+use systole_program::summary::ArraySummary;
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {

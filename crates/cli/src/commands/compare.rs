@@ -32,33 +32,29 @@ pub(crate) struct CompareArgs {
 
 impl RunCommand for CompareArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
+        let runs = self.runs.iter().map(|name| FinishedRun::read(name)).collect::<Result<Vec<_>>>()?;
+        let metric = metric(&self, &runs)?;
+        let differing = differing(&runs);
+        if screen.json {
+            let each = |r: &FinishedRun| {
+                let own = differing.iter().map(|key| (key.clone(), json!(r.settings.get(key))));
+                json!({
+                    "run": r.name, "epochs": r.epochs.len(), "steps": r.steps, "weights": r.weights,
+                    "best": r.best(&metric).map(|(epoch, value)| json!({"epoch": epoch, "value": value})),
+                    "last": r.curve(&metric).last().map(|p| p.1), "curve": r.curve(&metric), "settings": own.collect::<Map<_, _>>(),
+                })
+            };
+            screen.object(&json!({"metric": metric, "runs": runs.iter().map(each).collect::<Vec<_>>()}));
+            return Ok(0);
+        }
+        screen.line(results(&runs, &metric));
+        match differing.is_empty() {
+            true if runs.len() > 1 => screen.line("\nThe runs have the same settings."),
+            true => {}
+            false => screen.line(format!("\n{}", settings(&runs, &differing))),
+        }
+        Ok(0)
     }
-}
-
-fn run(args: &CompareArgs, screen: &Screen) -> CommandResult {
-    let runs = args.runs.iter().map(|name| FinishedRun::read(name)).collect::<Result<Vec<_>>>()?;
-    let metric = metric(args, &runs)?;
-    let differing = differing(&runs);
-    if screen.json {
-        let each = |r: &FinishedRun| {
-            let own = differing.iter().map(|key| (key.clone(), json!(r.settings.get(key))));
-            json!({
-                "run": r.name, "epochs": r.epochs.len(), "steps": r.steps, "weights": r.weights,
-                "best": r.best(&metric).map(|(epoch, value)| json!({"epoch": epoch, "value": value})),
-                "last": r.curve(&metric).last().map(|p| p.1), "curve": r.curve(&metric), "settings": own.collect::<Map<_, _>>(),
-            })
-        };
-        screen.object(&json!({"metric": metric, "runs": runs.iter().map(each).collect::<Vec<_>>()}));
-        return Ok(0);
-    }
-    screen.line(results(&runs, &metric));
-    match differing.is_empty() {
-        true if runs.len() > 1 => screen.line("\nThe runs have the same settings."),
-        true => {}
-        false => screen.line(format!("\n{}", settings(&runs, &differing))),
-    }
-    Ok(0)
 }
 
 /// A training run, read from its model file.

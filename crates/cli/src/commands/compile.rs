@@ -4,7 +4,8 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of, set_all, untrained};
-use crate::models::program::{self, DimArgs};
+use crate::models::program;
+use crate::models::program::DimArgs;
 use crate::render::screen::{Screen, note, number_of};
 use clap::Args;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use systole_config::ConfigDraft;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_devices::{compile_cache, find_plugin};
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Graph, Mesh, Shardings, knobs};
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Shardings, knobs};
 use systole_nn::{Model, Precision, grouped};
 use systole_pjrt::{AcceleratorPlatform, AheadCompiler, program_text, spread_text};
 use systole_plan::{ChipTables, CollectiveTraffic, Machine, TpuSlice, traffic};
@@ -76,52 +77,49 @@ pub(crate) struct CompileArgs {
 
 impl RunCommand for CompileArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
-    }
-}
-
-fn run(args: &CompileArgs, screen: &Screen) -> CommandResult {
-    let tables = ChipTables::built_in()?;
-    let machine = machine(args, &tables)?;
-    let target = machine.ahead(&tables)?;
-    let platform = if target.gpu.is_some() { AcceleratorPlatform::Cuda } else { AcceleratorPlatform::Tpu };
-    // Report errors in the command even if no compiler is installed.
-    let step = step(args, &machine)?;
-    let library = find_plugin(platform, args.plugin.as_deref()).require(platform)?;
-    screen.detail(format!("compiler: {}", library.display()));
-    let request = AotRequest {
-        hlo: args.save_hlo.is_some() || step.partitions > 1,
-        executable: args.save.is_some(),
-        partitions: step.partitions,
-        quick: args.quick,
-        time_limit: Duration::from_secs(args.time_limit),
-        ..AotRequest::new(step.program.as_str(), target.clone())
-    };
-    let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
-    let request = AotRequest { memory_limit, ..request };
-    let compiler = AheadCompiler::new(library)?;
-    let compiler = match compile_cache()? {
-        Some(cache) => compiler.with_cache(cache),
-        None => compiler,
-    };
-    let report = compiler.compile_ahead(&request)?;
-    for (path, bytes) in [(&args.save, &report.executable), (&args.save_hlo, &report.hlo)] {
-        if let Some(path) = path {
-            write_atomically(&OsFileSystem, path, &[bytes])?;
+        let tables = ChipTables::built_in()?;
+        let machine = machine(&self, &tables)?;
+        let target = machine.ahead(&tables)?;
+        let platform =
+            if target.gpu.is_some() { AcceleratorPlatform::Cuda } else { AcceleratorPlatform::Tpu };
+        // Report errors in the command even if no compiler is installed.
+        let step = step(&self, &machine)?;
+        let library = find_plugin(platform, self.plugin.as_deref()).require(platform)?;
+        screen.detail(format!("compiler: {}", library.display()));
+        let request = AotRequest {
+            hlo: self.save_hlo.is_some() || step.partitions > 1,
+            executable: self.save.is_some(),
+            partitions: step.partitions,
+            quick: self.quick,
+            time_limit: Duration::from_secs(self.time_limit),
+            ..AotRequest::new(step.program.as_str(), target.clone())
+        };
+        let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
+        let request = AotRequest { memory_limit, ..request };
+        let compiler = AheadCompiler::new(library)?;
+        let compiler = match compile_cache()? {
+            Some(cache) => compiler.with_cache(cache),
+            None => compiler,
+        };
+        let report = compiler.compile_ahead(&request)?;
+        for (path, bytes) in [(&self.save, &report.executable), (&self.save_hlo, &report.hlo)] {
+            if let Some(path) = path {
+                write_atomically(&OsFileSystem, path, &[bytes])?;
+            }
         }
+        let answer = CompileReport {
+            machine: &machine,
+            target: &target,
+            step: &step,
+            traffic: traffic(&report.hlo)?,
+            report: &report,
+        };
+        match screen.json {
+            true => screen.object(&answer.object(&self)),
+            false => answer.show(self.quick, screen),
+        }
+        Ok(0)
     }
-    let answer = CompileReport {
-        machine: &machine,
-        target: &target,
-        step: &step,
-        traffic: traffic(&report.hlo)?,
-        report: &report,
-    };
-    match screen.json {
-        true => screen.object(&answer.object(args)),
-        false => answer.show(args.quick, screen),
-    }
-    Ok(0)
 }
 
 /// Resolves the named slices or GPUs.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use systole_config::{LrFindSection, RunConfig};
 use systole_data::file_system::OsFileSystem;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{LrFindResult, SUGGESTIONS, write_atomically};
 use systole_progress::terminal;
 

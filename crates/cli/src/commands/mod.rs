@@ -44,13 +44,13 @@ mod tpu1;
 mod train;
 mod translate;
 
-use crate::args::common::{self, CommonArgs};
+use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::args::{clap_root, grouped_help, plugins, suggest};
+use crate::args::{clap_root, common, grouped_help, plugins, suggest};
 use crate::render::first_steps::first_steps;
-use crate::render::screen::{self, Screen};
+use crate::render::screen;
+use crate::render::screen::Screen;
 use crate::render::version::long_version;
-#[cfg(feature = "launch")]
 use crate::run::{out_of_memory, signals};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde_json::json;
@@ -59,8 +59,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, knobs as variables};
+use systole_ir::{Error, ErrorKind, Result, knobs as variables};
 use systole_runtime::trace;
+#[cfg(feature = "launch")]
 
 macro_rules! commands {
     ($($group:literal { $($(#[$about:meta])* $name:ident($args:ty) $(if $feature:literal)?,)* })*) => {

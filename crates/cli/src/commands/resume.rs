@@ -2,9 +2,9 @@
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
-use crate::models::imported;
 use crate::models::model_data::tokenizer_of;
-use crate::models::run_directory::{self, ResumeMode, RunRecord, SaveArgs};
+use crate::models::run_directory::{ResumeMode, RunRecord, SaveArgs};
+use crate::models::{imported, run_directory};
 use crate::render::screen::Screen;
 use crate::run::training::{RunDirectory, RunStart, announce_data, load_data, train};
 use clap::Args;

@@ -129,57 +129,53 @@ fn packages(which: SetupPlatform) -> (AcceleratorPlatform, &'static [PipPackage]
 
 impl RunCommand for SetupArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
-    }
-}
-
-fn run(args: &SetupArgs, screen: &Screen) -> CommandResult {
-    let (platform, packages) = packages(args.platform);
-    let cache = plugin_cache().ok_or_else(|| {
-        Error::new(ErrorKind::Config, "there is no download folder")
-            .hint_setting("name a download folder with SYSTOLE_CACHE")
-    })?;
-    screen.line(match platform {
-        AcceleratorPlatform::Tpu => {
-            "libtpu is Google's software; its use is subject to your agreement with Google (Google Cloud's terms)."
-        }
-        AcceleratorPlatform::Cuda => {
-            "ptxas, nvlink and libdevice are NVIDIA's software; their use is subject to NVIDIA's CUDA terms."
-        }
-        AcceleratorPlatform::Xla => {
-            "XLA's CPU client is built by the project lammps-jax, under the Apache License 2.0; the download is 63 MB."
-        }
-    });
-    let mut fetched = Vec::new();
-    for (i, package) in packages.iter().enumerate() {
-        let wanted =
-            package.wanted(args.version.as_deref().filter(|_| i == 0)).map_err(CommandError::usage)?;
-        if package.is_there(&cache) {
-            screen.detail(format!("{wanted} is already downloaded and has the expected hash"));
-            fetched.push(wanted);
-            continue;
-        }
-        screen.detail(format!("downloading {wanted} with pip"));
-        let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
-        fs::create_dir_all(&work).map_err(|e| {
-            Error::io("cannot create", &work, e).hint_setting("name a writable folder with SYSTOLE_CACHE")
+        let (platform, packages) = packages(self.platform);
+        let cache = plugin_cache().ok_or_else(|| {
+            Error::new(ErrorKind::Config, "there is no download folder")
+                .hint_setting("name a download folder with SYSTOLE_CACHE")
         })?;
-        let placed = fetch(&wanted, &work).and_then(|()| {
-            package.files.iter().try_for_each(|(from, to)| place(package, &work, from, &cache.join(to)))
+        screen.line(match platform {
+            AcceleratorPlatform::Tpu => {
+                "libtpu is Google's software; its use is subject to your agreement with Google (Google Cloud's terms)."
+            }
+            AcceleratorPlatform::Cuda => {
+                "ptxas, nvlink and libdevice are NVIDIA's software; their use is subject to NVIDIA's CUDA terms."
+            }
+            AcceleratorPlatform::Xla => {
+                "XLA's CPU client is built by the project lammps-jax, under the Apache License 2.0; the download is 63 MB."
+            }
         });
-        let _ = fs::remove_dir_all(&work);
-        placed?;
-        fetched.push(wanted);
+        let mut fetched = Vec::new();
+        for (i, package) in packages.iter().enumerate() {
+            let wanted =
+                package.wanted(self.version.as_deref().filter(|_| i == 0)).map_err(CommandError::usage)?;
+            if package.is_there(&cache) {
+                screen.detail(format!("{wanted} is already downloaded and has the expected hash"));
+                fetched.push(wanted);
+                continue;
+            }
+            screen.detail(format!("downloading {wanted} with pip"));
+            let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
+            fs::create_dir_all(&work).map_err(|e| {
+                Error::io("cannot create", &work, e).hint_setting("name a writable folder with SYSTOLE_CACHE")
+            })?;
+            let placed = fetch(&wanted, &work).and_then(|()| {
+                package.files.iter().try_for_each(|(from, to)| place(package, &work, from, &cache.join(to)))
+            });
+            let _ = fs::remove_dir_all(&work);
+            placed?;
+            fetched.push(wanted);
+        }
+        let path = cache.join(platform.name()).join(platform.file());
+        let (major, minor) = Plugin::peek(&path)?.version();
+        screen.line(format!("{} is ready: PJRT {major}.{minor}", path.display()));
+        if screen.json {
+            screen.object(
+                &json!({"plugin": path, "packages": fetched, "pjrt_version": format!("{major}.{minor}")}),
+            );
+        }
+        Ok(0)
     }
-    let path = cache.join(platform.name()).join(platform.file());
-    let (major, minor) = Plugin::peek(&path)?.version();
-    screen.line(format!("{} is ready: PJRT {major}.{minor}", path.display()));
-    if screen.json {
-        screen.object(
-            &json!({"plugin": path, "packages": fetched, "pjrt_version": format!("{major}.{minor}")}),
-        );
-    }
-    Ok(0)
 }
 
 /// Downloads and unpacks a package's wheel without installing it.

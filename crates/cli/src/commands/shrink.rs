@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Literal, Result, text};
 use systole_mlir::interface::{ProgramPort, SourceElement};
-use systole_program::bisect::{self, DevicePair, RunComparison, first_difference};
+use systole_program::bisect::{DevicePair, RunComparison, first_difference};
 use systole_program::shrink::{FailingCase, FailureOracle, shrink};
-use systole_program::{files, inputs};
+use systole_program::{bisect, files, inputs};
 
 #[derive(Args)]
 pub(crate) struct ShrinkArgs {

@@ -24,7 +24,7 @@ use systole_datasets::{
     DataDir, RecordOptions, TrainingData, holds_records, is_of_records, is_plain_text, picture_size_for,
     picture_size_of_records,
 };
-use systole_ir::{Error, ErrorKind};
+use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{LrFindResult, Model};
 
 /// Learning rate for fine-tuning an imported encoder of texts; half of it is the rate of its last layer.

@@ -2,7 +2,8 @@
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::models::program::{self, DimArgs};
+use crate::models::program;
+use crate::models::program::DimArgs;
 use crate::render::screen::{Screen, number_of};
 use clap::Args;
 use serde_json::json;
@@ -29,36 +30,33 @@ pub(crate) struct TranslateArgs {
 
 impl RunCommand for TranslateArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
+        let form = form_of(&self.output).map_err(|e| CommandError::usage(e.at("OUT")))?;
+        let version =
+            version(self.target.as_deref(), form).map_err(|e| CommandError::usage(e.at("--target")))?;
+        let place = || program::called(&self.program).to_string();
+        let module = program::module(&self.program, &self.dims)?;
+        let written = match form {
+            ProgramFormat::Text => systole_mlir::text::write(&module).into_bytes(),
+            _ => systole_bytecode::write(&module, version).at(place)?,
+        };
+        if self.output == "-" {
+            screen.line(String::from_utf8_lossy(&written).trim_end());
+            return Ok(0);
+        }
+        write_atomically(&OsFileSystem, Path::new(&self.output), &[&written])?;
+        let what = match form {
+            ProgramFormat::Text => "StableHLO text".into(),
+            _ => format!("StableHLO {version} bytecode"),
+        };
+        match screen.json {
+            true => screen.object(&json!({
+                "program": self.program, "output": self.output, "bytes": written.len(),
+                "version": (form == ProgramFormat::Bytecode).then(|| version.to_string()),
+            })),
+            false => screen.line(format!("{}: {what}, {}", self.output, number_of(written.len(), "byte"))),
+        }
+        Ok(0)
     }
-}
-
-fn run(args: &TranslateArgs, screen: &Screen) -> CommandResult {
-    let form = form_of(&args.output).map_err(|e| CommandError::usage(e.at("OUT")))?;
-    let version = version(args.target.as_deref(), form).map_err(|e| CommandError::usage(e.at("--target")))?;
-    let place = || program::called(&args.program).to_string();
-    let module = program::module(&args.program, &args.dims)?;
-    let written = match form {
-        ProgramFormat::Text => systole_mlir::text::write(&module).into_bytes(),
-        _ => systole_bytecode::write(&module, version).at(place)?,
-    };
-    if args.output == "-" {
-        screen.line(String::from_utf8_lossy(&written).trim_end());
-        return Ok(0);
-    }
-    write_atomically(&OsFileSystem, Path::new(&args.output), &[&written])?;
-    let what = match form {
-        ProgramFormat::Text => "StableHLO text".into(),
-        _ => format!("StableHLO {version} bytecode"),
-    };
-    match screen.json {
-        true => screen.object(&json!({
-            "program": args.program, "output": args.output, "bytes": written.len(),
-            "version": (form == ProgramFormat::Bytecode).then(|| version.to_string()),
-        })),
-        false => screen.line(format!("{}: {what}, {}", args.output, number_of(written.len(), "byte"))),
-    }
-    Ok(0)
 }
 
 /// Returns the program format of an output file name.

@@ -8,7 +8,7 @@ use crate::render::screen::note;
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, PRESETS, RunConfig};
 use systole_data::input_file::{absolute, entries, is_file, is_remote};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ensure};
 use systole_nn::Model;
 use systole_nn::did_you_mean::suggestion;
 
@@ -44,9 +44,7 @@ impl CommandTarget {
             // Absolute, so that the run can be resumed from any directory.
             return absolute(path).map(CommandTarget::Folder);
         }
-        if is_path(name) {
-            return Err(missing(path));
-        }
+        ensure!(!is_path(name), missing(path));
         let e = Error::new(ErrorKind::Io, format!("`{name}` is not a file, a folder or a preset"));
         Err(e.hint_command(suggestion(name, &PRESETS)))
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use systole_config::{RunConfig, shown_scale};
 use systole_data::PipelineTuning;
 use systole_data::input_file::is_remote;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ensure};
 use systole_nn::{BackupAndRestore, Model, OsFileSystem, RunPosition, counted, write_atomically};
 
 /// Action if the folder already has a run.
@@ -135,9 +135,7 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
         let e = Error::new(ErrorKind::Config, format!("{name} is a configuration, not a model"));
         return Err(e.hint_command(format!("train it: systole train {name}; then name the run's folder")));
     }
-    if !folder.exists() && !is_remote(folder) {
-        return Err(missing(folder));
-    }
+    ensure!(folder.exists() || is_remote(folder), missing(folder));
     if !folder.is_dir() || is_model_folder(name) {
         return Ok(name.into());
     }
@@ -273,9 +271,7 @@ impl RunRecord {
         if let (Some(place), Some(earlier)) = (&place, &earlier) {
             (self.initial_epoch, self.start) = (earlier.initial_epoch, earlier.start.clone());
             let differs = self.differences(earlier);
-            if resume == ResumeMode::Auto && !differs.is_empty() {
-                return Err(refused(folder, place, &differs));
-            }
+            ensure!(resume != ResumeMode::Auto || differs.is_empty(), refused(folder, place, &differs));
         }
         let backup = save.apply(backups(folder)).restart(place.is_none());
         let is_new = earlier.as_ref() != Some(&self);

@@ -2,8 +2,7 @@
 //! The end of the launcher stops training as well.
 
 #[cfg(feature = "launch")]
-use crate::render::screen::ignore_closed_output;
-use crate::render::screen::note;
+use crate::render::screen::{ignore_closed_output, note};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

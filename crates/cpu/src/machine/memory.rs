@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::{Mutex, PoisonError};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, ErrorKind, Result, ensure, knobs};
 
 /// Owned memory, aligned to cache lines; to huge pages from 1 MiB on.
 pub struct AlignedMemory {
@@ -58,9 +58,7 @@ impl AlignedMemory {
             // SAFETY: as above.
             ptr = unsafe { System.alloc(layout) };
         }
-        if ptr.is_null() {
-            return Err(out_of_memory(bytes));
-        }
+        ensure!(!ptr.is_null(), out_of_memory(bytes));
         // Before the first write, which fixes the page size.
         if huge > 0 {
             advise_huge(ptr, layout.size());

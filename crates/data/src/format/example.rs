@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, ensure};
 
 /// Description of one feature of a tf.train.Example, and the array it is parsed to.
 #[derive(Clone, Debug, PartialEq)]
@@ -343,9 +343,7 @@ fn steps(
     }
     let is_stacked =
         matches!(feature, FeatureSpec::Fixed { .. } | FeatureSpec::Raw { .. } | FeatureSpec::Sequence { .. });
-    if list.is_none() && is_stacked {
-        return Err(absent());
-    }
+    ensure!(list.is_some() || !is_stacked, absent());
     let count = messages.len();
     match feature {
         FeatureSpec::Fixed { ty, .. } | FeatureSpec::Sequence { row: ty } => {
@@ -582,9 +580,7 @@ fn shaped(x: Literal, shape: Shape) -> Result<Literal> {
 fn rows_of(x: Literal, row: &TensorType) -> Result<Literal> {
     let size = row.shape.checked_elements().filter(|&n| n > 0).unwrap_or(usize::MAX);
     let n = x.ty().elements();
-    if !n.is_multiple_of(size) {
-        return Err(uneven(format!("{n} values are not a multiple of the row size {row}")));
-    }
+    ensure!(n.is_multiple_of(size), uneven(format!("{n} values are not a multiple of the row size {row}")));
     let dims: Vec<usize> = std::iter::once(n / size).chain(row.shape.iter().copied()).collect();
     x.reshape(dims)
 }

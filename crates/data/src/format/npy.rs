@@ -7,7 +7,7 @@
 use crate::file_system::{OsFileSystem, write_atomically};
 use crate::input_file;
 use std::path::Path;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType, ensure};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -172,9 +172,7 @@ fn raw(bytes: &[u8]) -> Result<RawNpyArray> {
     let (order, kind) = descr.split_at_checked(1).ok_or_else(refused)?;
     let (letter, size) = kind.split_at_checked(1).ok_or_else(refused)?;
     let size = size.parse::<usize>().ok().filter(|n| (1..=64).contains(n)).ok_or_else(refused)?;
-    if !"biufcV".contains(letter) || !"<>|=".contains(order) {
-        return Err(refused());
-    }
+    ensure!("biufcV".contains(letter) && "<>|=".contains(order), refused());
     if dims.iter().chain([&size]).try_fold(1usize, |n, d| n.checked_mul(*d)) != Some(data.len()) {
         return Err(wrong(&format!(
             "its header specifies {kind} of {dims:?}, but {} bytes follow",

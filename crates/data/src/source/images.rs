@@ -2,10 +2,10 @@
 
 use super::list_files::path_text;
 use crate::format::any_format;
-use crate::input_file::{self, DirectoryEntry, InputFile, entries, leads_back};
+use crate::input_file::{DirectoryEntry, InputFile, entries, leads_back};
 use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
 use crate::sample::{Sample, SampleOrigin};
-use crate::{Dataset, HostArray};
+use crate::{Dataset, HostArray, input_file};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

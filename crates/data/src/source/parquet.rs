@@ -3,10 +3,9 @@
 //! A row group is read completely, so memory grows with the files' row groups. Supports columns of numbers, strings,
 //! bytes and flat lists of numbers; other columns are an error that names them, and can be deselected.
 
-use crate::input_file;
 use crate::pipeline::{Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, foreign};
 use crate::sample::{Sample, SampleOrigin};
-use crate::{Dataset, HostArray};
+use crate::{Dataset, HostArray, input_file};
 use bytes::Bytes;
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -15,7 +14,7 @@ use parquet::schema::types::Type;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure};
 
 impl Dataset {
     /// Creates a dataset of the rows of Parquet files, one field per column: numbers as they are, strings and bytes as
@@ -193,9 +192,7 @@ impl ElementCursor for ParquetCursor {
         let [file, group, row] = state.numbers[..] else { return Err(foreign()) };
         let at = [file, group, row].map(usize::try_from);
         let [Ok(file), Ok(group), Ok(row)] = at else { return Err(foreign()) };
-        if file > self.files.len() {
-            return Err(foreign());
-        }
+        ensure!(file <= self.files.len(), foreign());
         self.rows.clear();
         self.open = None;
         self.at = [file, group, row];

@@ -1,9 +1,8 @@
 //! `from_tensor_slices`: a dataset whose elements are the rows of arrays in memory.
 
-use crate::Dataset;
-use crate::HostArray;
 use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
 use crate::sample::{Sample, SampleOrigin};
+use crate::{Dataset, HostArray};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result};
 

@@ -12,10 +12,11 @@ use crate::pipeline::{
 };
 use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
+use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Error, ErrorKind, Literal, Result, ensure};
 
 /// Options of [`Dataset::tfrecord_with`].
 #[derive(Clone, Debug, Default)]
@@ -174,9 +175,7 @@ impl ElementCursor for TfRecordCursor {
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
         let [at, offset, record, left_out] = state.numbers[..] else { return Err(foreign()) };
         self.at = usize::try_from(at).map_err(|_| foreign())?;
-        if self.at > self.files.len() {
-            return Err(foreign());
-        }
+        ensure!(self.at <= self.files.len(), foreign());
         self.left_out = left_out;
         if self.open()?
             && let Some((reader, _)) = &mut self.open

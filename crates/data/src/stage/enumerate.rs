@@ -1,11 +1,11 @@
 //! `enumerate`: adds a field `index: i64[]`, counting from 0 in each epoch.
 
-use crate::Dataset;
-use crate::HostArray;
 use crate::pipeline::{
     DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open,
 };
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
+use crate::{Dataset, HostArray};
 use systole_base::{Error, ErrorKind, Literal, Result};
 
 impl Dataset {
@@ -20,12 +20,10 @@ pub(crate) struct EnumerateStage {
 }
 
 impl DatasetStage for EnumerateStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         "enumerate".into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
@@ -54,9 +52,7 @@ fn count(sample: Sample, index: u64) -> Result<Sample> {
 }
 
 impl RandomAccess for EnumerateReader<Box<dyn RandomAccess>> {
-    fn len(&self) -> Option<u64> {
-        self.up.len()
-    }
+    delegate!(len);
 
     fn get(&mut self, index: u64) -> Result<Sample> {
         (self.number)(self.up.get(index)?, index)

@@ -3,14 +3,15 @@
 use super::padded_batch::{PaddingOptions, padded_stack};
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, HeldElements, IteratorState, PipelineRun, StageNode, foreign,
-    open, stack_all,
+    DatasetStage, ElementCursor, HeldElements, IteratorState, PipelineRun, StageNode, foreign, open,
+    stack_all,
 };
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure};
 
 type GroupKeyFn = Arc<dyn Fn(&Sample) -> i64 + Send + Sync>;
 type GroupSizeFn = Arc<dyn Fn(i64) -> usize + Send + Sync>;
@@ -107,16 +108,10 @@ struct GroupStage {
 }
 
 impl DatasetStage for GroupStage {
+    delegate!(inputs, fewer);
+
     fn label(&self) -> String {
         self.label.into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
@@ -192,9 +187,7 @@ impl ElementCursor for GroupCursor {
 
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
         for (seq, item) in self.up.restore(state)? {
-            if self.put(seq, item?).is_some() {
-                return Err(foreign());
-            }
+            ensure!(self.put(seq, item?).is_none(), foreign());
         }
         Ok(())
     }

@@ -6,12 +6,13 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    AccessCursor, Cardinality, DatasetStage, ElementCursor, InlinePrefetch, IteratorState, PipelineRun,
-    PrefetchBuilder, StageId, StageNode, ThreadCount, access, foreign, open, prefetch_access,
+    AccessCursor, DatasetStage, ElementCursor, InlinePrefetch, IteratorState, PipelineRun, PrefetchBuilder,
+    StageId, StageNode, ThreadCount, access, foreign, open, prefetch_access,
 };
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure};
 
 /// Return type of the function of [`Dataset::interleave`] and [`Dataset::flat_map`].
 pub trait IntoDataset {
@@ -83,6 +84,8 @@ struct InterleaveStage {
 }
 
 impl DatasetStage for InterleaveStage {
+    delegate!(inputs, fewer);
+
     fn label(&self) -> String {
         match (self.cycle, self.threads) {
             (1, None) => "flat_map".into(),
@@ -92,14 +95,6 @@ impl DatasetStage for InterleaveStage {
             }
             (_, Some(ThreadCount::Auto)) => format!("interleave({}, {}, AUTOTUNE)", self.cycle, self.block),
         }
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
@@ -270,9 +265,7 @@ impl ElementCursor for InterleaveCursor {
         self.at = state.number(0)? as usize;
         self.given = state.number(1)? as usize;
         self.ended = state.number(2)? == 1;
-        if self.at >= self.slots.len() || self.given >= self.opener.block {
-            return Err(foreign());
-        }
+        ensure!(self.at < self.slots.len() && self.given < self.opener.block, foreign());
         for slot in &state.inner[1..] {
             self.reopen(slot.number(0)? as usize, slot.above(0)?, slot.above(1)?)?;
         }

@@ -1,10 +1,9 @@
 //! `padded_batch`: pads elements of different sizes to one size and stacks them.
 
 use crate::host_array::zeros;
-use crate::pipeline::{
-    Batching, Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open,
-};
+use crate::pipeline::{Batching, Cardinality, DatasetStage, ElementCursor, PipelineRun, StageNode, open};
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use crate::{Dataset, HostArray};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, Scalar, TensorType};
@@ -56,12 +55,10 @@ struct PaddedBatchStage {
 }
 
 impl DatasetStage for PaddedBatchStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         format!("padded_batch({})", self.batching.size)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -82,6 +79,8 @@ struct PaddedBatchCursor {
 }
 
 impl ElementCursor for PaddedBatchCursor {
+    delegate!(position);
+
     fn next(&mut self) -> Option<Result<Sample>> {
         let items = self.batching.next(&mut *self.up)?.into_iter().collect::<Result<Vec<_>>>();
         Some(items.and_then(|items| padded_stack(items, &self.padding)))
@@ -89,14 +88,6 @@ impl ElementCursor for PaddedBatchCursor {
 
     fn skip(&mut self, n: u64) -> u64 {
         self.batching.skip(&mut *self.up, n)
-    }
-
-    fn save(&self) -> IteratorState {
-        self.up.save()
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        self.up.restore(state)
     }
 }
 

@@ -4,13 +4,12 @@
 //! compute whole elements in parallel. Over a stream one thread runs ahead, except with AUTOTUNE after a stage that has
 //! its own threads.
 
-use crate::AUTOTUNE;
-use crate::Dataset;
 use crate::pipeline::{
     DatasetStage, ElementCursor, InlinePrefetch, PipelineRun, PrefetchBuilder, StageId, StageNode,
     ThreadCount, access, open, prefetch_access, stream,
 };
-use crate::sample::ElementSpec;
+use crate::stage::delegate::delegate;
+use crate::{AUTOTUNE, Dataset};
 use systole_base::Result;
 
 impl Dataset {
@@ -30,12 +29,10 @@ pub(crate) struct PrefetchStage {
 }
 
 impl DatasetStage for PrefetchStage {
+    delegate!(inputs, spec);
+
     fn label(&self) -> String {
         if self.depth == AUTOTUNE { "prefetch(AUTOTUNE)".into() } else { format!("prefetch({})", self.depth) }
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
@@ -55,10 +52,6 @@ impl DatasetStage for PrefetchStage {
             return Ok(Box::new(InlinePrefetch { up, f: None }));
         }
         Ok(Box::new(PrefetchBuilder::new(owner, run, ThreadCount::Fixed(1), ahead).over_cursor(up, None)))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 }
 

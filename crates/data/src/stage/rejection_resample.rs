@@ -1,10 +1,9 @@
 //! `rejection_resample`: randomly drops elements to reach a target class distribution.
 
 use crate::Dataset;
-use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open,
-};
-use crate::sample::{ElementSpec, Sample};
+use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open};
+use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::sync::Arc;
 use systole_base::rng::{RandomStream, hash_name, mix};
 use systole_base::{Error, ErrorKind, Result};
@@ -36,16 +35,10 @@ struct ResampleStage {
 }
 
 impl DatasetStage for ResampleStage {
+    delegate!(inputs, fewer, spec);
+
     fn label(&self) -> String {
         "rejection_resample".into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
@@ -68,10 +61,6 @@ impl DatasetStage for ResampleStage {
             counts: vec![0; self.target.len()],
             taken: 0,
         }))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 
     fn is_random(&self) -> bool {

@@ -9,7 +9,7 @@ use crate::pipeline::{
 };
 use crate::sample::{ElementSpec, Sample};
 use systole_base::rng::{RandomStream, hash_name, mix};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure};
 
 impl Dataset {
     /// Takes each element from a random dataset with these weights: a pure function of (seed, epoch, index).
@@ -77,9 +77,7 @@ impl DatasetStage for SelectStage {
                 .at(self.label())
                 .hint("pass one weight for each dataset, none negative, not all 0")
         };
-        if self.up.is_empty() {
-            return Err(wrong("the list of datasets is empty"));
-        }
+        ensure!(!self.up.is_empty(), wrong("the list of datasets is empty"));
         let turns = match &self.by {
             SelectionRule::Weights { weights, seed } => {
                 if weights.len() != self.up.len() || !are_shares(weights) {

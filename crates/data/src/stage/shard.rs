@@ -6,6 +6,7 @@ use crate::pipeline::{
     open,
 };
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use systole_base::{Error, ErrorKind, Result};
 
 impl Dataset {
@@ -40,12 +41,10 @@ impl ShardStage {
 }
 
 impl DatasetStage for ShardStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         format!("shard({}, {})", self.shards, self.index)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {

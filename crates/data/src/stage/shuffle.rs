@@ -11,9 +11,10 @@ use crate::pipeline::{
     RandomAccess, StageNode, access, foreign, open,
 };
 use crate::sample::{ElementSpec, Sample};
+use crate::stage::delegate::delegate;
 use std::sync::{Arc, Mutex, Weak};
 use systole_base::rng::{RandomStream, hash_name};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure};
 
 impl Dataset {
     /// Shuffles the elements: the order is a pure function of (seed, epoch, index) and differs between epochs.
@@ -91,12 +92,10 @@ impl ShuffleStage {
 }
 
 impl DatasetStage for ShuffleStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         format!("shuffle({})", self.options.buffer_size)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
@@ -245,9 +244,7 @@ impl ElementCursor for ShuffleCursor {
         self.buffer.draws.seek(state.number(0)?);
         self.buffer.items = self.up.restore(state.above(0)?)?;
         self.buffer.ended = state.number(1)? == 1;
-        if self.buffer.items.len() > self.buffer.size {
-            return Err(foreign());
-        }
+        ensure!(self.buffer.items.len() <= self.buffer.size, foreign());
         self.bytes = self.buffer.items.iter().filter_map(|(_, s)| s.as_ref().ok()).map(Sample::bytes).sum();
         self.lease.settle(self.bytes);
         Ok(())

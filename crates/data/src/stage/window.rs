@@ -8,6 +8,7 @@ use crate::pipeline::{
     StageNode, foreign, open, stack_all,
 };
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::collections::VecDeque;
 use systole_base::{Error, ErrorKind, Result};
 
@@ -43,13 +44,11 @@ struct WindowStage {
 }
 
 impl DatasetStage for WindowStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         let WindowOptions { size, shift, stride, drop_remainder } = self.options;
         format!("window({size}, {shift}, {stride}, {drop_remainder})")
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {

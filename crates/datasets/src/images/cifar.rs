@@ -5,7 +5,8 @@ use crate::idx_datasets::{DataDir, roots};
 use crate::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
-use systole_data::format::cifar::{self, CifarVariant};
+use systole_data::format::cifar;
+use systole_data::format::cifar::CifarVariant;
 
 const FOLDER: &str = "cifar-10-batches-bin";
 const CLASSES: [&str; 10] =

@@ -14,12 +14,15 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use systole_base::rng::{hash_name, mix};
 use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::any_format;
-use systole_data::input_file::{self, is_dir};
-use systole_data::{AUTOTUNE, Dataset, DatasetOptions, HostArray, ImageFolder, Sample, free_memory};
+use systole_data::input_file::is_dir;
+use systole_data::{
+    AUTOTUNE, Dataset, DatasetOptions, HostArray, ImageFolder, Sample, free_memory, input_file,
+};
 
 /// Number of images to inspect when choosing an image size.
 pub(crate) const LOOKED_AT: usize = 200;

@@ -10,6 +10,7 @@ use std::hash::Hash;
 use std::sync::OnceLock;
 use systole_base::{DType, Error, ErrorKind, Literal, Result};
 use systole_data::Sample;
+use systole_data::field_setters;
 
 /// How out-of-vocabulary integers are distributed over several indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,46 +138,24 @@ impl<K: VocabularyTerm> Default for IndexLookup<K> {
     }
 }
 
-/// Builder methods.
-impl<K: VocabularyTerm> IndexLookup<K> {
-    /// Sets the maximum number of indices, including special tokens.
-    pub fn max_tokens(self, most: usize) -> Self {
-        IndexLookup { max_tokens: Some(most), ..self }
-    }
-
-    /// Sets the number of out-of-vocabulary indices; with 0, unknown terms are an error.
-    pub fn num_oov_indices(self, n: usize) -> Self {
-        IndexLookup { num_oov_indices: n, ..self }
-    }
-
-    /// Sets the mask token, which has index 0 and is ignored in one-hot and count outputs.
-    pub fn mask_token(self, token: impl Into<K>) -> Self {
-        IndexLookup { mask_token: Some(token.into()), ..self }
-    }
-
-    /// Sets the out-of-vocabulary token of the inverse lookup.
-    pub fn oov_token(self, token: impl Into<K>) -> Self {
-        IndexLookup { oov_token: token.into(), ..self }
-    }
-
-    /// Sets the output encoding: indices, one-hot, multi-hot, count or TF-IDF.
-    pub fn output_mode(self, mode: LookupOutputMode) -> Self {
-        IndexLookup { output_mode: mode, ..self }
-    }
-
-    /// Sets whether output rows have `max_tokens` entries even if the vocabulary is smaller.
-    pub fn pad_to_max_tokens(self, yes: bool) -> Self {
-        IndexLookup { pad_to_max_tokens: yes, ..self }
-    }
-
-    /// Sets how out-of-vocabulary integers are distributed over several indices.
-    pub fn oov_method(self, method: OovMethod) -> Self {
-        IndexLookup { oov_method: method, ..self }
-    }
-
-    /// Sets SipHash keys for distributing out-of-vocabulary terms.
-    pub fn salt(self, keys: [u64; 2]) -> Self {
-        IndexLookup { salt: Some(keys), ..self }
+field_setters! {
+    impl <K: VocabularyTerm> IndexLookup<K> {
+        /// Sets the maximum number of indices, including special tokens.
+        max_tokens(most: usize) => Some(most);
+        /// Sets the number of out-of-vocabulary indices; with 0, unknown terms are an error.
+        num_oov_indices(n: usize);
+        /// Sets the mask token, which has index 0 and is ignored in one-hot and count outputs.
+        mask_token(token: impl Into<K>) => Some(token.into());
+        /// Sets the out-of-vocabulary token of the inverse lookup.
+        oov_token(token: impl Into<K>) => token.into();
+        /// Sets the output encoding: indices, one-hot, multi-hot, count or TF-IDF.
+        output_mode(mode: LookupOutputMode);
+        /// Sets whether output rows have `max_tokens` entries even if the vocabulary is smaller.
+        pad_to_max_tokens(yes: bool);
+        /// Sets how out-of-vocabulary integers are distributed over several indices.
+        oov_method(method: OovMethod);
+        /// Sets SipHash keys for distributing out-of-vocabulary terms.
+        salt(keys: [u64; 2]) => Some(keys);
     }
 }
 

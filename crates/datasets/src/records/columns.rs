@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure};
 use systole_data::format::csv;
 use systole_data::format::date::{CalendarDate, DateFormat, civil_from_days};
 use systole_data::{ColumnKind, CsvTable, Dataset, DateColumn, HostArray, Sample, TableColumn};
@@ -166,9 +166,7 @@ impl ColumnEncoding {
         let all = |kinds: &[ColumnKind]| filled().all(|c| kinds.contains(&c.kind));
         let has_gaps = columns.iter().any(|c| c.gaps > 0);
         let mut code = ColumnEncoding::number(name);
-        if filled().next().is_none() {
-            return Err("it has no values".into());
-        }
+        ensure!(filled().next().is_some(), "it has no values".into());
         if all(&[ColumnKind::Integer, ColumnKind::Number]) {
             code.median = filled().find_map(|c| c.median);
         } else if all(&[ColumnKind::Boolean]) && !has_gaps {

@@ -8,10 +8,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure};
 use systole_data::format::any_format;
-use systole_data::input_file::{self, entries, is_file};
-use systole_data::{AUTOTUNE, ColumnKind, CsvTable, Dataset, DatasetOptions, Sample};
+use systole_data::input_file::{entries, is_file};
+use systole_data::{AUTOTUNE, ColumnKind, CsvTable, Dataset, DatasetOptions, Sample, input_file};
 
 /// Number of rows to inspect when looking for a column of image paths.
 const LOOKED_AT: usize = 20;
@@ -145,9 +145,7 @@ impl ImagePathColumn {
             }
             progress(i as u64 + 1, paths.len() as u64);
         }
-        if missing.len() as u64 > options.skip {
-            return Err(self.missing(&missing, paths.len()));
-        }
+        ensure!(missing.len() as u64 <= options.skip, self.missing(&missing, paths.len()));
         let what = format!("{} of {} images cannot be read", unreadable.len(), paths.len());
         if unreadable.len() as f64 > quota * paths.len() as f64 {
             return Err(Error::new(ErrorKind::Data, what)

@@ -2,7 +2,7 @@
 
 use super::columns::{not_finite, signed_numbers};
 use std::collections::BTreeSet;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure};
 use systole_data::{HostArray, TableColumn};
 
 /// Maximum number of integer classes; larger labels are classes only as names, if each occurs in several records.
@@ -79,9 +79,7 @@ impl LabelStatistics {
         self.rows += 1;
         if self.has_texts {
             let text = text(label)?;
-            if text.is_empty() {
-                return Err(self.wrong("a record has no label", place()));
-            }
+            ensure!(!text.is_empty(), self.wrong("a record has no label", place()));
             if !self.texts.contains(text) {
                 self.texts.insert(text.into());
             }
@@ -93,9 +91,7 @@ impl LabelStatistics {
         }
         let mut ones = 0;
         for v in label.to_f64s() {
-            if !v.is_finite() {
-                return Err(not_finite(&self.field, &v.to_string(), &place()));
-            }
+            ensure!(v.is_finite(), not_finite(&self.field, &v.to_string(), &place()));
             (self.min, self.max) = (self.min.min(v), self.max.max(v));
             self.whole &= v.fract() == 0.0 && v.abs() < 9e15;
             self.one_hot &= v == 0.0 || v == 1.0;

@@ -17,8 +17,7 @@ pub use options::{RecordCompression, RecordOptions};
 use crate::idx_datasets::DataDir;
 use crate::images::folder::{LOOKED_AT, SIDES, has_classes, size_for, told_transparent};
 use crate::images::{ImageFit, ImageResizing, ResizeMethod};
-use crate::record_files;
-use crate::{PrepareFn, StreamedDataset, TrainingData, numbered, unnumbered};
+use crate::{PrepareFn, StreamedDataset, TrainingData, numbered, record_files, unnumbered};
 use image_tables::ImagePathColumn;
 use labels::{LabelEncoding, LabelStatistics};
 use options::LABELS;
@@ -30,10 +29,9 @@ use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_data::format::any_format;
 use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::format::tfrecord::OnCorrupt;
-use systole_data::input_file;
 use systole_data::tools::{OpenedDataset, open_written};
 use systole_data::{
-    AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions, shell_quoted,
+    AUTOTUNE, CsvTable, Dataset, HostArray, Sample, ShuffleOptions, TfRecordOptions, input_file, shell_quoted,
 };
 
 /// Fields that contain an image: `image`, and WebDataset's extensions.

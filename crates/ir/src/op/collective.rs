@@ -6,10 +6,7 @@
 
 use super::elementwise_samples::{moved, program};
 use super::*;
-use crate::require;
-use smallvec::smallvec;
-use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, LiteralBuilder, Scalar, Shape};
+use systole_base::{Error, ErrorKind};
 
 impl ReplicaGroups {
     /// Creates device groups of replicas for a collective.
@@ -122,9 +119,7 @@ fn matrix(rows: usize, columns: usize, values: &[i64]) -> Attr {
 fn numbers(s: &OpSource<'_>, name: &str) -> OpParseResult<Vec<Vec<usize>>> {
     let wrong = |what: &str| format!("attribute `{name}` {what}");
     let l = s.dense(name)?;
-    if l.shape().rank() != 2 {
-        return Err(wrong("must be a matrix"));
-    }
+    ensure!(l.shape().rank() == 2, wrong("must be a matrix"));
     let flat = l.as_slice::<i64>().map_err(|_| wrong("must have element type i64"))?;
     let flat: Result<Vec<usize>, _> = flat.iter().map(|&i| usize::try_from(i)).collect();
     let flat =
@@ -521,9 +516,7 @@ exchanges! {
 fn read_all_to_all(s: &OpSource<'_>) -> OpParseResult<AllToAll> {
     let groups = ReplicaGroups::read(s)?;
     let (split_dim, concat_dim) = (s.size("split_dimension")?, s.size("concat_dimension")?);
-    if s.size("split_count")? == 0 {
-        return Err("split_count must be positive (C4)".into());
-    }
+    ensure!(s.size("split_count")? != 0, "split_count must be positive (C4)".into());
     match s.size("split_count")? == groups.size() {
         true => Ok(AllToAll { groups, split_dim, concat_dim }),
         false => Err("split_count must equal the group size (C8)".into()),

@@ -49,11 +49,11 @@ pub use structural::{Collective, DeviceCounts, StructuralOp};
 pub use table::{OpEntry, TABLE, entry};
 
 use crate::graph::structural_ops;
-use crate::{Graph, Tensor};
+use crate::{Graph, GraphBuilder, Tensor, require};
 use partitioning::{first_by_rows, shard_of};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
-use systole_base::{Literal, Result, TensorType};
+use systole_base::{DType, Dims, Literal, LiteralBuilder, Result, Scalar, Shape, TensorType, ensure};
 
 /// Declares the modules of structural ops.
 macro_rules! files {
@@ -70,18 +70,4 @@ pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), SpecConstraint>
 
 // Names of the previous version.
 systole_base::renamed! { Along => FactorResult, Attrs => AttrList, Constraint => SpecConstraint, Cost => OpCost, Cut => RowDims, Devices => DeviceCounts, Entry => OpEntry, Factor => ShardingFactor, Field => AttrField, Groups => ReplicaGroups, Lowering => LoweringClass, Outs => ResultTypes, Rows => RowBlocking }
-#[doc(hidden)]
-#[deprecated = "renamed to `control_builders`"]
-pub mod flow {
-    pub use super::control_builders::*;
-}
-#[doc(hidden)]
-#[deprecated = "renamed to `quantized_weights`"]
-pub mod packed {
-    pub use super::quantized_weights::*;
-}
-#[doc(hidden)]
-#[deprecated = "renamed to `op_source`"]
-pub mod source {
-    pub use super::op_source::*;
-}
+systole_base::renamed! { mod flow => control_builders, mod packed => quantized_weights, mod source => op_source }

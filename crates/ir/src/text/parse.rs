@@ -5,6 +5,7 @@ mod values;
 
 use super::cursor::{TextReader, TokenCursor};
 use super::lexer::Token;
+use crate::ensure;
 use crate::graph::Graph;
 use crate::op::{Op, OpSource, entry, op_source::AttrValue};
 use crate::{GraphBuilder, Mesh, Sharding, Shardings, Tensor, control_builders};
@@ -125,9 +126,7 @@ struct OpSyntaxParts {
 /// Functions, bodies and ops.
 impl<'a> TokenCursor<'a> {
     fn function(&mut self) -> Result<ParsedFunction> {
-        if !self.eat_word("func.func")? {
-            return Err(self.unexpected("`func.func`"));
-        }
+        ensure!(self.eat_word("func.func")?, self.unexpected("`func.func`"));
         let _ = self.eat_word("public")? || self.eat_word("private")?;
         let name = self.symbol()?;
         let mut frame = ParseScope { builder: GraphBuilder::new(&name), values: HashMap::new() };
@@ -183,9 +182,7 @@ impl<'a> TokenCursor<'a> {
         name: &'a str,
         make: impl FnOnce(&GraphBuilder) -> Vec<Tensor>,
     ) -> Result<()> {
-        if frame.values.contains_key(name) {
-            return Err(self.error(format!("`%{name}` is defined twice")));
-        }
+        ensure!(!frame.values.contains_key(name), self.error(format!("`%{name}` is defined twice")));
         frame.values.insert(name, make(&frame.builder));
         Ok(())
     }
@@ -347,9 +344,7 @@ impl<'a> TokenCursor<'a> {
         if op.rule().regions().len() != source.regions.len() {
             return Err(wrong(format!("wrong number of bodies: {}", source.regions.len())));
         }
-        if op.rule().captures() != captured.len() {
-            return Err(wrong("its bodies cannot use outer values".into()));
-        }
+        ensure!(op.rule().captures() == captured.len(), wrong("its bodies cannot use outer values".into()));
         let outs = op.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
         if outs[..] != source.results[..] {
             return Err(wrong(format!("the results are {outs:?}, declared as {:?}", source.results)));

@@ -1,6 +1,7 @@
 //! Imports calls, tuples, tokens and test assertions, which need the importer's state.
 
-use super::attribute::{self, text};
+use super::attribute;
+use super::attribute::text;
 use super::call::{ImportRule, OpImport, call, op};
 use super::check::ResultCheck;
 use super::importer::Importer;

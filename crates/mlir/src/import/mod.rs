@@ -31,7 +31,7 @@ pub use check::ResultCheck;
 use devices::{groups, run_parallel, sharding_import};
 use importer::{CallFrame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType, ensure};
 use systole_ir::text::StableHloProgram;
 use systole_ir::{Graph, GraphBuilder, Tensor, control_builders};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
@@ -131,9 +131,7 @@ fn of_numbered(
             parameters.push(SourceElement::Plain(DType::Bool));
             continue;
         }
-        if !is_settled(ty) {
-            return Err(unsettled(ty).at(format!("argument {i} of @{}", main.name)));
-        }
+        ensure!(is_settled(ty), unsettled(ty).at(format!("argument {i} of @{}", main.name)));
         let types = held(ty).at(|| format!("parameter `{name}` of @{}", main.name))?;
         let mut parts = types.iter().map(|ty| g.parameter(ty.clone(), name));
         arguments.extend(ImportedValue::of_parts(&mut parts, types.len()));
@@ -351,9 +349,7 @@ impl<'m> Importer<'m> {
         let results: Vec<TensorType> = types.into_iter().flatten().collect();
         for value in op.results.iter().filter(|_| row.is_shaped) {
             let ty = frame.ty(*value)?;
-            if !is_settled(ty) {
-                return Err(not_there(format!("{ty}: sizes known only at run time")));
-            }
+            ensure!(is_settled(ty), not_there(format!("{ty}: sizes known only at run time")));
         }
         let arrays = ArrayCall { module: self.module, op, operands: &operands, results: &results, g };
         match row.import {

@@ -1,9 +1,11 @@
-//! Shared code of the built-in architectures: argument limits, stems (first layers) and classifier heads.
+//! Shared code and imports of the built-in architectures: argument limits, stems (first layers) and classifier heads.
 
-use crate::Activation;
-use crate::layers::*;
-use crate::model::architecture::Symbol;
-use systole_ir::{Error, ErrorKind, Result};
+pub(super) use crate::json::{Deserialize, Serialize};
+pub(super) use crate::layers::*;
+pub(super) use crate::model::architecture::{Architecture, Symbol, any_input};
+pub(super) use crate::setters::arguments;
+pub(super) use crate::{Activation, Initializer};
+pub(super) use systole_ir::{Error, ErrorKind, Result};
 
 pub(super) fn at_least_1(application: &str, argument: &str, value: usize) -> Result<()> {
     if value == 0 {

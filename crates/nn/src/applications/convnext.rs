@@ -1,11 +1,6 @@
 //! ConvNeXt: convolutional network with blocks of a 7×7 depthwise convolution and two dense layers.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use systole_ir::{Error, ErrorKind, Result};
 
 /// ConvNeXt: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ConvNeXtTiny`, `ConvNeXtSmall`,
 /// `ConvNeXtBase`, `ConvNeXtLarge` and `ConvNeXtXLarge`, which differ in `depths`, `projection_dims` and `name`.

@@ -1,11 +1,6 @@
 //! EfficientNetV2: MBConv blocks with squeeze-and-excitation, after Fused-MBConv blocks.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use systole_ir::{Error, ErrorKind, Result};
 
 /// EfficientNetV2: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.EfficientNetV2B0` to
 /// `EfficientNetV2B3`, `EfficientNetV2S`, `EfficientNetV2M` and `EfficientNetV2L`, which differ in `size` and the two

@@ -1,22 +1,14 @@
 //! MobileNetV3: inverted residual blocks with squeeze-and-excitation and hard swish.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use crate::setters::with_defaults;
-use systole_ir::{Error, ErrorKind, Result};
 
-with_defaults! {
+arguments! {
     /// MobileNetV3: `image: T[B, H, W, 3] → T[B, classes]`, as Keras's `applications.MobileNetV3Small` and
     /// `MobileNetV3Large`, which differ in `size`.
     ///
     /// Weights have Keras's names and order. Pixels are 0 to 255; the first layer rescales them, unless
     /// `include_preprocessing` is false. Keras pads with a layer that depends on the image size; here the convolution
     /// pads with `same`, with identical results. Source: Howard et al. 2019.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct MobileNetV3 {
         /// Variant: `"small"` or `"large"`.
         pub size: String = "small".into(),

@@ -1,11 +1,6 @@
 //! Vision transformer (ViT): transformer blocks over image patches.
 
 use super::common::*;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, any_input};
-use crate::{Activation, Initializer};
-use systole_ir::{Error, ErrorKind, Result};
 
 /// Vision transformer: `image: T[B, image_size, image_size, C] → T[B, classes]`: patch embedding, class token, pre-norm
 /// transformer blocks, and a dense layer on the class token.

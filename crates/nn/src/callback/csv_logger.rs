@@ -1,10 +1,10 @@
 //! `CSVLogger` callback: writes one line per epoch to a CSV file.
 
-use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry};
-use super::config_callback::{CallbackRunInfo, ConfigCallback};
 use crate::json::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry};
+use super::config_callback::{CallbackRunInfo, ConfigCallback};
 use systole_data::file_system::{FileSystem, OsFileSystem, append, cut};
 use systole_ir::{Error, ErrorKind, Result};
 

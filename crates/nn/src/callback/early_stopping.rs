@@ -1,13 +1,13 @@
 //! `EarlyStopping` callback: ends training when a monitored value stops improving.
 
-use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
-use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
 use crate::json::{Deserialize, Serialize};
 use crate::model::history::WEIGHTS_NOTE;
 use crate::model::{Model, counted};
 use crate::setters::{field_setters, with_defaults};
 use serde_json::json;
+use super::callback_trait::{Callback, CallbackState, FitCx};
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
+use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::{Buffer, Params};
 

@@ -2,12 +2,6 @@
 //!
 //! Supports Keras's arguments (`filepath`) and Lightning's (`filename`, `dirpath`).
 
-use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry, duration, measured};
-use super::checkpoint_retention::RetainedCheckpoints;
-use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
-use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
-use super::path_template::PathTemplate;
-use super::save_last::SaveLast;
 use crate::callback::trainer_limits::time;
 use crate::json::{Deserialize, Serialize};
 use crate::model::history::Logs;
@@ -17,6 +11,12 @@ use serde::{Deserializer, Serializer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry, duration, measured};
+use super::checkpoint_retention::RetainedCheckpoints;
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
+use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
+use super::path_template::PathTemplate;
+use super::save_last::SaveLast;
 use systole_data::file_system::{FileSystem, OsFileSystem, link_atomically, sweep};
 use systole_ir::{Error, ErrorKind, Result};
 

@@ -4,7 +4,7 @@
 
 use crate::model::history::Logs;
 use std::path::PathBuf;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ensure};
 
 /// A path with fields.
 #[derive(Clone, Debug)]
@@ -41,9 +41,7 @@ impl PathTemplate {
         while let Some((before, after)) = rest.split_once('{') {
             let (field, tail) = after.split_once('}').ok_or_else(|| bad("a { has no matching }".into()))?;
             let (name, format) = field.split_once(':').unwrap_or((field, ""));
-            if name.is_empty() {
-                return Err(bad("{} contains no name".into()));
-            }
+            ensure!(!name.is_empty(), bad("{} contains no name".into()));
             if name == "batch" {
                 return Err(bad(
                     "{batch} is not available: models are saved after epochs or steps of the run; use {step}"

@@ -1,12 +1,12 @@
 //! `ReduceLROnPlateau` callback: lowers the learning rate when a monitored value stops improving.
 
+use crate::json::{Deserialize, Serialize};
+use crate::setters::{field_setters, with_defaults};
+use serde_json::json;
 use super::callback_trait::{Callback, CallbackState, FitCx};
 use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use super::learning_rate_scheduler::refuse_schedule;
 use super::monitored_value::{Mode, is_better, is_upward, watched};
-use crate::json::{Deserialize, Serialize};
-use crate::setters::{field_setters, with_defaults};
-use serde_json::json;
 use systole_ir::{Error, ErrorKind, Result};
 
 with_defaults! {

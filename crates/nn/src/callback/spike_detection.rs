@@ -1,13 +1,13 @@
 //! `SpikeDetection` callback: ends training at a loss spike, and skips the offending batches after a restart.
 
-use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
-use super::monitored_value::Mode;
 use crate::json::{Deserialize, Serialize};
 use crate::setters::{field_setters, with_defaults};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
+use super::callback_trait::{Callback, CallbackState, FitCx};
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
+use super::monitored_value::Mode;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Result};
 

@@ -1,8 +1,8 @@
 //! `SwapEMAWeights` callback: validates with the exponential moving averages (EMA) of the weights.
 
+use crate::json::{Deserialize, Serialize};
 use super::callback_trait::{Callback, FitCx};
 use super::config_callback::ConfigCallback;
-use crate::json::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Callback that validates with the exponential moving averages of the weights, which an optimizer with `use_ema`

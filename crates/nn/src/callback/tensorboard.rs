@@ -3,8 +3,6 @@
 //! Each process of a run writes its own files. A resumed run truncates the previous process's files to the state of its
 //! backup, so that no step appears twice.
 
-use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry};
-use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use crate::json::{Deserialize, Serialize};
 use crate::model::architecture::{Architecture, InputSpec, LayerNode, NodeInput};
 use crate::setters::field_setters;
@@ -13,9 +11,11 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry};
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use systole_data::file_system::{FileSystem, OsFileSystem, append, cut};
-use systole_data::format::png;
-use systole_data::format::tensorboard_events::{self, HParamValue, SummaryValue, TensorBoardGraphNode};
+use systole_data::format::tensorboard_events::{HParamValue, SummaryValue, TensorBoardGraphNode};
+use systole_data::format::{png, tensorboard_events};
 use systole_ir::{Error, ErrorKind, Literal, Result};
 
 /// Maximum bytes buffered while a file cannot be written.

@@ -1,9 +1,9 @@
 //! `ThroughputMonitor` callback: logs training throughput: batches, samples and FLOPs per second, MFU.
 
-use super::callback_trait::{Callback, FitCx};
-use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use crate::json::{Deserialize, Serialize};
 use crate::model::history::Logs;
+use super::callback_trait::{Callback, FitCx};
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use systole_ir::cost::cost;
 use systole_ir::{Error, ErrorKind, Result};
 

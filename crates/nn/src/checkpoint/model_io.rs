@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, ensure};
 use systole_runtime::Buffer;
 
 const WEIGHTS: &str = "weights/";
@@ -42,7 +42,7 @@ struct TrainingMetadata {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, skip_serializing_none)]
 struct CompileConfig {
     optimizer: Optimizer,
     loss: Loss,
@@ -59,13 +59,10 @@ struct CompileConfig {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     output_weighted_metrics: BTreeMap<String, Vec<Metric>>,
     /// Name of a custom training step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     train_step: Option<String>,
     /// Configuration of a built-in training step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     train_step_config: Option<serde_json::Value>,
     /// Quantization-aware training options of the layers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     quantize: Option<Quantize>,
 }
 
@@ -352,9 +349,7 @@ impl Model {
     pub(crate) fn restore(&mut self, file: ModelFile, is_longer: bool) -> Result<Option<String>> {
         let architecture: Value = parse(&file, "architecture")?;
         let training: TrainingMetadata = parse(&file, "training")?;
-        if architecture != self.architecture.to_json() {
-            return Err(of_another("layers"));
-        }
+        ensure!(architecture == self.architecture.to_json(), of_another("layers"));
         let (had, has) = (&training.class_names, &self.class_names);
         if had != has && !had.is_empty() && !has.is_empty() {
             return Err(of_another("class names").because(format!(

@@ -13,12 +13,12 @@ use systole_ir::{Error, ErrorKind, Result, Tensor};
 /// assert!(dense(8).kernel_constraint(Constraint::MaxNorm { max_value: 3.0, axis: 0 }).check().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "class_name", content = "config", deny_unknown_fields)]
+#[serde(tag = "class_name", content = "config", deny_unknown_fields, from_str)]
 pub enum Constraint {
     /// Limits norms along `axis` to `max_value`. Keras: 2, axis 0.
     MaxNorm {
         /// Maximum norm.
-        #[serde(default = "two")]
+        #[serde(default = 2.0)]
         max_value: f64,
         /// Axis along which norms are computed.
         #[serde(default)]
@@ -38,23 +38,15 @@ pub enum Constraint {
         #[serde(default)]
         min_value: f64,
         /// Maximum norm.
-        #[serde(default = "one")]
+        #[serde(default = 1.0)]
         max_value: f64,
         /// Fraction of the correction applied per step.
-        #[serde(default = "one")]
+        #[serde(default = 1.0)]
         rate: f64,
         /// Axis along which norms are computed.
         #[serde(default)]
         axis: i64,
     },
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-fn two() -> f64 {
-    2.0
 }
 
 /// Keras's epsilon, which avoids division by a zero norm.

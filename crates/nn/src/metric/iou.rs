@@ -1,9 +1,8 @@
 //! Intersection-over-union (IoU) metrics, from a confusion matrix kept on the device.
 
 use super::{MetricBatch, MetricRule, refused, wrong};
-use crate::json::{Deserialize, Serialize};
 use crate::loss::aligned;
-use crate::setters::with_defaults;
+use crate::setters::arguments;
 use systole_ir::{DType, Result, Tensor};
 
 /// Arguments common to all IoU metrics.
@@ -135,19 +134,16 @@ overlaps! {
     BinaryIoU;
 }
 
-with_defaults! {
+arguments! {
     /// Mean intersection over union of some classes.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
+    #[serde(skip_serializing_none)]
     pub struct IoU {
         /// Number of classes. Default: the number of model outputs; Keras requires it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
         /// Classes to average. Default: all; Keras requires them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub target_class_ids: Vec<usize> = Vec::new(),
         /// Label class to ignore.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
         /// Whether labels are class indices, not one value per class.
         pub sparse_y_true: bool = true,
@@ -172,16 +168,13 @@ impl IoU {
     }
 }
 
-with_defaults! {
+arguments! {
     /// Mean intersection over union of all classes.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
+    #[serde(skip_serializing_none)]
     pub struct MeanIoU {
         /// Number of classes. Default: the number of model outputs; Keras requires it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
         /// Label class to ignore.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
         /// Whether labels are class indices, not one value per class.
         pub sparse_y_true: bool = true,
@@ -205,19 +198,16 @@ impl MeanIoU {
     }
 }
 
-with_defaults! {
+arguments! {
     /// Mean intersection over union of some classes, for one-hot labels.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
+    #[serde(skip_serializing_none)]
     pub struct OneHotIoU {
         /// Number of classes. Default: the number of model outputs; Keras requires it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
         /// Classes to average. Default: all; Keras requires them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub target_class_ids: Vec<usize> = Vec::new(),
         /// Label class to ignore.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
         /// Whether predictions are class indices, not one score per class.
         pub sparse_y_pred: bool = false,
@@ -239,16 +229,13 @@ impl OneHotIoU {
     }
 }
 
-with_defaults! {
+arguments! {
     /// Mean intersection over union of all classes, for one-hot labels.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
+    #[serde(skip_serializing_none)]
     pub struct OneHotMeanIoU {
         /// Number of classes. Default: the number of model outputs; Keras requires it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
         /// Label class to ignore.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
         /// Whether predictions are class indices, not one score per class.
         pub sparse_y_pred: bool = false,
@@ -269,10 +256,8 @@ impl OneHotMeanIoU {
     }
 }
 
-with_defaults! {
+arguments! {
     /// Mean intersection over union of labels 0 and 1.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct BinaryIoU {
         /// Classes to average. Keras: both.
         pub target_class_ids: Vec<usize> = vec![0, 1],

@@ -5,7 +5,7 @@ use crate::layers::{CustomLayers, LayerSpec, NestedModel, model_output};
 use crate::model::layer_loops;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType, ensure};
 use systole_runtime::{Buffer, Params};
 
 /// An input of a model: its name, and the type of one sample if known.
@@ -352,9 +352,7 @@ impl Architecture {
                 .iter()
                 .map(|s| source_from_json(s, inputs.len(), i))
                 .collect::<Result<Vec<NodeInput>>>()?;
-            if feeds.is_empty() {
-                return Err(broken(format!("layer {name} has no inputs")));
-            }
+            ensure!(!feeds.is_empty(), broken(format!("layer {name} has no inputs")));
             let layer = layer_from_json(layer, custom).at(|| format!("layer {name}"))?;
             nodes.push(LayerNode { name, layer, inputs: feeds });
         }
@@ -370,9 +368,7 @@ impl Architecture {
         };
         let network = |entry: &Value| {
             let of = entry.get("of").ok_or_else(|| broken("a network has no `of` entry".into()))?;
-            if of.get("networks").is_some() {
-                return Err(broken("a network contains further networks".into()));
-            }
+            ensure!(of.get("networks").is_none(), broken("a network contains further networks".into()));
             Ok((text(entry, "name")?, Architecture::from_json(of, custom)?))
         };
         let networks = beside.iter().map(network).collect::<Result<_>>()?;

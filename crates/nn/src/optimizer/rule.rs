@@ -15,15 +15,22 @@ use systole_runtime::Params;
 pub(super) trait OptimizerName {
     /// Returns the class name in lower case: the name in configurations and of the constructor.
     fn name(&self) -> &'static str;
+
+    /// Returns the name of the struct.
+    fn struct_name(&self) -> &'static str;
 }
 
 /// Update rule of an optimizer. Its arguments are the fields of the struct, with Keras's names.
 pub(super) trait OptimizerRule: OptimizerName + Debug + Send + Sync {
-    /// Returns Keras's class name, as stored in model files: `RMSprop`.
-    fn class_name(&self) -> &'static str;
+    /// Returns Keras's class name, as stored in model files: `RMSprop`. The struct's name by default.
+    fn class_name(&self) -> &'static str {
+        self.struct_name()
+    }
 
     /// Returns the arguments that must be between 0 and 1.
-    fn fractions(&self) -> Vec<(&'static str, f64)>;
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
 
     /// Returns the names of the state slots kept for each parameter.
     fn slots(&self) -> Vec<&'static str>;

@@ -7,7 +7,7 @@ use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::sparsity::{MASK, Pruning};
 use crate::name_pattern::means;
 use std::collections::BTreeMap;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Error, ErrorKind, Literal, Result, ensure};
 
 /// Number of channels removed from a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +56,8 @@ impl Architecture {
         if !matches!(node.layer.kind(), LayerKind::BuiltIn(_)) {
             return Err("it is a custom layer, which must remove its channels itself".into());
         }
-        if groups != 1 {
-            return Err("it is a grouped convolution".into());
-        }
-        if !keeps_zeros {
-            return Err("its activation maps zero to other values".into());
-        }
+        ensure!(groups == 1, "it is a grouped convolution".into());
+        ensure!(keeps_zeros, "its activation maps zero to other values".into());
         let name = &node.name;
         let mut found =
             PrunableChannels { layer: name.clone(), kernel: format!("{name}/kernel"), members: Vec::new() };

@@ -3,23 +3,20 @@
 //! It uses the compiler's memory estimates and runs no step.
 
 use crate::model::Model;
+use crate::setters::with_defaults;
 use systole_ir::{Error, ErrorKind, Result};
 use systole_runtime::Executable;
 
-/// Options of [`Model::find_batch_size`]: Lightning's names and defaults, and the memory size.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BatchSizeFinder {
-    /// Maximum batch size.
-    pub max_val: usize,
-    /// Fraction of the memory reserved for data, the system and allocations outside the plan.
-    pub margin: f64,
-    /// Memory per device in bytes. `None`: as reported by the device.
-    pub memory: Option<u64>,
-}
-
-impl Default for BatchSizeFinder {
-    fn default() -> BatchSizeFinder {
-        BatchSizeFinder { max_val: 8192, margin: 0.05, memory: None }
+with_defaults! {
+    /// Options of [`Model::find_batch_size`]: Lightning's names and defaults, and the memory size.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct BatchSizeFinder {
+        /// Maximum batch size.
+        pub max_val: usize = 8192,
+        /// Fraction of the memory reserved for data, the system and allocations outside the plan.
+        pub margin: f64 = 0.05,
+        /// Memory per device in bytes. `None`: as reported by the device.
+        pub memory: Option<u64> = None,
     }
 }
 

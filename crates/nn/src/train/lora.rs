@@ -9,6 +9,7 @@ use crate::model::architecture::{Architecture, LayerNode};
 use crate::model::model_file::ModelFile;
 use crate::model::{Model, drawn_when_read, infer_specs};
 use crate::name_pattern::means;
+use crate::setters::with_defaults;
 use crate::train::transfer_learning::layer_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,23 +17,19 @@ use std::sync::Arc;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result};
 use systole_runtime::Buffer;
 
-/// LoRA options: which layers get adapters, and their rank. Source: Hu et al. 2021, with Keras's terms.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LoraOptions {
-    /// Rank: columns of A and rows of B. Default: 8.
-    pub rank: usize,
-    /// Scale of the adapters: their product is multiplied by `alpha / rank`. Default: the rank.
-    pub alpha: Option<f64>,
-    /// Layers that get adapters, by path or its last component, with `*` as a wildcard: `*attention*`, `query`.
-    /// Default: all layers with a `kernel` or `embeddings`.
-    pub layers: Vec<String>,
-    /// Layers that train fully, without adapters, such as a new head. Default: none.
-    pub train: Vec<String>,
-}
-
-impl Default for LoraOptions {
-    fn default() -> LoraOptions {
-        LoraOptions { rank: 8, alpha: None, layers: vec!["*".into()], train: Vec::new() }
+with_defaults! {
+    /// LoRA options: which layers get adapters, and their rank. Source: Hu et al. 2021, with Keras's terms.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct LoraOptions {
+        /// Rank: columns of A and rows of B. Default: 8.
+        pub rank: usize = 8,
+        /// Scale of the adapters: their product is multiplied by `alpha / rank`. Default: the rank.
+        pub alpha: Option<f64> = None,
+        /// Layers that get adapters, by path or its last component, with `*` as a wildcard: `*attention*`, `query`.
+        /// Default: all layers with a `kernel` or `embeddings`.
+        pub layers: Vec<String> = vec!["*".into()],
+        /// Layers that train fully, without adapters, such as a new head. Default: none.
+        pub train: Vec<String> = Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::call::QuantLayerCall;
 use crate::builder::TfliteBuilder;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ensure};
 use systole_nn::Activation;
 use systole_tflite::{FusedActivation as Fused, OptionField, TfliteOp, TfliteOperator};
 
@@ -58,9 +58,7 @@ pub(super) fn relu(
     threshold: f64,
 ) -> Result<usize> {
     let (name, x) = (call.name(), call.input());
-    if threshold != 0.0 {
-        return Err(unfit("ReLU with a threshold has no TFLite operator".into()));
-    }
+    ensure!(threshold == 0.0, unfit("ReLU with a threshold has no TFLite operator".into()));
     match (max_value, negative_slope) {
         (None, 0.0) => Ok(call.b.activated(&name, x, Fused::Relu)),
         (Some(6.0), 0.0) => Ok(call.b.activated(&name, x, Fused::Relu6)),

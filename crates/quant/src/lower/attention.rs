@@ -5,7 +5,7 @@ use super::call::QuantLayerCall;
 use super::matmul::{product, sum};
 use super::normalizations::{LayerNormParams, standardized};
 use crate::scales::MASKED;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ensure};
 use systole_nn::Activation;
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
@@ -34,9 +34,7 @@ pub(super) fn other_axes() -> Error {
 }
 
 pub(super) fn multi_head(call: &mut QuantLayerCall, of: &AttentionHeads) -> Result<usize> {
-    if call.inputs.iter().any(|&x| call.b.dims(x).len() != 3) {
-        return Err(other_axes());
-    }
+    ensure!(!call.inputs.iter().any(|&x| call.b.dims(x).len() != 3), other_axes());
     let query = call.inputs[0];
     let value = call.inputs.get(1).copied().unwrap_or(query);
     let key = call.inputs.get(2).copied().unwrap_or(value);

@@ -16,7 +16,7 @@ mod recurrent;
 use crate::builder::TfliteBuilder;
 use attention::{AttentionHeads, EncoderBlock};
 use call::QuantLayerCall;
-use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
+use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, ensure};
 use systole_nn::{LayerLowering, Model as Layers, NodeInput};
 use systole_onnx::{OnnxModel as Onnx, OnnxRecurrent};
 use systole_tflite::{TfliteModel, TfliteTensor};
@@ -136,9 +136,7 @@ fn operators(call: &mut QuantLayerCall) -> Result<usize> {
         UpSampling { bilinear } => data_movement::upsampling(call, *bilinear),
         Repeat => embeddings::repeat(call),
         Attention { heads, key_dim, value_dim, use_bias, causal, axes } => {
-            if axes.as_ref().is_some_and(|axes| axes != &[1]) {
-                return Err(attention::other_axes());
-            }
+            ensure!(axes.as_ref().is_none_or(|axes| axes == &[1]), attention::other_axes());
             let prefix = String::new();
             let (use_bias, causal, heads) = (*use_bias, *causal, *heads);
             let of =

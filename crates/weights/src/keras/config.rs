@@ -2,11 +2,10 @@
 
 use serde_json::{Map, Value};
 use std::collections::HashMap;
-use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, TensorType};
-use systole_nn::LayerLowering;
+use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, TensorType, ensure};
 use systole_nn::did_you_mean::nearest;
 use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
-use systole_nn::{Architecture, Symbol};
+use systole_nn::{Architecture, LayerLowering, Symbol};
 
 /// Maximum number of layers; prevents memory exhaustion by a typo.
 const MOST: usize = 3000;
@@ -331,9 +330,7 @@ fn connected(config: &Value, layers: &[Value], inputs: &[Symbol]) -> Result<Vec<
                 left.push((layer, key, call));
             }
         }
-        if left.len() == before {
-            return Err(wrong("its layers depend on each other in a cycle"));
-        }
+        ensure!(left.len() != before, wrong("its layers depend on each other in a cycle"));
         waiting = left;
     }
     let symbol = |place: &NodeKey| {
@@ -414,10 +411,8 @@ fn check_masks(name: &str, kwargs: &Value, values: &FunctionalValues) -> Result<
         places(kwargs.get(key).unwrap_or(&Value::Null), &mut masks);
     }
     let is_known = |place: &NodeKey| values.masks.get(place).is_some_and(|m| values.known_masks.contains(m));
-    match masks.iter().all(is_known) {
-        true => Ok(()),
-        false => Err(wrong(format!("layer {name} is called with a mask or a state"))),
-    }
+    ensure!(masks.iter().all(is_known), wrong(format!("layer {name} is called with a mask or a state")));
+    Ok(())
 }
 
 /// Returns the values that a call reads, and its keyword arguments.

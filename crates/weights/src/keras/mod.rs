@@ -7,7 +7,8 @@ mod export;
 pub(crate) use export::export;
 
 use crate::arrays::UnpackLimit;
-use crate::hdf5::{self, Hdf5Tree};
+use crate::hdf5;
+use crate::hdf5::Hdf5Tree;
 use crate::names::keras::KerasLayerWeights;
 use serde_json::Value;
 use systole_data::format::zip::ZipArchive;

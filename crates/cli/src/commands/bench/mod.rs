@@ -53,7 +53,35 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 impl RunCommand for BenchArgs {
     fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, common, screen)
+        let items =
+            workload::items(&self.workloads, self.precision.as_deref()).map_err(CommandError::usage)?;
+        if let ([item], true) = (&items[..], self.here) {
+            screen.object(&measure_here(item, &self).map_err(|e| e.at(item.to_string()))?);
+            return Ok(0);
+        }
+        if items.len() > 1 && common.trace.is_some() {
+            let e = Error::new(
+                ErrorKind::Config,
+                format!("--trace accepts one measurement, got {}", items.len()),
+            );
+            return Err(CommandError::usage(e.at("--trace").hint_command(
+                "name one measurement: a model such as mlp, or gemm-512 with --precision float32",
+            )));
+        }
+        let mut rows = BenchTable::default();
+        let mut code = 0;
+        for item in &items {
+            match measure_apart(item, &self, common)? {
+                ChildMeasurement::Told(object) if screen.json => screen.object(&object),
+                ChildMeasurement::Told(object) => rows.show(&object, screen),
+                // The child has printed the error. Continue with the other measurements.
+                ChildMeasurement::Failed(exit_code, object) => {
+                    code = code.max(exit_code);
+                    object.iter().filter(|_| screen.json).for_each(|o| screen.object(o));
+                }
+            }
+        }
+        Ok(code)
     }
 
     fn starts_children(&self) -> bool {
@@ -63,35 +91,6 @@ impl RunCommand for BenchArgs {
     fn only_prints(&self) -> bool {
         true
     }
-}
-
-fn run(args: &BenchArgs, common: &CommonArgs, screen: &Screen) -> CommandResult {
-    let items = workload::items(&args.workloads, args.precision.as_deref()).map_err(CommandError::usage)?;
-    if let ([item], true) = (&items[..], args.here) {
-        screen.object(&measure_here(item, args).map_err(|e| e.at(item.to_string()))?);
-        return Ok(0);
-    }
-    if items.len() > 1 && common.trace.is_some() {
-        let e =
-            Error::new(ErrorKind::Config, format!("--trace accepts one measurement, got {}", items.len()));
-        return Err(CommandError::usage(e.at("--trace").hint_command(
-            "name one measurement: a model such as mlp, or gemm-512 with --precision float32",
-        )));
-    }
-    let mut rows = BenchTable::default();
-    let mut code = 0;
-    for item in &items {
-        match measure_apart(item, args, common)? {
-            ChildMeasurement::Told(object) if screen.json => screen.object(&object),
-            ChildMeasurement::Told(object) => rows.show(&object, screen),
-            // The child has printed the error. Continue with the other measurements.
-            ChildMeasurement::Failed(exit_code, object) => {
-                code = code.max(exit_code);
-                object.iter().filter(|_| screen.json).for_each(|o| screen.object(o));
-            }
-        }
-    }
-    Ok(code)
 }
 
 /// Result of a child process.

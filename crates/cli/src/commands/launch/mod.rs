@@ -14,7 +14,7 @@ use crate::render::screen::{Screen, ignore_closed_output, note};
 use args::LaunchAction;
 use command_line::LaunchedCommand;
 use serde_json::json;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::{Error, ErrorKind, Result};
 use systole_launch::{Launch, LaunchOutput};
 
 impl RunCommand for LaunchArgs {

@@ -26,30 +26,26 @@ use text_table::PlanTable;
 
 impl RunCommand for PlanArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
+        let tables = tables(self.tables.as_deref())?;
+        let machines = machines(&self, &tables).map_err(CommandError::usage)?;
+        // An unreadable file is a data error, not a wrong argument.
+        let is_there = self.target.as_ref().is_some_and(|name| Path::new(name).exists());
+        let of_file = |e: &Error| is_there && [ErrorKind::Data, ErrorKind::Io].contains(&e.kind());
+        let refused = |e| if of_file(&e) { CommandError::from(e) } else { CommandError::usage(e) };
+        let mut subject = PlannedProgram::of(&self).map_err(refused)?;
+        let compiler = if self.compiled { Some(CompilerEstimates::find()?) } else { None };
+        let plan = plan(&self, &tables, machines, &mut subject, compiler)?;
+        if let Some(path) = &self.html {
+            std::fs::write(path, html_page::html(&plan, &tables))
+                .map_err(|e| Error::io("cannot write", path, e))?;
+            screen.detail(format!("Wrote {}", path.display()));
+        }
+        match screen.json {
+            true => screen.object(&json::json(&plan, self.layers)),
+            false => text_table::text(&plan, &self, &tables, screen),
+        }
+        Ok(0)
     }
-}
-
-fn run(args: &PlanArgs, screen: &Screen) -> CommandResult {
-    let tables = tables(args.tables.as_deref())?;
-    let machines = machines(args, &tables).map_err(CommandError::usage)?;
-    // An unreadable file is a data error, not a wrong argument.
-    let is_there = args.target.as_ref().is_some_and(|name| Path::new(name).exists());
-    let of_file = |e: &Error| is_there && [ErrorKind::Data, ErrorKind::Io].contains(&e.kind());
-    let refused = |e| if of_file(&e) { CommandError::from(e) } else { CommandError::usage(e) };
-    let mut subject = PlannedProgram::of(args).map_err(refused)?;
-    let compiler = if args.compiled { Some(CompilerEstimates::find()?) } else { None };
-    let plan = plan(args, &tables, machines, &mut subject, compiler)?;
-    if let Some(path) = &args.html {
-        std::fs::write(path, html_page::html(&plan, &tables))
-            .map_err(|e| Error::io("cannot write", path, e))?;
-        screen.detail(format!("Wrote {}", path.display()));
-    }
-    match screen.json {
-        true => screen.object(&json::json(&plan, args.layers)),
-        false => text_table::text(&plan, args, &tables, screen),
-    }
-    Ok(0)
 }
 
 /// Loads the built-in tables, overlaid with the user's file.

@@ -27,33 +27,29 @@ const SHOWN: usize = 10;
 
 impl RunCommand for SelftestArgs {
     fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, common, screen)
+        if self.here {
+            run_checks::run(&self, screen)?;
+            return Ok(0);
+        }
+        let device = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
+        let scrub = Anonymizer::of(&device);
+        let short = device.split(':').next().unwrap_or(&device).to_string();
+        let path = self.report.clone().unwrap_or_else(|| format!("systole-selftest-{short}.json").into());
+        let found = watch(&self, common, screen)?;
+        let report = scrub.value(report(&short, &found));
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|e| Error::new(ErrorKind::Bug, "cannot serialize the report").because(e.to_string()))?;
+        write_atomically(&OsFileSystem, &path, &[text.as_bytes(), b"\n"])?;
+        show(&report, &path, screen);
+        if screen.json {
+            screen.object(&report);
+        }
+        Ok(u8::from(report["passed"] != true))
     }
 
     fn starts_children(&self) -> bool {
         !self.here
     }
-}
-
-fn run(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> CommandResult {
-    if args.here {
-        run_checks::run(args, screen)?;
-        return Ok(0);
-    }
-    let device = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
-    let scrub = Anonymizer::of(&device);
-    let short = device.split(':').next().unwrap_or(&device).to_string();
-    let path = args.report.clone().unwrap_or_else(|| format!("systole-selftest-{short}.json").into());
-    let found = watch(args, common, screen)?;
-    let report = scrub.value(report(&short, &found));
-    let text = serde_json::to_string_pretty(&report)
-        .map_err(|e| Error::new(ErrorKind::Bug, "cannot serialize the report").because(e.to_string()))?;
-    write_atomically(&OsFileSystem, &path, &[text.as_bytes(), b"\n"])?;
-    show(&report, &path, screen);
-    if screen.json {
-        screen.object(&report);
-    }
-    Ok(u8::from(report["passed"] != true))
 }
 
 /// Results received from the child process.

@@ -6,7 +6,8 @@ mod modern_chips;
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::commands::quantize::{self, QuantArgs};
+use crate::commands::quantize;
+use crate::commands::quantize::QuantArgs;
 use crate::models::tflite;
 use crate::render::screen::{Screen, table};
 pub(crate) use args::Tpu1Args;

@@ -10,6 +10,7 @@ use crate::kernels::reduce::rows_transposed::RowsTransposed;
 use crate::select::{AVX2_UP, EVERY, Family, KernelCandidate, Problem, answer};
 use crate::simd::jit;
 use systole_compile::Kernel;
+use systole_ir::ensure;
 
 /// Creates a reduction kernel. `fuse`: use machine code if it supports the program.
 fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
@@ -44,9 +45,7 @@ pub static FAMILY: Family = Family {
         KernelCandidate::new("jit", AVX2_UP, "JIT-compiled reductions that also compute the \
              operand in registers",
             |p| {
-                if !jit::is_wanted() {
-                    return Err("the JIT is disabled (SYSTOLE_JIT)".into());
-                }
+                ensure!(jit::is_wanted(), "the JIT is disabled (SYSTOLE_JIT)".into());
                 let kernel = fold(p, true)?;
                 if !kernel.is_fused() {
                     return Err("rows are short, or an op or element type has no vector form".into());

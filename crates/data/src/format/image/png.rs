@@ -5,7 +5,7 @@ use crate::file_system::{OsFileSystem, write_atomically};
 use png::{BitDepth, ColorType, Decoder, DecodingError, Encoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 use std::path::Path;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure};
 
 /// Reads a PNG file: `→ u8[H, W, C]` with 1 (gray), 2 (gray, alpha), 3 (RGB) or 4 (RGB, alpha) channels.
 ///
@@ -72,9 +72,7 @@ pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
         [h, w, c @ 1..=4] => (h, w, c),
         _ => return Err(wrong("it does not have the shape of an image".into())),
     };
-    if x.dtype() != DType::U8 {
-        return Err(wrong("the elements are not ui8".into()));
-    }
+    ensure!(x.dtype() == DType::U8, wrong("the elements are not ui8".into()));
     let side = |n: usize| u32::try_from(n).map_err(|e| wrong(e.to_string()));
     let mut out = Vec::new();
     let mut encoder = Encoder::new(&mut out, side(w)?, side(h)?);

@@ -4,6 +4,7 @@ use super::super::cursor::{MAX_DEPTH, TextReader, TokenCursor};
 use super::super::dense::{parse_element, parse_hex};
 use super::super::lexer::Token;
 use crate::Mesh;
+use crate::ensure;
 use crate::op::{AttrField, ConvDims, op_source::AttrValue};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
 
@@ -27,9 +28,7 @@ impl<'a> TokenCursor<'a> {
     /// `tensor<2x3xf32>`
     pub(super) fn tensor_type(&mut self) -> Result<TensorType> {
         let at = self.at;
-        if !self.eat_word("tensor")? || !self.is('<') {
-            return Err(self.error_at(at, "expected a tensor type"));
-        }
+        ensure!(self.eat_word("tensor")? && self.is('<'), self.error_at(at, "expected a tensor type"));
         let inner = self.angles()?;
         let wrong = |what: &str| self.error_at(at, format!("tensor<{inner}> {what}"));
         let (dims, dtype) = inner.rsplit_once('x').map_or((None, inner), |(dims, d)| (Some(dims), d));

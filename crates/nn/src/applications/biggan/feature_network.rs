@@ -8,7 +8,7 @@ use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::batch::Batch;
 use crate::model::compiled_steps::PredictStep;
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ensure};
 use systole_runtime::backend;
 
 /// Batch size of feature extraction.
@@ -63,9 +63,7 @@ impl FeatureNetwork {
             }
             output = whole.nodes[i].inputs.first().copied().unwrap_or(NodeInput::Input(0));
         }
-        if matches!(output, NodeInput::Input(_)) {
-            return Err(wrong("its head reads the pixels directly"));
-        }
+        ensure!(!matches!(output, NodeInput::Input(_)), wrong("its head reads the pixels directly"));
         let (on, precision) = (backend("auto")?, Precision::Float32);
         let cut = Arc::new(Architecture { output, ..(*whole).clone() });
         let (maps, scores) =

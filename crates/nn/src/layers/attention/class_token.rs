@@ -3,6 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, S, D] → T[B, S + 1, D]`: prepends a learned class token to each sequence.
@@ -10,7 +11,6 @@ arguments! {
     /// Weight: `token: f32[D]`. Source: Devlin et al. 2018, Dosovitskiy et al. 2020.
     pub struct ClassToken {
         /// Initializer of the token. Default: `random_normal` with mean 0.0, stddev 0.02.
-        #[serde(deserialize_with = "argument::named")]
         pub initializer: Initializer = Initializer::RandomNormal { mean: 0.0, stddev: 0.02 },
     }
 }
@@ -46,9 +46,7 @@ impl Layer for ClassToken {
         })
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::ClassToken)
-    }
+    lowered!(ClassToken);
 
     fn weight_roles(&self) -> Vec<WeightRole> {
         vec![WeightRole::new("token", "token", WeightLayout::Same)]
@@ -66,40 +64,34 @@ impl Layer for FirstStep {
         })
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::FirstStep)
-    }
+    lowered!(FirstStep);
 }
 
-/// `x: T[B, S, D] → T[B, S + 1, D]`: prepends a learned class token to each sequence. Arguments: [`ClassToken`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::class_token, Model};
-/// let layer = class_token();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [196, 768])])?;
-/// assert_eq!(output.shape.dims(), [197, 768]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn class_token() -> LayerSpec {
-    LayerSpec::of(ClassToken::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, D] → T[B, S + 1, D]`: prepends a learned class token to each sequence. Arguments: [`ClassToken`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::class_token, Model};
+    /// let layer = class_token();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [196, 768])])?;
+    /// assert_eq!(output.shape.dims(), [197, 768]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn class_token() = ClassToken::default();
 
-/// `x: T[B, S, D] → T[B, D]`: selects the first step of each sequence.
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::first_step, Model};
-/// let layer = first_step();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [197, 768])])?;
-/// assert_eq!(output.shape.dims(), [768]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn first_step() -> LayerSpec {
-    LayerSpec::of(FirstStep {})
-}
+    /// `x: T[B, S, D] → T[B, D]`: selects the first step of each sequence.
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::first_step, Model};
+    /// let layer = first_step();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [197, 768])])?;
+    /// assert_eq!(output.shape.dims(), [768]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn first_step() = FirstStep {};
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

@@ -4,7 +4,7 @@ use crate::layer::activation::Activation;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 /// `x: T[…] → T[…]`: applies an [`Activation`]. Its class name is `Activation`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -126,9 +126,7 @@ arguments! {
 
 impl Arguments for ELU {
     fn check(&self) -> Result<()> {
-        if !self.alpha.is_finite() {
-            return Err(wrong("ELU", "a finite alpha", self.alpha));
-        }
+        ensure!(self.alpha.is_finite(), wrong("ELU", "a finite alpha", self.alpha));
         Ok(())
     }
 }
@@ -185,81 +183,69 @@ fn check_last(class: &str, x: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// `x: T[…] → T[…]`: an activation by name (`"relu"`) or an [`Activation`](crate::Activation), applied element-wise.
-/// Arguments: [`ActivationLayer`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::activation, Model};
-/// let layer = activation("tanh");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn activation(function: impl Into<Value>) -> LayerSpec {
-    LayerSpec::of(ActivationLayer::default()).set("activation", function.into())
-}
+constructors!(LayerSpec:
+    /// `x: T[…] → T[…]`: an activation by name (`"relu"`) or an [`Activation`](crate::Activation), applied element-wise.
+    /// Arguments: [`ActivationLayer`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::activation, Model};
+    /// let layer = activation("tanh");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn activation(function: impl Into<Value>) =
+        LayerSpec::of(ActivationLayer::default()).set("activation", function.into());
 
-/// `x: T[…] → T[…]`: x if positive, otherwise 0. Arguments: [`ReLU`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::relu, Model};
-/// let layer = relu();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn relu() -> LayerSpec {
-    LayerSpec::of(ReLU::default())
-}
+    /// `x: T[…] → T[…]`: x if positive, otherwise 0. Arguments: [`ReLU`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::relu, Model};
+    /// let layer = relu();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn relu() = ReLU::default();
 
-/// `x: T[…] → T[…]`: x if positive, otherwise 0.3 · x. Arguments: [`LeakyReLU`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::leaky_relu, Model};
-/// let layer = leaky_relu().negative_slope(0.1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn leaky_relu() -> LayerSpec {
-    LayerSpec::of(LeakyReLU::default())
-}
+    /// `x: T[…] → T[…]`: x if positive, otherwise 0.3 · x. Arguments: [`LeakyReLU`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::leaky_relu, Model};
+    /// let layer = leaky_relu().negative_slope(0.1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn leaky_relu() = LeakyReLU::default();
 
-/// `x: T[…] → T[…]`: x if positive, otherwise eˣ − 1. Arguments: [`ELU`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::elu, Model};
-/// let layer = elu();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn elu() -> LayerSpec {
-    LayerSpec::of(ELU::default())
-}
+    /// `x: T[…] → T[…]`: x if positive, otherwise eˣ − 1. Arguments: [`ELU`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::elu, Model};
+    /// let layer = elu();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn elu() = ELU::default();
 
-/// `x: T[…] → T[…]`: softmax `eˣ / Σ eˣ` along the last axis: logits to probabilities. Arguments: [`Softmax`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::softmax, Model};
-/// let layer = softmax();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10])])?;
-/// assert_eq!(output.shape.dims(), [10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn softmax() -> LayerSpec {
-    LayerSpec::of(Softmax::default())
-}
+    /// `x: T[…] → T[…]`: softmax `eˣ / Σ eˣ` along the last axis: logits to probabilities. Arguments: [`Softmax`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::softmax, Model};
+    /// let layer = softmax();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10])])?;
+    /// assert_eq!(output.shape.dims(), [10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn softmax() = Softmax::default();
+);
 
 setters!(LayerSpec:
     /// Maximum output of ReLU.

@@ -7,6 +7,7 @@ use crate::layers::built_in::*;
 use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …, K] → T[B, …, units]`: fully connected layer `activation(x · kernel + bias)`.
@@ -27,10 +28,8 @@ arguments! {
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
         /// Initializer of the kernel. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the bias. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
         /// Penalty on the kernel, added to the loss. Default: none.
         pub kernel_regularizer: Option<Regularizer> = None,
@@ -39,10 +38,8 @@ arguments! {
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
         /// Constraint on the kernel, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub kernel_constraint: Option<Constraint> = None,
         /// Constraint on the bias, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
@@ -50,9 +47,7 @@ arguments! {
 impl Arguments for Dense {
     fn check(&self) -> Result<()> {
         check_rules("Dense", [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
-        if self.units == 0 {
-            return Err(wrong("Dense", "units of at least 1", self.units));
-        }
+        ensure!(self.units != 0, wrong("Dense", "units of at least 1", self.units));
         Ok(())
     }
 }
@@ -89,20 +84,19 @@ impl Layer for Dense {
     }
 }
 
-/// `x: T[B, …, K] → T[B, …, units]`: fully connected layer. Arguments: [`Dense`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::dense, Model};
-/// let layer = dense(10).activation("softmax");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [784])])?;
-/// assert_eq!(output.shape.dims(), [10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn dense(units: usize) -> LayerSpec {
-    LayerSpec::of(Dense { units, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …, K] → T[B, …, units]`: fully connected layer. Arguments: [`Dense`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::dense, Model};
+    /// let layer = dense(10).activation("softmax");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [784])])?;
+    /// assert_eq!(output.shape.dims(), [10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn dense(units: usize) = Dense { units, ..Default::default() };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

@@ -4,7 +4,7 @@ use crate::layer::activation::Activation;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, setters};
 use serde::Deserializer;
 use serde::de::Error as _;
 
@@ -33,10 +33,8 @@ arguments! {
         /// Output letters along which the bias varies. Default: no bias.
         pub bias_axes: Option<String> = None,
         /// Initializer of the kernel. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the bias. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
     }
 }

@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: I[B, …] → T[B, …, output_dim]`: looks up row `x` of an embedding table.
@@ -15,7 +15,6 @@ arguments! {
         /// Embedding size. Required.
         pub output_dim: usize = 0,
         /// Initializer of the table. Default: `random_uniform`, from −0.05 to 0.05.
-        #[serde(deserialize_with = "argument::named")]
         pub embeddings_initializer: Initializer = Initializer::RandomUniform { minval: -0.05, maxval: 0.05 },
         /// Whether id 0 is padding, masked in later layers and losses. Default: false.
         pub mask_zero: bool = false,
@@ -24,12 +23,8 @@ arguments! {
 
 impl Arguments for Embedding {
     fn check(&self) -> Result<()> {
-        if self.input_dim == 0 {
-            return Err(wrong("Embedding", "input_dim of at least 1", self.input_dim));
-        }
-        if self.output_dim == 0 {
-            return Err(wrong("Embedding", "output_dim of at least 1", self.output_dim));
-        }
+        ensure!(self.input_dim != 0, wrong("Embedding", "input_dim of at least 1", self.input_dim));
+        ensure!(self.output_dim != 0, wrong("Embedding", "output_dim of at least 1", self.output_dim));
         Ok(())
     }
 }
@@ -77,7 +72,6 @@ arguments! {
         /// Maximum sequence length. Required.
         pub sequence_length: usize = 0,
         /// Initializer of the table. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub initializer: Initializer = Initializer::GlorotUniform,
     }
 }
@@ -122,9 +116,7 @@ impl Layer for PositionEmbedding {
         })
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::PositionEmbedding)
-    }
+    lowered!(PositionEmbedding);
 
     fn adapters(&self) -> Result<()> {
         Err(no_adapters(self.class_name()))
@@ -162,7 +154,6 @@ pub struct ReversibleEmbedding {
     /// Soft cap of the logits: `cap · tanh(x / cap)`. Default: none.
     pub logit_soft_cap: Option<f64>,
     /// Initializer of the tables. Default: `random_uniform`, from −0.05 to 0.05.
-    #[serde(deserialize_with = "argument::named")]
     pub embeddings_initializer: Initializer,
 }
 
@@ -252,54 +243,50 @@ impl Layer for ReversibleEmbedding {
     }
 }
 
-/// `x: I[B, …] → T[B, …, output_dim]`: a learned vector for each of `input_dim` ids. Arguments: [`Embedding`].
-///
-/// ```
-/// use systole_ir::{DType::I32, TensorType};
-/// use systole_nn::{layers::embedding, Model};
-/// let layer = embedding(65, 32);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [16])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
-    LayerSpec::of(Embedding { input_dim, output_dim, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: I[B, …] → T[B, …, output_dim]`: a learned vector for each of `input_dim` ids. Arguments: [`Embedding`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::I32, TensorType};
+    /// use systole_nn::{layers::embedding, Model};
+    /// let layer = embedding(65, 32);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [16])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn embedding(input_dim: usize, output_dim: usize) =
+        Embedding { input_dim, output_dim, ..Default::default() };
 
-/// `x: T[B, …, S, D] → T[B, …, S, D]`: a learned vector for each of at most `sequence_length` positions. Arguments:
-/// [`PositionEmbedding`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::position_embedding, Model};
-/// let layer = position_embedding(64);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn position_embedding(sequence_length: usize) -> LayerSpec {
-    LayerSpec::of(PositionEmbedding { sequence_length, ..Default::default() })
-}
+    /// `x: T[B, …, S, D] → T[B, …, S, D]`: a learned vector for each of at most `sequence_length` positions. Arguments:
+    /// [`PositionEmbedding`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::position_embedding, Model};
+    /// let layer = position_embedding(64);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn position_embedding(sequence_length: usize) =
+        PositionEmbedding { sequence_length, ..Default::default() };
 
-/// `x: I[B, …] → T[B, …, output_dim]`, and in reverse `x: T[B, …, output_dim] → T[B, …, input_dim]`: one table for
-/// input embeddings and output logits. Arguments: [`ReversibleEmbedding`].
-///
-/// ```
-/// use systole_ir::DType::I32;
-/// use systole_nn::{input_of, layers::reversible_embedding, Model};
-/// let tokens = input_of("tokens", I32, [16]);
-/// let table = reversible_embedding(65, 32).name("table");
-/// let scores = tokens.apply(table.clone()).apply(table);
-/// let model = Model::functional(&[tokens], &scores)?;
-/// assert!(model.summary().contains("(None, 16, 65)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn reversible_embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
-    LayerSpec::of(ReversibleEmbedding { input_dim, output_dim, ..Default::default() })
-}
+    /// `x: I[B, …] → T[B, …, output_dim]`, and in reverse `x: T[B, …, output_dim] → T[B, …, input_dim]`: one table for
+    /// input embeddings and output logits. Arguments: [`ReversibleEmbedding`].
+    ///
+    /// ```
+    /// use systole_ir::DType::I32;
+    /// use systole_nn::{input_of, layers::reversible_embedding, Model};
+    /// let tokens = input_of("tokens", I32, [16]);
+    /// let table = reversible_embedding(65, 32).name("table");
+    /// let scores = tokens.apply(table.clone()).apply(table);
+    /// let model = Model::functional(&[tokens], &scores)?;
+    /// assert!(model.summary().contains("(None, 16, 65)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn reversible_embedding(input_dim: usize, output_dim: usize) =
+        ReversibleEmbedding { input_dim, output_dim, ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Whether id 0 is padding in Embedding, masked in later layers.

@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 use systole_ir::Literal;
 
 /// Encoding of classes or bins by [`CategoryEncoding`] and [`Discretization`]: indices, one-hot, multi-hot or counts.
@@ -36,9 +36,7 @@ arguments! {
 
 impl Arguments for CategoryEncoding {
     fn check(&self) -> Result<()> {
-        if self.num_tokens == 0 {
-            return Err(wrong("CategoryEncoding", "num_tokens of at least 1", 0));
-        }
+        ensure!(self.num_tokens != 0, wrong("CategoryEncoding", "num_tokens of at least 1", 0));
         match self.output_mode {
             OutputMode::Int => Err(wrong("CategoryEncoding", "a vector output_mode", "\"int\"")
                 .hint("use \"multi_hot\", \"one_hot\" or \"count\"")),
@@ -130,35 +128,32 @@ fn encoded(class: &str, cx: &Cx, x: &Tensor, depth: usize, mode: OutputMode) -> 
     })
 }
 
-/// `x: I[B, …, N] → T[B, …, num_tokens]`: encodes the classes of a sample as a vector. Arguments: [`CategoryEncoding`].
-///
-/// ```
-/// use systole_ir::{DType::I32, TensorType};
-/// use systole_nn::{layers::category_encoding, Model};
-/// let layer = category_encoding(10).output_mode("count");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [3])])?;
-/// assert_eq!(output.shape.dims(), [10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn category_encoding(num_tokens: usize) -> LayerSpec {
-    LayerSpec::of(CategoryEncoding { num_tokens, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: I[B, …, N] → T[B, …, num_tokens]`: encodes the classes of a sample as a vector. Arguments: [`CategoryEncoding`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::I32, TensorType};
+    /// use systole_nn::{layers::category_encoding, Model};
+    /// let layer = category_encoding(10).output_mode("count");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [3])])?;
+    /// assert_eq!(output.shape.dims(), [10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn category_encoding(num_tokens: usize) = CategoryEncoding { num_tokens, ..Default::default() };
 
-/// `x: T[B, …] → i32[B, …]`: maps each number to the index of its bin. Arguments: [`Discretization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::discretization, Model};
-/// let layer = discretization([0.0, 1.0]).output_mode("one_hot");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [5])])?;
-/// assert_eq!(output.shape.dims(), [5, 3]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn discretization(bin_boundaries: impl Into<Vec<f64>>) -> LayerSpec {
-    LayerSpec::of(Discretization { bin_boundaries: bin_boundaries.into(), ..Default::default() })
-}
+    /// `x: T[B, …] → i32[B, …]`: maps each number to the index of its bin. Arguments: [`Discretization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::discretization, Model};
+    /// let layer = discretization([0.0, 1.0]).output_mode("one_hot");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [5])])?;
+    /// assert_eq!(output.shape.dims(), [5, 3]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn discretization(bin_boundaries: impl Into<Vec<f64>>) =
+        Discretization { bin_boundaries: bin_boundaries.into(), ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Encoding of CategoryEncoding and Discretization: "int", "one_hot", "multi_hot" or "count".

@@ -4,7 +4,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …, C]`: multiplies each channel by a learned factor.
@@ -26,9 +26,7 @@ arguments! {
 
 impl Arguments for LayerScale {
     fn check(&self) -> Result<()> {
-        if !self.init_values.is_finite() {
-            return Err(wrong("LayerScale", "finite init_values", self.init_values));
-        }
+        ensure!(self.init_values.is_finite(), wrong("LayerScale", "finite init_values", self.init_values));
         Ok(())
     }
 }
@@ -56,21 +54,20 @@ impl Layer for LayerScale {
     }
 }
 
-/// `x: T[B, …, C] → T[B, …, C]`: multiplies each channel by a learned factor that starts at `init_values`. Arguments:
-/// [`LayerScale`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::layer_scale, Model};
-/// let layer = layer_scale(1e-6);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 96])])?;
-/// assert_eq!(output.shape.dims(), [7, 7, 96]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn layer_scale(init_values: f64) -> LayerSpec {
-    LayerSpec::of(LayerScale { init_values, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …, C] → T[B, …, C]`: multiplies each channel by a learned factor that starts at `init_values`. Arguments:
+    /// [`LayerScale`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::layer_scale, Model};
+    /// let layer = layer_scale(1e-6);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 96])])?;
+    /// assert_eq!(output.shape.dims(), [7, 7, 96]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn layer_scale(init_values: f64) = LayerScale { init_values, ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Number of LayerScale's channels.

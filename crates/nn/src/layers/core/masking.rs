@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{constructors, setters};
 
 /// `x: T[B, S, …, K] → T[B, S, …, K]`: masks time steps whose features are all `mask_value`.
 ///
@@ -57,16 +57,15 @@ impl Layer for Masking {
     }
 }
 
-/// `x: T[B, S, …, K] → T[B, S, …, K]`: masks time steps whose features are all 0. Arguments: [`Masking`].
-///
-/// ```
-/// use systole_nn::layers::masking;
-/// assert!(masking().mask_value(-1.0).check().is_ok());
-/// ```
-#[track_caller]
-pub fn masking() -> LayerSpec {
-    LayerSpec::of(Masking::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, …, K] → T[B, S, …, K]`: masks time steps whose features are all 0. Arguments: [`Masking`].
+    ///
+    /// ```
+    /// use systole_nn::layers::masking;
+    /// assert!(masking().mask_value(-1.0).check().is_ok());
+    /// ```
+    fn masking() = Masking::default();
+);
 
 setters!(LayerSpec:
     /// Feature value of the time steps that Masking masks.

@@ -3,6 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 macro_rules! element_wise {
     ($($(#[$doc:meta])* $class:ident => $fold:expr;)*) => { $(
@@ -133,10 +134,7 @@ impl Layer for Concatenate {
     named!("Concatenate");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
-            return poisoned.clone();
-        }
-        self.join(cx, inputs).unwrap_or_else(|e| refuse(cx, inputs, e))
+        built(self, cx, inputs, |cx, inputs| self.join(cx, inputs))
     }
 
     fn lowering(&self) -> Result<LayerLowering> {
@@ -144,104 +142,85 @@ impl Layer for Concatenate {
     }
 }
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: sum of all inputs. Arguments: [`Add`].
-///
-/// ```
-/// use systole_nn::{input, layers::add, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = add().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn add() -> LayerSpec {
-    LayerSpec::of(Add {})
-}
+constructors!(LayerSpec:
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: sum of all inputs. Arguments: [`Add`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::add, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = add().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn add() = Add {};
 
-/// `x₀: T[…], x₁: T[…] → T[…]`: first input minus second input. Arguments: [`Subtract`].
-///
-/// ```
-/// use systole_nn::{input, layers::subtract, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = subtract().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn subtract() -> LayerSpec {
-    LayerSpec::of(Subtract {})
-}
+    /// `x₀: T[…], x₁: T[…] → T[…]`: first input minus second input. Arguments: [`Subtract`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::subtract, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = subtract().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn subtract() = Subtract {};
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: product of all inputs. Arguments: [`Multiply`].
-///
-/// ```
-/// use systole_nn::{input, layers::multiply, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = multiply().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn multiply() -> LayerSpec {
-    LayerSpec::of(Multiply {})
-}
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: product of all inputs. Arguments: [`Multiply`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::multiply, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = multiply().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn multiply() = Multiply {};
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: mean of all inputs. Arguments: [`Average`].
-///
-/// ```
-/// use systole_nn::{input, layers::average, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = average().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn average() -> LayerSpec {
-    LayerSpec::of(Average {})
-}
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: mean of all inputs. Arguments: [`Average`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::average, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = average().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn average() = Average {};
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise maximum of all inputs. Arguments: [`Maximum`].
-///
-/// ```
-/// use systole_nn::{input, layers::maximum, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = maximum().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn maximum() -> LayerSpec {
-    LayerSpec::of(Maximum {})
-}
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise maximum of all inputs. Arguments: [`Maximum`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::maximum, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = maximum().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn maximum() = Maximum {};
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise minimum of all inputs. Arguments: [`Minimum`].
-///
-/// ```
-/// use systole_nn::{input, layers::minimum, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = minimum().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn minimum() -> LayerSpec {
-    LayerSpec::of(Minimum {})
-}
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise minimum of all inputs. Arguments: [`Minimum`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::minimum, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = minimum().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn minimum() = Minimum {};
 
-/// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: concatenates inputs along `axis`. Arguments:
-/// [`Concatenate`].
-///
-/// ```
-/// use systole_nn::{input, layers::concatenate, Model};
-/// let (a, b) = (input("a", [8]), input("b", [4]));
-/// let y = concatenate(-1).on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 12)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn concatenate(axis: i64) -> LayerSpec {
-    LayerSpec::of(Concatenate { axis })
-}
+    /// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: concatenates inputs along `axis`. Arguments:
+    /// [`Concatenate`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::concatenate, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [4]));
+    /// let y = concatenate(-1).on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 12)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn concatenate(axis: i64) = Concatenate { axis };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::{LayerKind, LayerSpec};
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 use systole_data::Dataset;
 use systole_ir::Literal;
 
@@ -98,9 +98,7 @@ impl Layer for Normalization {
         })
     }
 
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 }
 
 /// Running count, mean and sum of squared deviations per index.
@@ -204,20 +202,19 @@ impl LayerSpec {
     }
 }
 
-/// `x: U[B, …] → T[B, …]`: standardizes features by a mean and variance of the dataset. Arguments: [`Normalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::normalization, Model};
-/// let layer = normalization().mean([0.5]).variance([0.25]);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 1]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn normalization() -> LayerSpec {
-    LayerSpec::of(Normalization::default())
-}
+constructors!(LayerSpec:
+    /// `x: U[B, …] → T[B, …]`: standardizes features by a mean and variance of the dataset. Arguments: [`Normalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::normalization, Model};
+    /// let layer = normalization().mean([0.5]).variance([0.25]);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 1]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn normalization() = Normalization::default();
+);
 
 setters!(LayerSpec:
     /// Means of Normalization.

@@ -4,6 +4,7 @@ use super::normalization::feature_dim;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …, C]`: normalizes groups of features of each sample over all positions.
@@ -27,10 +28,8 @@ arguments! {
         /// Whether the result is multiplied by `gamma`. Default: true.
         pub scale: bool = true,
         /// Initializer of `beta`. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub beta_initializer: Initializer = Initializer::Zeros,
         /// Initializer of `gamma`. Default: `ones`.
-        #[serde(deserialize_with = "argument::named")]
         pub gamma_initializer: Initializer = Initializer::Ones,
     }
 }
@@ -94,9 +93,7 @@ impl Layer for GroupNormalization {
         })
     }
 
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 
     fn weight_roles(&self) -> Vec<WeightRole> {
         vec![
@@ -106,21 +103,20 @@ impl Layer for GroupNormalization {
     }
 }
 
-/// `x: T[B, …, C] → T[B, …, C]`: normalizes groups of features of each sample to mean 0 and variance 1. Arguments:
-/// [`GroupNormalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::group_normalization, Model};
-/// let layer = group_normalization().groups(4);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn group_normalization() -> LayerSpec {
-    LayerSpec::of(GroupNormalization::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …, C] → T[B, …, C]`: normalizes groups of features of each sample to mean 0 and variance 1. Arguments:
+    /// [`GroupNormalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::group_normalization, Model};
+    /// let layer = group_normalization().groups(4);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn group_normalization() = GroupNormalization::default();
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

@@ -4,6 +4,7 @@ use super::normalization::feature_dim;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …] → T[B, …]`: RMS normalization: divides each sample by its root mean square over the dimensions
@@ -78,9 +79,7 @@ impl Layer for UnitNormalization {
         })
     }
 
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 }
 
 /// `x: f32[…] → f32[…]`: L2-normalizes over `dims`; the norm is clamped for inputs near 0.
@@ -105,35 +104,31 @@ fn feature_dims(class: &str, axis: &Axes, x: &Tensor) -> Result<Vec<usize>> {
     Ok(dims)
 }
 
-/// `x: T[B, …] → T[B, …]`: RMS normalization over the last axis. Arguments: [`RMSNormalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::rms_normalization, Model};
-/// let layer = rms_normalization();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn rms_normalization() -> LayerSpec {
-    LayerSpec::of(RMSNormalization::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …] → T[B, …]`: RMS normalization over the last axis. Arguments: [`RMSNormalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::rms_normalization, Model};
+    /// let layer = rms_normalization();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn rms_normalization() = RMSNormalization::default();
 
-/// `x: T[B, …] → T[B, …]`: L2-normalizes each sample over the last axis. Arguments: [`UnitNormalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::unit_normalization, Model};
-/// let layer = unit_normalization();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn unit_normalization() -> LayerSpec {
-    LayerSpec::of(UnitNormalization::default())
-}
+    /// `x: T[B, …] → T[B, …]`: L2-normalizes each sample over the last axis. Arguments: [`UnitNormalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::unit_normalization, Model};
+    /// let layer = unit_normalization();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn unit_normalization() = UnitNormalization::default();
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

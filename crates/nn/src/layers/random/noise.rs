@@ -6,6 +6,7 @@ use super::dropout::{check_rate, kept};
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::constructors;
 
 /// `x: T[…] → T[…]`: in training, adds normal noise of mean 0; otherwise the identity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,9 +36,7 @@ impl Layer for GaussianNoise {
         })
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Regularization)
-    }
+    lowered!(Regularization);
 }
 
 /// `x: T[…] → T[…]`: in training, multiplies by normal noise of mean 1 and variance `rate / (1 − rate)`; otherwise the
@@ -75,9 +74,7 @@ impl Layer for GaussianDropout {
         })
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Regularization)
-    }
+    lowered!(Regularization);
 }
 
 /// `x: T[…] → T[…]`: in training, sets each element to −1.758 with probability `rate`, then restores mean 0 and
@@ -120,9 +117,7 @@ impl Layer for AlphaDropout {
         })
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Regularization)
-    }
+    lowered!(Regularization);
 }
 
 /// `→ f32[shape]`: standard normal draws. `None` outside training.
@@ -134,52 +129,45 @@ fn normal(cx: &mut Cx, shape: &[usize]) -> Option<Tensor> {
     Some(spread.erf_inv() * std::f64::consts::SQRT_2)
 }
 
-/// `x: T[…] → T[…]`: in training, adds normal noise; otherwise the identity. Arguments: [`GaussianNoise`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::gaussian_noise, Model};
-/// let layer = gaussian_noise(0.1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
-/// assert_eq!(output.shape.dims(), [128]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn gaussian_noise(stddev: f64) -> LayerSpec {
-    LayerSpec::of(GaussianNoise { stddev })
-}
+constructors!(LayerSpec:
+    /// `x: T[…] → T[…]`: in training, adds normal noise; otherwise the identity. Arguments: [`GaussianNoise`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::gaussian_noise, Model};
+    /// let layer = gaussian_noise(0.1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+    /// assert_eq!(output.shape.dims(), [128]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn gaussian_noise(stddev: f64) = GaussianNoise { stddev };
 
-/// `x: T[…] → T[…]`: in training, multiplies by normal noise of mean 1; otherwise the identity. Arguments:
-/// [`GaussianDropout`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::gaussian_dropout, Model};
-/// let layer = gaussian_dropout(0.1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
-/// assert_eq!(output.shape.dims(), [128]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn gaussian_dropout(rate: f64) -> LayerSpec {
-    LayerSpec::of(GaussianDropout { rate })
-}
+    /// `x: T[…] → T[…]`: in training, multiplies by normal noise of mean 1; otherwise the identity. Arguments:
+    /// [`GaussianDropout`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::gaussian_dropout, Model};
+    /// let layer = gaussian_dropout(0.1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+    /// assert_eq!(output.shape.dims(), [128]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn gaussian_dropout(rate: f64) = GaussianDropout { rate };
 
-/// `x: T[…] → T[…]`: in training, drops a fraction `rate` of the elements but keeps mean and variance; otherwise the
-/// identity. Arguments: [`AlphaDropout`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::alpha_dropout, Model};
-/// let layer = alpha_dropout(0.1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
-/// assert_eq!(output.shape.dims(), [128]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn alpha_dropout(rate: f64) -> LayerSpec {
-    LayerSpec::of(AlphaDropout { rate })
-}
+    /// `x: T[…] → T[…]`: in training, drops a fraction `rate` of the elements but keeps mean and variance; otherwise the
+    /// identity. Arguments: [`AlphaDropout`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::alpha_dropout, Model};
+    /// let layer = alpha_dropout(0.1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+    /// assert_eq!(output.shape.dims(), [128]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn alpha_dropout(rate: f64) = AlphaDropout { rate };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

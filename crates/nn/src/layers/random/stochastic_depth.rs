@@ -4,6 +4,7 @@ use super::dropout::{check_rate, kept};
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::constructors;
 
 /// `x: T[B, …] → T[B, …]`: in training, zeros each sample with probability `drop_path_rate` and divides the others by
 /// `1 − drop_path_rate`; otherwise the identity.
@@ -45,26 +46,23 @@ impl Layer for StochasticDepth {
         })
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Regularization)
-    }
+    lowered!(Regularization);
 }
 
-/// `x: T[B, …] → T[B, …]`: in training, zeros a fraction `drop_path_rate` of the samples; otherwise the identity.
-/// Arguments: [`StochasticDepth`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::stochastic_depth, Model};
-/// let layer = stochastic_depth(0.1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 96])])?;
-/// assert_eq!(output.shape.dims(), [7, 7, 96]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn stochastic_depth(drop_path_rate: f64) -> LayerSpec {
-    LayerSpec::of(StochasticDepth { drop_path_rate })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …] → T[B, …]`: in training, zeros a fraction `drop_path_rate` of the samples; otherwise the identity.
+    /// Arguments: [`StochasticDepth`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::stochastic_depth, Model};
+    /// let layer = stochastic_depth(0.1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 96])])?;
+    /// assert_eq!(output.shape.dims(), [7, 7, 96]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn stochastic_depth(drop_path_rate: f64) = StochasticDepth { drop_path_rate };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

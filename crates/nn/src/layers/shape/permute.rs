@@ -3,6 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::constructors;
 
 /// `x: T[B, n₁, n₂, …] → T[B, …]`: permutes the dimensions of each sample.
 ///
@@ -84,9 +85,7 @@ impl Layer for RepeatVector {
         })
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Repeat)
-    }
+    lowered!(Repeat);
 }
 
 /// `x: T[…] → T[…]`: returns the input unchanged.
@@ -103,55 +102,46 @@ impl Layer for Identity {
         one_input(self, cx, inputs, |cx, x| Ok(cast_floats(cx, x)))
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Identity)
-    }
+    lowered!(Identity);
 }
 
-/// `x: T[B, n₁, n₂, …] → T[B, …]`: permutes the dimensions of each sample, counted from 1. Arguments: [`Permute`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::permute, Model};
-/// let layer = permute([2, 1]);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10, 64])])?;
-/// assert_eq!(output.shape.dims(), [64, 10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn permute(dims: impl AsRef<[usize]>) -> LayerSpec {
-    LayerSpec::of(Permute { dims: dims.as_ref().into() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, n₁, n₂, …] → T[B, …]`: permutes the dimensions of each sample, counted from 1. Arguments: [`Permute`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::permute, Model};
+    /// let layer = permute([2, 1]);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10, 64])])?;
+    /// assert_eq!(output.shape.dims(), [64, 10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn permute(dims: impl AsRef<[usize]>) = Permute { dims: dims.as_ref().into() };
 
-/// `x: T[B, C] → T[B, n, C]`: repeats each sample `n` times, as a sequence. Arguments: [`RepeatVector`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::repeat_vector, Model};
-/// let layer = repeat_vector(3);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
-/// assert_eq!(output.shape.dims(), [3, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn repeat_vector(n: usize) -> LayerSpec {
-    LayerSpec::of(RepeatVector { n })
-}
+    /// `x: T[B, C] → T[B, n, C]`: repeats each sample `n` times, as a sequence. Arguments: [`RepeatVector`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::repeat_vector, Model};
+    /// let layer = repeat_vector(3);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
+    /// assert_eq!(output.shape.dims(), [3, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn repeat_vector(n: usize) = RepeatVector { n };
 
-/// `x: T[…] → T[…]`: returns the input unchanged. Arguments: [`Identity`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::identity, Model};
-/// let layer = identity();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
-/// assert_eq!(output.shape.dims(), [32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn identity() -> LayerSpec {
-    LayerSpec::of(Identity {})
-}
+    /// `x: T[…] → T[…]`: returns the input unchanged. Arguments: [`Identity`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::identity, Model};
+    /// let layer = identity();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
+    /// assert_eq!(output.shape.dims(), [32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn identity() = Identity {};
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

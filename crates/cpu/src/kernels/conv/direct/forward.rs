@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, TensorType};
+use systole_ir::{DType, TensorType, ensure};
 
 /// Output pixels of a strip.
 const PIXELS: usize = 384;
@@ -136,9 +136,7 @@ impl DirectForward {
         target: CompileTarget,
     ) -> SelectResult<DirectForward> {
         let is_grouped = c.feature_groups > 1 && !c.dims.input_spatial.is_empty() && is_forward_of_groups(c);
-        if !is_grouped {
-            return Err("it has one group, or its arrays are not channels-last".into());
-        }
+        ensure!(is_grouped, "it has one group, or its arrays are not channels-last".into());
         let kernel = DirectForward::of_groups(c, bias, types, target)?;
         // Slices of channels contain whole groups.
         match kernel.staging.width.is_multiple_of(kernel.channels) {

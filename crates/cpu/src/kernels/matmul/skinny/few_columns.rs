@@ -10,8 +10,9 @@ use crate::select::SelectResult;
 use crate::simd::level::Level;
 use crate::simd::prefetch::fetch;
 use crate::simd::vector::Vector;
+use crate::simd::vector::x86::{V8x32, V16x32};
 use std::ops::Range;
-use systole_ir::Result;
+use systole_ir::{Result, ensure};
 
 /// Columns of the microkernel: maximum N.
 const WIDTH: usize = 16;
@@ -142,7 +143,6 @@ macro_rules! kernels {
     };
 }
 #[cfg(target_arch = "x86_64")]
-use crate::simd::vector::x86::{V8x32, V16x32};
 #[cfg(target_arch = "x86_64")]
 kernels!(avx2, V8x32, 2, [1 2 3 4 5 6], "avx2,fma");
 #[cfg(target_arch = "x86_64")]
@@ -190,15 +190,9 @@ impl FewColumns {
         };
         let near = a_row == 1;
         let (run, rows) = kernel(level, near).ok_or("the instruction set has no suitable vectors")?;
-        if count(&ra.batch) != 1 {
-            return Err("it is a batch of GEMMs");
-        }
-        if !(HALF + 1..=WIDTH).contains(&n) {
-            return Err("N is not in 9 to 16");
-        }
-        if m < MIN_M || k == 0 {
-            return Err("M is less than 6");
-        }
+        ensure!(count(&ra.batch) == 1, "it is a batch of GEMMs");
+        ensure!((HALF + 1..=WIDTH).contains(&n), "N is not in 9 to 16");
+        ensure!(m >= MIN_M && k != 0, "M is less than 6");
         if b_column != 1 || b_k != n && k != 1 {
             return Err("the rows of the right operand are not contiguous");
         }
