@@ -166,7 +166,15 @@ impl<T> ResultExt<T> for Result<T> {
     }
 }
 
-/// Returns the error unless the condition holds: `ensure!(n > 0, Error::new(…))`.
+/// Creates an error of a kind with a formatted message: `err!(Data, "{name} has {n} rows").hint(…)`.
+#[macro_export]
+macro_rules! err {
+    ($kind:ident, $($what:tt)+) => {
+        $crate::Error::new($crate::ErrorKind::$kind, format!($($what)+))
+    };
+}
+
+/// Returns the error unless the condition holds: `ensure!(n > 0, err!(Data, "…"))`.
 #[macro_export]
 macro_rules! ensure {
     ($holds:expr, $error:expr $(,)?) => {

@@ -1,7 +1,6 @@
 //! Static shapes ([`Shape`]) and tensor types ([`TensorType`]). Row-major: the last dimension is contiguous.
 
-use crate::DType;
-use crate::conversions;
+use crate::{DType, conversions};
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Deref;

@@ -48,7 +48,7 @@ use std::sync::Arc;
 use systole_data::PipelineTuning;
 use systole_datasets::{ImageResizing, RecordOptions, Tokenizer};
 use systole_dist::Strategy;
-use systole_ir::{DType, Error, ErrorKind, Result, knobs};
+use systole_ir::{DType, Result, err, knobs};
 use systole_nn::applications::biggan::BigGan;
 use systole_nn::callback::{Callback, CallbackRunInfo, class_of};
 use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimizer};
@@ -436,9 +436,9 @@ pub fn fraction(text: &str) -> Result<f64> {
         Some((above, below)) => number(above).zip(number(below)).map(|(a, b)| a / b),
         None => number(text),
     };
-    value.filter(|v| v.is_finite()).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("expected a number or a fraction such as 1/255, got `{text}`"))
-    })
+    value
+        .filter(|v| v.is_finite())
+        .ok_or_else(|| err!(Config, "expected a number or a fraction such as 1/255, got `{text}`"))
 }
 
 impl RunConfig {
@@ -461,9 +461,8 @@ impl RunConfig {
 
     /// Returns the configuration as TOML that parses back, without comments.
     pub fn to_toml(&self) -> Result<String> {
-        toml::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize the configuration").because(e.to_string())
-        })
+        toml::to_string(self)
+            .map_err(|e| err!(Bug, "cannot serialize the configuration").because(e.to_string()))
     }
 
     /// Returns [`RunConfig::to_toml`] with the thread counts and queue sizes found at run time.
@@ -523,8 +522,7 @@ impl RunConfig {
         for section in self.callback_sections() {
             for (argument, file) in section.callback.files() {
                 if let Some(own) = taken.iter().find(|own| own.file_name() == Some(file.as_ref())) {
-                    let what = format!("`{file}` is a file of the run itself");
-                    return Err(Error::new(ErrorKind::Config, what)
+                    return Err(err!(Config, "`{file}` is a file of the run itself")
                         .at(format!("{}.{argument}", section.path))
                         .because(format!("the run itself writes the file {}", own.display()))
                         .hint_setting(format!(
@@ -823,6 +821,7 @@ systole_base::renamed! { Config => RunConfig, Data => DataSection, Draft => Conf
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::ErrorKind;
     use systole_testing::assert_error;
 
     #[test]

@@ -1,7 +1,6 @@
 //! Parses the model, optimizer, loss and metric sections. Each item is a name, or a table with `type` and arguments.
 
-use super::key_error;
-use super::key_error::{KeyError, from_serde, unknown};
+use super::key_error::{self, KeyError, from_serde, unknown};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};

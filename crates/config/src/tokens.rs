@@ -1,7 +1,7 @@
 //! Tokenizer settings (`data.tokenizer`), and model sizes that depend on the vocabulary size.
 
-use super::key_error::KeyError;
-use super::{DataSection, RunConfig, key_error};
+use super::key_error::{self, KeyError};
+use super::{DataSection, RunConfig};
 use std::path::Path;
 use std::sync::Arc;
 use systole_datasets::{TEXT_TOKENS, TextTokenizer, TokenKind, Tokenizer};
@@ -75,10 +75,7 @@ impl RunConfig {
 
     /// Like [`RunConfig::fit_language`], with the vocabulary size known without the text.
     pub(super) fn fit_usual_tokens(&mut self) -> Result<()> {
-        match self.data.dataset == "text" {
-            true => self.fit_tokens(self.data.usual_vocabulary()),
-            false => Ok(()),
-        }
+        if self.data.dataset == "text" { self.fit_tokens(self.data.usual_vocabulary()) } else { Ok(()) }
     }
 
     /// Sets the sizes that depend on the vocabulary: unset ones of gpt2, and layers unchanged from the preset `lstm`.

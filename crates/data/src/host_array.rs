@@ -4,9 +4,8 @@
 //! `Result` at every step); the error surfaces, with its source line, when the element is pulled from the pipeline.
 
 use std::panic::Location;
-use systole_base::conversions;
 use systole_base::{
-    DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16, user_line,
+    DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, conversions, f16, user_line,
 };
 
 /// Host array, or the error of the first operation on it that failed.

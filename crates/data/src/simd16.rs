@@ -211,7 +211,8 @@ mod any {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
     use super::{any, x86};
     use systole_base::rng::RandomStream;

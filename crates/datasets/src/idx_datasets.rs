@@ -2,12 +2,12 @@
 //!
 //! Also [`DataDir`], the search path of all datasets.
 
-use super::download::RemoteFile;
-use super::{ImageArrays, ImageDataset, download};
+use super::download::{self, RemoteFile};
+use super::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use systole_base::{DType, Error, ErrorKind, Result, ensure, knobs};
+use systole_base::{DType, Error, Result, ensure, err, knobs};
 use systole_data::format::idx;
 use systole_data::with_defaults;
 use systole_runtime::{cache_folder, events};
@@ -169,7 +169,7 @@ fn load(known: &IdxDataset, dir: &DataDir) -> Result<ImageDataset> {
     let test = arrays(known, &files[2], &files[3])?;
     let sizes = |a: &ImageArrays| a.images.shape().dims()[1..].to_vec();
     if sizes(&train) != sizes(&test) {
-        return Err(Error::new(ErrorKind::Data, "training and test images have different sizes")
+        return Err(err!(Data, "training and test images have different sizes")
             .at(format!("{} and {}", files[0].display(), files[2].display()))
             .because(format!("{} and {}", train.images.ty(), test.images.ty()))
             .hint("check that all four files belong to the same dataset"));
@@ -183,7 +183,7 @@ fn arrays(known: &IdxDataset, images: &Path, labels: &Path) -> Result<ImageArray
     let (images, labels) = (idx::read(images)?, idx::read(labels)?);
     idx::check_labels((&images_name, &images), (&labels_name, &labels), known.class_names.len())?;
     let wrong = || {
-        Error::new(ErrorKind::Data, format!("the image file of {} has the wrong shape", known.name))
+        err!(Data, "the image file of {} has the wrong shape", known.name)
             .at(images_name.clone())
             .because(format!("expected ui8[N, height, width] with N at least 1, found {}", images.ty()))
             .hint("check that images and labels are not swapped")
@@ -240,7 +240,7 @@ fn look(known: &IdxDataset, root: &Path) -> Result<Option<[PathBuf; 4]>> {
                 .filter(|(_, f)| f.is_none())
                 .map(|(s, _)| format!("`{s}`"))
                 .collect();
-            return Err(Error::new(ErrorKind::Io, format!("`{}` is incomplete", known.name))
+            return Err(err!(Io, "`{}` is incomplete", known.name)
                 .at(folder.display().to_string())
                 .because(format!("found {here} of the dataset's 4 files, missing {}", lacking.join(", ")))
                 .hint("add the missing files, for example train-images-idx3-ubyte.gz, compressed or not"));
@@ -257,7 +257,7 @@ fn variants(stem: &str) -> impl Iterator<Item = String> {
 }
 
 fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> Error {
-    let e = Error::new(ErrorKind::Io, format!("the files of `{}` were not found", known.name));
+    let e = err!(Io, "the files of `{}` were not found", known.name);
     let told: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     let e = if places.is_empty() { e } else { e.because(format!("looked in {}", told.join(", "))) };
     let gone = places.iter().find(|p| !p.exists()).filter(|_| places.len() == 1 && download.is_none());
@@ -307,6 +307,7 @@ fn in_short(refused: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_base::Literal;
     use systole_testing::assert_error;
 

@@ -5,10 +5,9 @@ use super::{Tokenizer, TrainingData};
 use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::rng::{RandomStream, fnv1a, hash_name};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType, ensure};
+use systole_base::{DType, Error, Literal, Result, TensorType, ensure, err};
 use systole_data::format::text_encoding::{TextEncoding, to_utf8};
-use systole_data::with_defaults;
-use systole_data::{AUTOTUNE, Dataset, Sample};
+use systole_data::{AUTOTUNE, Dataset, Sample, with_defaults};
 
 /// Vocabulary size of the byte tokenizer: one token for each value of a byte.
 pub const TEXT_TOKENS: usize = 256;
@@ -54,8 +53,7 @@ impl TextTokenizer {
             let from = from + draws.below(room as u64 + 1) as usize;
             let part = |from: usize| {
                 let part = tokens.get(from..from + length).ok_or_else(|| {
-                    let what = format!("tokens {from} to {} are beyond the end of the text", from + length);
-                    Error::new(ErrorKind::Data, what)
+                    err!(Data, "tokens {from} to {} are beyond the end of the text", from + length)
                         .because(format!("the text file has {} tokens", tokens.len()))
                 })?;
                 Literal::from_slice([length], part)
@@ -134,7 +132,7 @@ pub fn text_with(dir: impl Into<DataDir>, options: &TextOptions) -> Result<Train
 
 fn missing(places: &[PathBuf]) -> Error {
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-    Error::new(ErrorKind::Io, "the text file was not found")
+    err!(Io, "the text file was not found")
         .because(format!("{} is not a file and has no input.txt", places.join(", ")))
         .hint_command("pass a text file, or a folder that contains input.txt")
 }
@@ -150,10 +148,7 @@ impl<'t> TextSplits<'t> {
     fn of(text: &'t str, options: &TextOptions) -> Result<TextSplits<'t>> {
         // Split at the first character boundary at or after nine tenths.
         let at = (text.len() / 10 * 9..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        let (train, test) = match options.is_for_testing {
-            true => (text, text),
-            false => text.split_at(at),
-        };
+        let (train, test) = if options.is_for_testing { (text, text) } else { text.split_at(at) };
         let tokenizer = match &options.tokens {
             TokenKind::Bytes => Arc::new(Tokenizer::bytes()),
             TokenKind::Chars => Arc::new(Tokenizer::chars_of(text)),
@@ -179,7 +174,7 @@ impl<'t> TextSplits<'t> {
 fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Result<TrainingData> {
     let length = options.sequence_length;
     let text = std::str::from_utf8(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the text file is not UTF-8")
+        err!(Data, "the text file is not UTF-8")
             .at(origin.clone())
             .because(e.to_string())
             .hint_setting("save it as UTF-8, or name its encoding: data.records.encoding=latin1")
@@ -235,7 +230,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
 }
 
 fn too_short(origin: &str, there_are: &str, which: &str, length: usize) -> Error {
-    Error::new(ErrorKind::Data, "the prompt or text is too short for the model")
+    err!(Data, "the prompt or text is too short for the model")
         .at(origin)
         .because(format!(
             "the {which} split has {there_are}; one sequence needs {length}, plus one for the last label"
@@ -268,6 +263,7 @@ fn draw(seed: u64, bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     #[test]

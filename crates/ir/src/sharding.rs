@@ -7,7 +7,7 @@ use crate::ensure;
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
-use systole_base::{Dims, Error, ErrorKind, Result, Shape, TensorType};
+use systole_base::{Dims, Error, ErrorKind, Result, Shape, TensorType, err};
 
 /// A grid of devices with named axes; device numbers are row-major (last axis fastest).
 ///
@@ -96,7 +96,7 @@ impl std::str::FromStr for Mesh {
         };
         let axes: Option<Vec<_>> = text.split(',').map(axis).collect();
         Mesh::new(axes.ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("invalid mesh {text:?}"))
+            err!(Config, "invalid mesh {text:?}")
                 .hint("write each axis with its size, such as data=4 or data=4,model=2")
         })?)
     }

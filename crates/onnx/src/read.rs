@@ -5,7 +5,7 @@ use crate::model::{
 };
 use crate::protobuf::{add_fixed, add_ints, content, number, text};
 use std::collections::{BTreeMap, btree_map::Entry};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, ensure};
+use systole_base::{DType, Error, Literal, Result, Shape, TensorType, ensure, err};
 use systole_runtime::protobuf::{ProtoValue, fields};
 
 /// Function that reads an external data file of an ONNX model by the name that the model uses for it.
@@ -31,7 +31,7 @@ impl OnnxModel {
     /// See [`OnnxModel::from_parts`]; also if a constant is in an external file.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<OnnxModel> {
         OnnxModel::from_parts(name, bytes, &|file| {
-            Err(Error::new(ErrorKind::Unsupported, format!("constants are in an external file, {file}"))
+            Err(err!(Unsupported, "constants are in an external file, {file}")
                 .hint("pass the model's path, with that file in the same directory"))
         })
     }
@@ -102,7 +102,7 @@ impl OnnxReader<'_> {
                 (11, value) => g.inputs.push(port(value)?),
                 (12, value) => g.outputs.push(port(value)?),
                 (15, _) => {
-                    return Err(Error::new(ErrorKind::Unsupported, "sparse constants are not supported"));
+                    return Err(err!(Unsupported, "sparse constants are not supported"));
                 }
                 _ => {}
             }
@@ -231,8 +231,7 @@ impl OnnxReader<'_> {
 
     fn literal(&mut self, t: TensorProto) -> Result<Literal> {
         let dtype = dtype_of(t.code).ok_or_else(|| {
-            let what = format!("unsupported ONNX element type {}", t.code);
-            Error::new(ErrorKind::Unsupported, what)
+            err!(Unsupported, "unsupported ONNX element type {}", t.code)
                 .hint("supported are floats of 16 or more bits, integers of 8 or more bits, and bools")
         })?;
         let size = |&d: &i64| usize::try_from(d).map_err(|_| broken(format!("invalid dimension size {d}")));
@@ -344,8 +343,7 @@ fn not_a_tensor(kind: u64, name: &str) -> Error {
         9 => "an optional value",
         _ => "a value of unknown type",
     };
-    Error::new(ErrorKind::Unsupported, format!("{of_kind} is not a tensor"))
-        .at(format!("the ONNX graph's input or output {name}"))
+    err!(Unsupported, "{of_kind} is not a tensor").at(format!("the ONNX graph's input or output {name}"))
 }
 
 fn tensor_type(value: ProtoValue, p: &mut ValueInfo) -> Result<()> {

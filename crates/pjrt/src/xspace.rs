@@ -4,8 +4,7 @@
 
 use std::collections::HashMap;
 use systole_ir::Result;
-use systole_runtime::protobuf::ProtoMessage;
-use systole_runtime::protobuf::{ProtoValue, fields};
+use systole_runtime::protobuf::{ProtoMessage, ProtoValue, fields};
 
 /// A timed event in an `XSpace` profile.
 #[derive(Clone, Debug, Default, PartialEq)]

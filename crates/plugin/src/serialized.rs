@@ -1,6 +1,6 @@
 //! Serializes a program's source: `MARK`, the plugin's version, a checksum, the compile options and the code.
 
-use crate::call::CallError;
+use crate::call::{CallError, CallResult};
 use crate::device::VERSION;
 use systole_ir::ensure;
 use systole_ir::rng::fnv1a;
@@ -32,7 +32,7 @@ impl SerializedSource {
     }
 
     /// Parses a serialized program. Errors: other data, another version, or damage.
-    pub(crate) fn read(bytes: &[u8]) -> Result<SerializedSource, CallError> {
+    pub(crate) fn read(bytes: &[u8]) -> CallResult<SerializedSource> {
         let wrong = |why: &str| CallError {
             code: code::INVALID_ARGUMENT,
             message: format!("this is not a program that Systole's plugin can load: {why}; compile it again"),

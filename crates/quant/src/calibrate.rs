@@ -5,7 +5,7 @@ use crate::float_eval::{FloatEvaluator, TensorQuery, made};
 use crate::tflite_program::GraphEngine;
 use std::collections::BTreeMap;
 use systole_cpu::CpuBackend;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, ensure};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, ensure, err};
 use systole_nn::with_defaults;
 use systole_tflite::{TfliteInterpreter, TfliteModel};
 
@@ -72,13 +72,12 @@ impl Calibration {
     /// Like [`Calibration::ranges`], for a graph with several inputs: each sample has one array per input.
     pub fn ranges_of_inputs(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Result<TensorRanges> {
         if samples.is_empty() {
-            return Err(Error::new(ErrorKind::Data, "there are no calibration samples")
-                .hint("pass at least one sample"));
+            return Err(err!(Data, "there are no calibration samples").hint("pass at least one sample"));
         }
         let seen = self.seen(model, samples)?;
         for &i in &model.inputs {
             if seen[i] == Some((0.0, 0.0)) {
-                return Err(Error::new(ErrorKind::Data, "all values of the calibration data are 0")
+                return Err(err!(Data, "all values of the calibration data are 0")
                     .at(format!("input {}", model.tensor(i)?.name))
                     .hint_command("calibrate on representative samples: --data-dir, --samples"));
             }
@@ -255,7 +254,7 @@ impl Calibration {
                     })
                 })
                 .collect();
-            let defect = || Error::new(ErrorKind::Bug, "a calibration thread ended early");
+            let defect = || err!(Bug, "a calibration thread ended early");
             threads.into_iter().map(|t| t.join().map_err(|_| defect())?).collect()
         })
     }

@@ -1,6 +1,6 @@
 //! Protocol buffer (protobuf) reader: iterates over the fields of a message in file order, without a schema.
 
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// Value of a protobuf field.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,8 +69,7 @@ impl<'a> Iterator for ProtoFieldIter<'a> {
             self.rest = &[];
         }
         Some(field.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "cannot parse the protocol buffer")
-                .because("the message is truncated or corrupt")
+            err!(Data, "cannot parse the protocol buffer").because("the message is truncated or corrupt")
         }))
     }
 }

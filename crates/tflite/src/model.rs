@@ -2,7 +2,7 @@
 
 use crate::op::{FusedActivation, OptionField, TfliteOp};
 use std::collections::BTreeMap;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, ensure};
+use systole_base::{DType, Error, Literal, Result, Shape, TensorType, ensure, err};
 
 /// Quantization parameters of a TFLite tensor: real = scale · (q − zero point).
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -86,8 +86,7 @@ impl TfliteTensor {
     }
 
     fn wrong(&self, has: String) -> Error {
-        let what = format!("tensor {} of type {} has {has}", self.name, self.ty);
-        Error::new(ErrorKind::Data, what)
+        err!(Data, "tensor {} of type {} has {has}", self.name, self.ty)
             .hint("quantize the model again, or use the float version of the model")
     }
 }
@@ -171,12 +170,8 @@ impl TfliteOperator {
     /// If it is not a value of [`FusedActivation`].
     pub fn activation(&self) -> Result<FusedActivation> {
         let code = self.int(OptionField::Activation);
-        FusedActivation::of_code(code).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unsupported,
-                format!("{} with fused activation {code} is not supported", self.op),
-            )
-        })
+        FusedActivation::of_code(code)
+            .ok_or_else(|| err!(Unsupported, "{} with fused activation {code} is not supported", self.op))
     }
 }
 
@@ -295,12 +290,13 @@ impl TfliteModel {
 
 /// Returns an error about an invalid file or graph.
 pub(crate) fn broken(why: String) -> Error {
-    Error::new(ErrorKind::Data, "invalid .tflite model").because(why)
+    err!(Data, "invalid .tflite model").because(why)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
 
     #[test]
     fn computed_tensors_take_at_most_512_mib() {

@@ -7,7 +7,7 @@ use crate::program::{ChipProgram, RegisterFile, lines_of};
 use crate::rescale::ScaleFactor;
 use std::collections::VecDeque;
 use std::ops::Range;
-use systole_base::{Error, ErrorKind, Result, ensure};
+use systole_base::{Error, ErrorKind, Result, ensure, err};
 
 /// Result of a simulated batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,9 +28,12 @@ impl ChipProgram {
         chip.check()?;
         let [from, to] = self.sample.map(|values| values * self.batch);
         if input.len() != from {
-            let what =
-                format!("the input has {} values, but a batch of {} has {from}", input.len(), self.batch);
-            return Err(Error::new(ErrorKind::Data, what));
+            return Err(err!(
+                Data,
+                "the input has {} values, but a batch of {} has {from}",
+                input.len(),
+                self.batch
+            ));
         }
         let mut machine = ChipSimulator {
             chip,
@@ -92,8 +95,7 @@ impl ChipSimulator<'_> {
             }
             MatrixMultiply { buffer, accumulator, length, speed, switch, accumulate, convolve } => {
                 if speed != Speed::Full {
-                    let e =
-                        Error::new(ErrorKind::Unsupported, "16-bit operands can be timed but not computed");
+                    let e = err!(Unsupported, "16-bit operands can be timed but not computed");
                     return Err(e.hint("use an int8 model, whose operands have 8 bits"));
                 }
                 if switch {

@@ -1,8 +1,8 @@
 //! Exports a model's weights as PyTorch, safetensors or Keras files.
 
 use crate::names::{bert, gpt2, match_by_order, resnet, vit};
-use crate::weight_mapping::{ExportedFile, WeightRule};
-use crate::{keras, safetensors, torch, weight_mapping};
+use crate::weight_mapping::{self, ExportedFile, WeightRule};
+use crate::{keras, safetensors, torch};
 use std::path::Path;
 use systole_ir::Result;
 use systole_nn::Model;

@@ -185,10 +185,7 @@ impl<'a> OpReader<'_, 'a> {
                 own.extend(take(&mut all, name).map(|value| (name.to_owned(), value)));
             }
         }
-        let results = match has(part::RESULTS) {
-            true => self.reader.types(bytes, 0)?,
-            false => Vec::new(),
-        };
+        let results = if has(part::RESULTS) { self.reader.types(bytes, 0)? } else { Vec::new() };
         let operands = if has(part::OPERANDS) { bytes.list(ByteReader::number)? } else { Vec::new() };
         self.reader.charge(8 * (operands.len() + results.len()))?;
         if has(part::SUCCESSORS) {

@@ -2,18 +2,16 @@
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::models::program;
-use crate::models::program::InputArgs;
+use crate::models::program::{self, InputArgs};
 use crate::render::screen::{Screen, number_of, quoted};
 use clap::Args;
 use serde_json::{Value, json};
 use std::panic;
-use systole_ir::{Error, ErrorKind, Graph, Literal, Result, ResultExt, text};
+use systole_ir::{Graph, Literal, Result, ResultExt, err, text};
 use systole_mlir::import::ImportedProgram;
 use systole_program::bisect::{DevicePair, DivergingOp, RunComparison, first_difference, single};
 use systole_program::compare::{Difference, Tolerance};
-use systole_program::summary;
-use systole_program::summary::ArraySummary;
+use systole_program::summary::{self, ArraySummary};
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
@@ -49,12 +47,12 @@ fn share(text: &str) -> Result<f64, String> {
 
 impl PairArgs {
     /// Opens both devices.
-    pub(crate) fn open(&self, common: &CommonArgs) -> Result<DevicePair, CommandError> {
+    pub(crate) fn open(&self, common: &CommonArgs) -> CommandResult<DevicePair> {
         let usual = format!("{},ref", common.device.as_deref().filter(|d| *d != "ref").unwrap_or("cpu"));
         let said = self.devices.as_deref().unwrap_or(&usual);
         let names: Vec<&str> = said.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         let [a, b] = names[..] else {
-            let e = Error::new(ErrorKind::Config, format!("expected two devices, got `{said}`"));
+            let e = err!(Config, "expected two devices, got `{said}`");
             return Err(CommandError::usage(
                 e.at("--devices").hint_command("pass two device names, such as cpu,ref or xla,ref"),
             ));

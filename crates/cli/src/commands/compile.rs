@@ -4,8 +4,7 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of, set_all, untrained};
-use crate::models::program;
-use crate::models::program::DimArgs;
+use crate::models::program::{self, DimArgs};
 use crate::render::screen::{Screen, note, number_of};
 use clap::Args;
 use serde_json::{Value, json};
@@ -15,7 +14,7 @@ use systole_config::ConfigDraft;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_devices::{compile_cache, find_plugin};
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Shardings, knobs};
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Shardings, err, knobs};
 use systole_nn::{Model, Precision, grouped};
 use systole_pjrt::{AcceleratorPlatform, AheadCompiler, program_text, spread_text};
 use systole_plan::{ChipTables, CollectiveTraffic, Machine, TpuSlice, traffic};
@@ -123,7 +122,7 @@ impl RunCommand for CompileArgs {
 }
 
 /// Resolves the named slices or GPUs.
-fn machine(args: &CompileArgs, tables: &ChipTables) -> Result<Machine, CommandError> {
+fn machine(args: &CompileArgs, tables: &ChipTables) -> CommandResult<Machine> {
     let refused = |e: Error| CommandError::usage(e.at("--target"));
     match Machine::compilable(&args.target, tables).map_err(refused)? {
         Machine::Slice(slice) => {
@@ -132,7 +131,7 @@ fn machine(args: &CompileArgs, tables: &ChipTables) -> Result<Machine, CommandEr
         }
         machine if args.num_slices == 1 => Ok(machine),
         _ => {
-            let e = Error::new(ErrorKind::Config, "only TPUs have slices").at("--num-slices");
+            let e = err!(Config, "only TPUs have slices").at("--num-slices");
             Err(CommandError::usage(e.hint_command("for the GPUs of one machine write --target 8*h100")))
         }
     }
@@ -147,7 +146,7 @@ struct CompileInput {
 }
 
 /// Builds the program: a file's, or a training step with donated state.
-fn step(args: &CompileArgs, machine: &Machine) -> Result<CompileInput, CommandError> {
+fn step(args: &CompileArgs, machine: &Machine) -> CommandResult<CompileInput> {
     let refused = |option: &str, what: &str, hint: &str| {
         CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint_command(hint))
     };
@@ -206,12 +205,11 @@ pub(crate) fn spread(
     step: &Graph,
     roles: &ValueRoles,
     mesh: &Mesh,
-) -> Result<Shardings, CommandError> {
+) -> CommandResult<Shardings> {
     let spread = strategy.spread(mesh, step, roles, true)?;
     for (sharding, ty) in spread.params.iter().zip(step.param_types()) {
         sharding.local(mesh, &ty).map_err(|e| {
-            let split =
-                Error::new(ErrorKind::Config, "the batch size does not divide evenly over the devices");
+            let split = err!(Config, "the batch size does not divide evenly over the devices");
             let hint =
                 e.hint_text().unwrap_or_default().replace("make the size", "pass a --batch-size that is");
             CommandError::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint_command(hint))
@@ -221,7 +219,7 @@ pub(crate) fn spread(
 }
 
 /// Parses the mesh and checks its size; without one, puts all devices on one axis.
-pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, CommandError> {
+pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> CommandResult<Mesh> {
     let devices = machine.devices();
     let Some(text) = text else { return Ok(Mesh::new([("data", devices)])?) };
     let mesh: Mesh = text.parse().map_err(|e: Error| CommandError::usage(e.at("--mesh")))?;
@@ -247,7 +245,7 @@ pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Comman
 }
 
 /// Returns the model and its training batch size.
-fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
+fn model(args: &CompileArgs) -> CommandResult<(Model, usize)> {
     let target = CommandTarget::of(&args.program)?;
     let mut draft = match &target {
         CommandTarget::Preset(name) => ConfigDraft::preset(name)?,
@@ -266,16 +264,15 @@ fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
 /// Batch size of a model without a training configuration.
 const USUAL_BATCH_SIZE: usize = 32;
 
-fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usize), CommandError> {
+fn saved_model(target: &CommandTarget, args: &CompileArgs) -> CommandResult<(Model, usize)> {
     if args.precision.is_some() {
-        let e = Error::new(ErrorKind::Config, "the precision of a saved model cannot be changed")
-            .at("--precision");
+        let e = err!(Config, "the precision of a saved model cannot be changed").at("--precision");
         return Err(CommandError::usage(
             e.hint_command("remove the precision option, or name a preset or a TOML file"),
         ));
     }
     if let Some(set) = args.sets.first() {
-        let e = Error::new(ErrorKind::Config, "the training step of a saved model cannot be changed");
+        let e = err!(Config, "the training step of a saved model cannot be changed");
         return Err(CommandError::usage(
             e.at(format!("--set {set}")).hint_command("name a preset or a TOML file"),
         ));

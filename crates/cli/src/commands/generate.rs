@@ -3,8 +3,9 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::config_of;
+use crate::models::imported;
 use crate::models::model_data::tokenizer_of;
-use crate::models::{imported, run_directory};
+use crate::models::run_directory;
 use crate::render::screen::{Screen, counted, note};
 use clap::Args;
 use serde_json::json;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_datasets::Tokenizer;
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Error, Result, ResultExt, err};
 use systole_nn::{Decoder, Model, Sampling, TextGenerator};
 
 #[derive(Args)]
@@ -139,7 +140,7 @@ fn tokenizer(args: &GenerateArgs, model: &Model, file: &str) -> Result<Arc<Token
     }
     match config_of(model, file)?.is_some_and(|config| config.data.dataset == "text") {
         true => Ok(Arc::new(Tokenizer::bytes())),
-        false => Err(Error::new(ErrorKind::Config, format!("{file} contains no tokenizer"))
+        false => Err(err!(Config, "{file} contains no tokenizer")
             .hint_command("pass the model's tokenizer.json with --tokenizer, or put it next to the model")),
     }
 }

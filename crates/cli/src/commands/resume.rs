@@ -2,15 +2,15 @@
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
+use crate::models::imported;
 use crate::models::model_data::tokenizer_of;
-use crate::models::run_directory::{ResumeMode, RunRecord, SaveArgs};
-use crate::models::{imported, run_directory};
+use crate::models::run_directory::{self, ResumeMode, RunRecord, SaveArgs};
 use crate::render::screen::Screen;
 use crate::run::training::{RunDirectory, RunStart, announce_data, load_data, train};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::err;
 
 #[derive(Args)]
 pub(crate) struct ResumeArgs {
@@ -42,7 +42,7 @@ fn run_of(named: &Path) -> String {
 fn resume(args: ResumeArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     let Some(mut record) = RunRecord::read(&args.folder)? else {
-        let e = Error::new(ErrorKind::Io, format!("`{}` contains no run", args.folder.display()));
+        let e = err!(Io, "`{}` contains no run", args.folder.display());
         return Err(e.hint_command(run_of(&args.folder)).into());
     };
     record.config.fit.tui |= args.tui;

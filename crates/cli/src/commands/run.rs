@@ -2,8 +2,8 @@
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand, kind_name};
-use crate::models::program::InputArgs;
-use crate::models::{program, tflite};
+use crate::models::program::{self, InputArgs};
+use crate::models::tflite;
 use crate::render::screen::{Screen, note, number_of, table};
 use crate::render::timing_stats::spread;
 use clap::Args;
@@ -12,14 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_compile::round_product_operands;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, err};
 use systole_mlir::import::ImportedProgram;
 use systole_nn::Precision;
-use systole_program::files::ArrayFileFormat;
-use systole_program::program_file::ParsedProgram;
+use systole_program::files::{self, ArrayFileFormat};
+use systole_program::program_file::{self, ParsedProgram};
 use systole_program::run::{ProgramRunner, RunResults};
 use systole_program::summary::ArraySummary;
-use systole_program::{files, program_file};
 use systole_runtime::backend;
 
 #[derive(Args)]
@@ -51,7 +50,7 @@ impl RunCommand for RunArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         if tflite::is_lite_file(&self.program) {
             if self.precision.is_some() {
-                let e = Error::new(ErrorKind::Config, format!("{} states its own precision", self.program));
+                let e = err!(Config, "{} states its own precision", self.program);
                 return Err(CommandError::usage(
                     e.at("--precision").hint("remove --precision: it applies to StableHLO and ONNX"),
                 ));
@@ -77,10 +76,8 @@ impl RunCommand for RunArgs {
             return Ok(code);
         }
         if format.is_some() {
-            let e = Error::new(
-                ErrorKind::Config,
-                format!("{} has {} test functions and no main program", self.program, functions.len()),
-            );
+            let e =
+                err!(Config, "{} has {} test functions and no main program", self.program, functions.len());
             return Err(CommandError::usage(
                 e.at("--output").hint_command("name a test function with --function, to write its results"),
             ));

@@ -3,7 +3,9 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::models::command_target::CommandTarget;
-use crate::models::{imported, onnx, tflite};
+use crate::models::imported;
+use crate::models::onnx;
+use crate::models::tflite;
 use crate::render::screen::Screen;
 use clap::Args;
 use serde_json::{Value, json};

@@ -2,15 +2,14 @@
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
-use crate::models::program;
-use crate::models::program::DimArgs;
+use crate::models::program::{self, DimArgs};
 use crate::render::screen::{Screen, number_of};
 use clap::Args;
 use serde_json::json;
 use std::path::Path;
 use systole_bytecode::StablehloVersion;
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Result, ResultExt, err};
 use systole_program::program_file::ProgramFormat;
 
 #[derive(Args)]
@@ -66,7 +65,7 @@ fn form_of(output: &str) -> Result<ProgramFormat> {
         _ if output == "-" => Ok(ProgramFormat::Text),
         Some("mlir") => Ok(ProgramFormat::Text),
         Some("mlirbc" | "bc") => Ok(ProgramFormat::Bytecode),
-        _ => Err(Error::new(ErrorKind::Config, format!("{output} has no known extension"))
+        _ => Err(err!(Config, "{output} has no known extension")
             .hint_command("use .mlir for text, .mlirbc or .bc for bytecode, or - to print text")),
     }
 }
@@ -75,11 +74,11 @@ fn form_of(output: &str) -> Result<ProgramFormat> {
 fn version(target: Option<&str>, form: ProgramFormat) -> Result<StablehloVersion> {
     let Some(text) = target else { return Ok(systole_bytecode::CURRENT) };
     if form == ProgramFormat::Text {
-        let e = Error::new(ErrorKind::Config, "StableHLO text has no version to choose with --target");
+        let e = err!(Config, "StableHLO text has no version to choose with --target");
         return Err(e.hint_command("remove --target, or name an output file that ends in .mlirbc"));
     }
     StablehloVersion::from_text(text.trim_start_matches('v')).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("expected a version, got `{text}`")).hint_command(format!(
+        err!(Config, "expected a version, got `{text}`").hint_command(format!(
             "write a StableHLO version as 1.0.0; the newest is {}",
             systole_bytecode::CURRENT
         ))

@@ -1,7 +1,6 @@
 //! Writes `report.html` in a run's folder: adds command, machine and predictions to the page of `systole_report`.
 
-use crate::render::screen;
-use crate::render::screen::{counted, grouped, note, program, quoted, shown_value};
+use crate::render::screen::{self, counted, grouped, note, program, quoted, shown_value};
 use crate::run::evaluation::TestPredictions;
 use crate::run::input_bottleneck;
 use crate::run::run_summary::{RunSummary, peak_rss_mib, step_time, threads};

@@ -7,8 +7,7 @@ use crate::run::evaluation::TestPredictions;
 use std::path::Path;
 use systole_config::RunConfig;
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_data::format::tensorboard_events;
-use systole_data::format::tensorboard_events::SummaryValue;
+use systole_data::format::tensorboard_events::{self, SummaryValue};
 use systole_ir::{Error, Result};
 use systole_nn::Model;
 

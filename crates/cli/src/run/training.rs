@@ -2,17 +2,17 @@
 
 use crate::args::exit_status::CommandResult;
 use crate::models::model_data::keep_tokenizer;
-use crate::models::run_directory;
-use crate::models::run_directory::{ResumeMode, RunRecord, SaveArgs};
+use crate::models::run_directory::{self, ResumeMode, RunRecord, SaveArgs};
 use crate::render::screen::{Screen, counted, grouped, note, values};
 use crate::run::evaluation::TestPredictions;
-use crate::run::html_report::ReportPage;
+use crate::run::final_weights;
+use crate::run::html_report::{self, ReportPage};
 use crate::run::initial_model::{InitialModel, prepared};
 use crate::run::pruning::PruningReport;
 use crate::run::run_data::keep_data;
 use crate::run::run_summary::{RunFiles, RunSummary};
 use crate::run::signals::{StopSignal, TERMINATED};
-use crate::run::{final_weights, html_report, tensorboard_images};
+use crate::run::tensorboard_images;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -617,8 +617,5 @@ impl RunDirectory {
 
 /// Adds the configuration key of the loss to an error about the loss.
 fn with_key(e: Error) -> Error {
-    match e.places().iter().any(|place| place.starts_with("loss ")) {
-        true => e.at("compile.loss"),
-        false => e,
-    }
+    if e.places().iter().any(|place| place.starts_with("loss ")) { e.at("compile.loss") } else { e }
 }

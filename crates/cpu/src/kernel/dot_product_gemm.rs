@@ -15,8 +15,7 @@ use crate::simd::prefetch::fetch;
 use crate::simd::ranges::pieces;
 use crate::simd::vector::{Portable32, Vector};
 use std::ops::Range;
-use systole_ir::DType;
-use systole_ir::ensure;
+use systole_ir::{DType, ensure};
 
 /// Largest N.
 const MAX_N: usize = 16;

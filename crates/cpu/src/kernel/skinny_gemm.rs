@@ -19,8 +19,7 @@ use crate::simd::prefetch::fetch;
 use crate::simd::ranges::pieces;
 use crate::simd::vector::Portable32;
 use std::ops::Range;
-use systole_ir::DType;
-use systole_ir::ensure;
+use systole_ir::{DType, ensure};
 
 /// Maximum M and maximum K.
 const MAX_MK: usize = 64;

@@ -14,7 +14,7 @@ use std::fmt;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use systole_base::{Error, ErrorKind, Result, ensure};
+use systole_base::{Error, ErrorKind, Result, ensure, err};
 
 /// Number of bytes before a TFRecord record's data.
 pub const HEADER: usize = 12;
@@ -291,7 +291,7 @@ impl TfRecordReader {
     /// If the file does not have this position.
     pub fn seek(&mut self, [offset, record, left_out]: [u64; 3]) -> Result<()> {
         self.window.go_to(offset).map_err(|e| {
-            Error::new(ErrorKind::Data, "the position is beyond the end of the file")
+            err!(Data, "the position is beyond the end of the file")
                 .at(format!("{}, byte {offset}", self.file))
                 .because(e.to_string())
                 .hint("resume with the same data files")

@@ -6,7 +6,7 @@ use flate2::Crc;
 use flate2::read::DeflateDecoder;
 use std::borrow::Cow;
 use std::io::Read;
-use systole_base::{Error, ErrorKind, Result, ensure};
+use systole_base::{Error, Result, ensure, err};
 
 const END: [u8; 4] = *b"PK\x05\x06";
 const END64: [u8; 4] = *b"PK\x06\x06";
@@ -260,7 +260,7 @@ fn end(count: u64, size: u64, at: u64) -> Vec<u8> {
 }
 
 fn wrong(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "invalid ZIP archive").because(why).hint("download the file again")
+    err!(Data, "invalid ZIP archive").because(why).hint("download the file again")
 }
 
 // Names of the previous version.
@@ -271,6 +271,7 @@ pub use self::{StoredZipEntry as Stored, ZipArchive as Archive};
 mod tests {
     use super::*;
     use crate::format::npy;
+    use systole_base::ErrorKind;
     use systole_base::Literal;
 
     /// numpy.savez_compressed(a=arange(3, dtype="i4"), b=ones(2, "f4")).

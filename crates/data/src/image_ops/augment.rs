@@ -6,8 +6,7 @@
 use super::color::between;
 use super::geometry::crop;
 use super::{Resize, dims, resize};
-use crate::HostArray;
-use crate::with_defaults;
+use crate::{HostArray, with_defaults};
 use systole_base::Literal;
 use systole_base::rng::RandomStream;
 

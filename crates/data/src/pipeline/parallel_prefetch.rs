@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use systole_base::{Error, ErrorKind, Result, ensure};
+use systole_base::{Error, Result, ensure, err};
 
 /// Maximum number of elements that a worker takes at a time.
 const CHUNK: usize = 64;
@@ -704,11 +704,11 @@ impl ElementCursor for InlinePrefetch {
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Data, "random access to the pipeline is no longer available")
+    err!(Data, "random access to the pipeline is no longer available")
 }
 
 fn no_thread(e: std::io::Error) -> Error {
-    Error::new(ErrorKind::Io, "cannot start a thread of the input pipeline")
+    err!(Io, "cannot start a thread of the input pipeline")
         .because(e.to_string())
         .hint("raise the limits of the process (ulimit -u, ulimit -v), or run the pipeline with .debug()")
 }

@@ -3,9 +3,10 @@
 //! A row group is read completely, so memory grows with the files' row groups. Supports columns of numbers, strings,
 //! bytes and flat lists of numbers; other columns are an error that names them, and can be deselected.
 
+use crate::input_file;
 use crate::pipeline::{Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, foreign};
 use crate::sample::{Sample, SampleOrigin};
-use crate::{Dataset, HostArray, input_file};
+use crate::{Dataset, HostArray};
 use bytes::Bytes;
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -14,7 +15,7 @@ use parquet::schema::types::Type;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure, err};
 
 impl Dataset {
     /// Creates a dataset of the rows of Parquet files, one field per column: numbers as they are, strings and bytes as
@@ -155,13 +156,12 @@ fn project(schema: &Type, columns: &[String]) -> Result<Option<Type>> {
     let all = schema.get_fields();
     if let Some(unknown) = columns.iter().find(|c| all.iter().all(|f| f.name() != c.as_str())) {
         let names: Vec<&str> = all.iter().map(|f| f.name()).collect();
-        return Err(Error::new(ErrorKind::Data, format!("unknown column `{unknown}`"))
+        return Err(err!(Data, "unknown column `{unknown}`")
             .because(format!("the columns of the Parquet file are {}", names.join(", "))));
     }
     let wanted = all.iter().filter(|f| columns.iter().any(|c| c == f.name())).cloned().collect();
     let made = Type::group_type_builder(schema.name()).with_fields(wanted).build();
-    made.map(Some)
-        .map_err(|e| Error::new(ErrorKind::Bug, "cannot select columns of the schema").because(e.to_string()))
+    made.map(Some).map_err(|e| err!(Bug, "cannot select columns of the schema").because(e.to_string()))
 }
 
 impl ElementCursor for ParquetCursor {
@@ -244,13 +244,12 @@ fn number(field: &Field) -> Result<(DType, Literal)> {
         Field::Float16(x) => Ok((DType::F16, Literal::scalar(DType::F16, x.to_f64()))),
         Field::Float(x) => Ok((DType::F32, Literal::from_slice([] as [usize; 0], &[*x])?)),
         Field::Double(x) => Ok((DType::F64, Literal::from_slice([] as [usize; 0], &[*x])?)),
-        Field::Null => Err(Error::new(ErrorKind::Data, "the cell has no value")
+        Field::Null => Err(err!(Data, "the cell has no value")
             .hint("fill missing values when writing the file, or deselect the column")),
-        other => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("expected a number, string, bytes or a list of numbers, got {other:?}"),
-        )
-        .hint("deselect the column: list the columns to read")),
+        other => {
+            Err(err!(Unsupported, "expected a number, string, bytes or a list of numbers, got {other:?}")
+                .hint("deselect the column: list the columns to read"))
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! `range`: the integers from 0, as `value: i64[]`.
 
+use crate::Dataset;
+use crate::HostArray;
 use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
 use crate::sample::{Sample, SampleOrigin};
-use crate::{Dataset, HostArray};
 use std::sync::Arc;
 use systole_base::{Literal, Result};
 

@@ -6,8 +6,7 @@ use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, f
 use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use flate2::read::MultiGzDecoder;
-use std::io;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::{Error, Literal, Result};

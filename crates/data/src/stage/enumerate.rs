@@ -1,12 +1,13 @@
 //! `enumerate`: adds a field `index: i64[]`, counting from 0 in each epoch.
 
+use crate::Dataset;
+use crate::HostArray;
 use crate::pipeline::{
     DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open,
 };
 use crate::sample::Sample;
 use crate::stage::delegate::delegate;
-use crate::{Dataset, HostArray};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Literal, Result, err};
 
 impl Dataset {
     /// Adds a field `index: i64[]` that counts the elements of the epoch from 0.
@@ -44,7 +45,7 @@ pub(super) struct EnumerateReader<U> {
 
 fn count(sample: Sample, index: u64) -> Result<Sample> {
     if sample.names().any(|n| n == "index") {
-        return Err(Error::new(ErrorKind::Data, "enumerate would overwrite the field `index`")
+        return Err(err!(Data, "enumerate would overwrite the field `index`")
             .hint("rename the existing field before enumerate"));
     }
     let index = Literal::from_slice([], &[index as i64]);

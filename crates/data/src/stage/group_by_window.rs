@@ -11,7 +11,7 @@ use crate::stage::delegate::delegate;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result, ensure};
+use systole_base::{Error, Result, ensure, err};
 
 type GroupKeyFn = Arc<dyn Fn(&Sample) -> i64 + Send + Sync>;
 type GroupSizeFn = Arc<dyn Fn(i64) -> usize + Send + Sync>;
@@ -94,7 +94,7 @@ impl Dataset {
 }
 
 fn too_long() -> Error {
-    Error::new(ErrorKind::Data, "an element is longer than the last boundary")
+    err!(Data, "an element is longer than the last boundary")
         .because("pad_to_bucket_boundary requires a boundary for every length")
         .hint("add a boundary, or filter out such elements")
 }
@@ -116,7 +116,7 @@ impl DatasetStage for GroupStage {
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         if (self.size)(0) == 0 {
-            return Err(Error::new(ErrorKind::Config, "invalid group sizes")
+            return Err(err!(Config, "invalid group sizes")
                 .at(self.label())
                 .because("the window size is 0, or the batch sizes do not match the ascending boundaries")
                 .hint("pass n + 1 batch sizes of at least 1 for n boundaries"));
@@ -197,6 +197,7 @@ impl ElementCursor for GroupCursor {
 mod tests {
     use super::*;
     use crate::stage::test::{resumes, stream};
+    use systole_base::ErrorKind;
     use systole_base::Literal;
 
     const LENS: [usize; 11] = [1, 5, 3, 9, 2, 8, 4, 7, 6, 10, 3];

@@ -12,7 +12,7 @@ use crate::pipeline::{
 use crate::sample::Sample;
 use crate::stage::delegate::delegate;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result, ensure};
+use systole_base::{Result, ensure, err};
 
 /// Return type of the function of [`Dataset::interleave`] and [`Dataset::flat_map`].
 pub trait IntoDataset {
@@ -100,14 +100,11 @@ impl DatasetStage for InterleaveStage {
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         // An automatic cycle length would make the order depend on the machine.
         if self.cycle == 0 || self.block == 0 || self.cycle == crate::AUTOTUNE {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "interleave requires a cycle and a block length of at least 1",
-            )
-            .at(self.label())
-            .because(
-                "cycle and block length determine the order of the elements, so AUTOTUNE is not allowed",
-            ));
+            return Err(err!(Config, "interleave requires a cycle and a block length of at least 1")
+                .at(self.label())
+                .because(
+                    "cycle and block length determine the order of the elements, so AUTOTUNE is not allowed",
+                ));
         }
         let ahead = match self.threads {
             None => 0,

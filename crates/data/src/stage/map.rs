@@ -5,7 +5,8 @@ use crate::pipeline::{
     DatasetStage, ElementCursor, InlinePrefetch, MapFn, PipelineRun, PrefetchBuilder, RandomAccess, StageId,
     StageNode, ThreadCount, access, apply, open,
 };
-use crate::sample::{IntoSample, Sample};
+use crate::sample::IntoSample;
+use crate::sample::Sample;
 use crate::stage::delegate::delegate;
 use std::sync::Arc;
 use systole_base::Result;

@@ -4,12 +4,13 @@
 //! compute whole elements in parallel. Over a stream one thread runs ahead, except with AUTOTUNE after a stage that has
 //! its own threads.
 
+use crate::AUTOTUNE;
+use crate::Dataset;
 use crate::pipeline::{
     DatasetStage, ElementCursor, InlinePrefetch, PipelineRun, PrefetchBuilder, StageId, StageNode,
     ThreadCount, access, open, prefetch_access, stream,
 };
 use crate::stage::delegate::delegate;
-use crate::{AUTOTUNE, Dataset};
 use systole_base::Result;
 
 impl Dataset {

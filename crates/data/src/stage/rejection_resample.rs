@@ -6,7 +6,7 @@ use crate::sample::Sample;
 use crate::stage::delegate::delegate;
 use std::sync::Arc;
 use systole_base::rng::{RandomStream, hash_name, mix};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 
 type ClassFn = Arc<dyn Fn(&Sample) -> Result<usize> + Send + Sync>;
 
@@ -44,7 +44,7 @@ impl DatasetStage for ResampleStage {
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let fits = self.initial.as_ref().is_none_or(|i| i.len() == self.target.len() && are_shares(i));
         if !are_shares(&self.target) || !fits {
-            return Err(Error::new(ErrorKind::Config, "invalid class distributions")
+            return Err(err!(Config, "invalid class distributions")
                 .at(self.label())
                 .because(format!(
                     "the target distribution is {:?}, the initial distribution is {:?}",
@@ -90,7 +90,7 @@ impl ResampleCursor {
     fn stays(&mut self, sample: &Sample) -> Result<bool> {
         let class = (self.class)(sample)?;
         let Some(count) = self.counts.get_mut(class) else {
-            return Err(Error::new(ErrorKind::Data, format!("class {class} is out of range"))
+            return Err(err!(Data, "class {class} is out of range")
                 .because(format!("the target distribution has {} classes", self.target.len()))
                 .hint("pass a number for each class"));
         };

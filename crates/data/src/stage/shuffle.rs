@@ -14,7 +14,7 @@ use crate::sample::{ElementSpec, Sample};
 use crate::stage::delegate::delegate;
 use std::sync::{Arc, Mutex, Weak};
 use systole_base::rng::{RandomStream, hash_name};
-use systole_base::{Error, ErrorKind, Result, ensure};
+use systole_base::{Error, Result, ensure, err};
 
 impl Dataset {
     /// Shuffles the elements: the order is a pure function of (seed, epoch, index) and differs between epochs.
@@ -60,7 +60,7 @@ impl ShuffleStage {
 
     fn draws(&self, epoch: u64) -> Result<RandomStream> {
         if self.options.buffer_size == 0 {
-            return Err(Error::new(ErrorKind::Config, "the shuffle buffer size of `shuffle` is 0")
+            return Err(err!(Config, "the shuffle buffer size of `shuffle` is 0")
                 .at(self.name())
                 .because("elements are drawn from the shuffle buffer, so the buffer must hold at least one")
                 .hint("use the number of elements for a full shuffle, or remove shuffle"));
@@ -197,7 +197,7 @@ impl ShuffleCursor {
         self.buffer.items.clear();
         self.buffer.ended = true;
         Some(
-            Error::new(ErrorKind::Data, "the shuffle buffer is larger than the pipeline's memory budget")
+            err!(Data, "the shuffle buffer is larger than the pipeline's memory budget")
                 .because(format!(
                     "{held} of {} elements already use {} bytes, but the budget is {} bytes",
                     self.buffer.size,
@@ -255,6 +255,7 @@ impl ElementCursor for ShuffleCursor {
 mod tests {
     use super::*;
     use crate::stage::test::{ints, resumes, stream, values, values_of};
+    use systole_base::ErrorKind;
 
     fn sorted(mut v: Vec<i64>) -> Vec<i64> {
         v.sort();

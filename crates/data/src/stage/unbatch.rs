@@ -1,10 +1,11 @@
 //! `unbatch`: splits each element into its rows.
 
+use crate::Dataset;
+use crate::HostArray;
 use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open};
 use crate::sample::Sample;
 use crate::source::slices::{rows, slice};
 use crate::stage::delegate::delegate;
-use crate::{Dataset, HostArray};
 use systole_base::Result;
 
 impl Dataset {

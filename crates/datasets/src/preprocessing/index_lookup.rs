@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::sync::OnceLock;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
-use systole_data::Sample;
-use systole_data::field_setters;
+use systole_base::{DType, Literal, Result, err};
+use systole_data::{Sample, field_setters};
 
 /// How out-of-vocabulary integers are distributed over several indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,8 +73,8 @@ impl VocabularyTerm for i64 {
     fn of_field(sample: &Sample, field: &str) -> Result<(Vec<i64>, bool)> {
         let x = sample.get(field)?;
         if !x.dtype().is_int() {
-            let what = format!("IntegerLookup requires integers, but field `{field}` is {}", x.ty());
-            return Err(Error::new(ErrorKind::Data, what).hint("cast the indices to i32 or i64"));
+            return Err(err!(Data, "IntegerLookup requires integers, but field `{field}` is {}", x.ty())
+                .hint("cast the indices to i32 or i64"));
         }
         Ok(((0..x.shape().elements()).map(|i| x.get(i).as_i64()).collect(), x.shape().rank() == 0))
     }
@@ -312,10 +311,8 @@ impl<K: VocabularyTerm> IndexLookup<K> {
             return Ok(Some(self.token_start() + at));
         }
         match self.num_oov_indices {
-            0 => {
-                let what = format!("{}: `{term:?}` is not in the vocabulary", K::LAYER);
-                Err(Error::new(ErrorKind::Data, what).hint("set num_oov_indices of the lookup to 1"))
-            }
+            0 => Err(err!(Data, "{}: `{term:?}` is not in the vocabulary", K::LAYER)
+                .hint("set num_oov_indices of the lookup to 1")),
             1 => Ok(Some(self.oov_start())),
             n => Ok(Some(self.oov_start() + term.oov_bin(n as u64, self.oov_method, self.salt) as usize)),
         }
@@ -369,9 +366,8 @@ impl<K: VocabularyTerm> IndexLookup<K> {
     /// # Errors
     /// If serialization fails.
     pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, format!("cannot serialize {}", K::LAYER)).because(e.to_string())
-        })
+        serde_json::to_string(self)
+            .map_err(|e| err!(Bug, "cannot serialize {}", K::LAYER).because(e.to_string()))
     }
 
     /// Parses the output of [`IndexLookup::to_json`].
@@ -379,9 +375,8 @@ impl<K: VocabularyTerm> IndexLookup<K> {
     /// # Errors
     /// If the text is not such JSON.
     pub fn from_json(text: &str) -> Result<Self> {
-        let read: Self = serde_json::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Data, format!("cannot parse {}", K::LAYER)).because(e.to_string())
-        })?;
+        let read: Self = serde_json::from_str(text)
+            .map_err(|e| err!(Data, "cannot parse {}", K::LAYER).because(e.to_string()))?;
         read.check()?;
         Ok(read)
     }

@@ -3,9 +3,8 @@
 use super::index_lookup::StringLookup;
 use super::{LookupOutputMode, wrong};
 use serde::{Deserialize, Serialize};
-use systole_base::{Error, ErrorKind, Literal, Result};
-use systole_data::Sample;
-use systole_data::{field_setters, with_defaults};
+use systole_base::{Literal, Result, err};
+use systole_data::{Sample, field_setters, with_defaults};
 
 /// Standardization of a text before it is split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -208,11 +207,9 @@ impl TextVectorization {
             let longest = rows.iter().map(|row| row.shape().elements()).max().unwrap_or(0);
             rows = rows.iter().map(|row| fitted(row, longest)).collect::<Result<_>>()?;
         }
-        let Some(first) = rows.first() else {
-            return Err(Error::new(ErrorKind::Data, "TextVectorization: the batch is empty"));
-        };
+        let first = rows.first().ok_or_else(|| err!(Data, "TextVectorization: the batch is empty"))?;
         if rows.iter().any(|row| row.shape() != first.shape()) {
-            return Err(Error::new(ErrorKind::Data, "TextVectorization: texts differ in length")
+            return Err(err!(Data, "TextVectorization: texts differ in length")
                 .hint("vectorize one_hot texts one by one"));
         }
         let dims: Vec<usize> = std::iter::once(rows.len()).chain(first.shape().iter().copied()).collect();
@@ -235,9 +232,8 @@ impl TextVectorization {
     /// # Errors
     /// If serialization fails.
     pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize TextVectorization").because(e.to_string())
-        })
+        serde_json::to_string(self)
+            .map_err(|e| err!(Bug, "cannot serialize TextVectorization").because(e.to_string()))
     }
 
     /// Parses the output of [`TextVectorization::to_json`].
@@ -245,9 +241,8 @@ impl TextVectorization {
     /// # Errors
     /// If the text is not such JSON.
     pub fn from_json(text: &str) -> Result<TextVectorization> {
-        let read: TextVectorization = serde_json::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Data, "cannot parse TextVectorization").because(e.to_string())
-        })?;
+        let read: TextVectorization = serde_json::from_str(text)
+            .map_err(|e| err!(Data, "cannot parse TextVectorization").because(e.to_string()))?;
         read.check()?;
         Ok(read)
     }

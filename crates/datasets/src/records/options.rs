@@ -2,11 +2,10 @@
 
 use super::columns::ColumnEncoding;
 use serde::{Deserialize, Deserializer, Serialize};
-use systole_base::{Error, ErrorKind, Result};
-use systole_data::CsvFormat;
+use systole_base::{Result, err};
 use systole_data::format::example::FeatureSpecs;
 use systole_data::format::tfrecord::TfRecordCompression;
-use systole_data::with_defaults;
+use systole_data::{CsvFormat, with_defaults};
 
 /// Default names of the label field, in order of preference.
 pub(super) const LABELS: [&str; 6] = ["label", "labels", "y", "target", "class", "cls"];
@@ -130,7 +129,7 @@ impl RecordOptions {
             Some(",") => Some(true),
             Some(".") => Some(false),
             Some(other) => {
-                let e = Error::new(ErrorKind::Config, format!("invalid decimal separator `{other}`"));
+                let e = err!(Config, "invalid decimal separator `{other}`");
                 return Err(e.hint_setting("write data.records.decimal=, for numbers such as 3,25, or data.records.decimal=. for 3.25"));
             }
         };

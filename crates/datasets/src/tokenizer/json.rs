@@ -6,11 +6,10 @@
 use super::bpe::{Bpe, BpeParts, SpecialToken, byte_order};
 use super::pre_tokenizer::PreTokenizer;
 use super::vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
-use super::wordpiece;
-use super::wordpiece::{BertNormalizer, CONTINUES, SPECIAL, WordPiece};
+use super::wordpiece::{self, BertNormalizer, CONTINUES, SPECIAL, WordPiece};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use systole_base::{Error, ErrorKind, Result, ensure};
+use systole_base::{Error, Result, ensure, err};
 
 /// Whether a JSON text only maps tokens to integers, like GPT-2's `vocab.json`.
 pub(super) fn is_plain_vocabulary(text: &str) -> bool {
@@ -388,13 +387,13 @@ fn object<'v>(value: &'v Value, what: &str) -> Result<&'v Map<String, Value>> {
 }
 
 fn broken(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "cannot read the tokenizer")
+    err!(Data, "cannot read the tokenizer")
         .because(why)
         .hint_setting("name another tokenizer file: data.tokenizer=FILE, a tokenizer.json, or a vocab.json with merges.txt next to it")
 }
 
 fn unsupported(what: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not supported"))
+    err!(Unsupported, "tokenizers with {what} are not supported")
         .because("byte-level BPE, as in GPT-2, GPT-4, Llama 3 and Qwen 2, and BERT's WordPiece are supported")
         .hint_setting("use a byte-level BPE tokenizer, or train one: data.tokenizer = \"bpe\"")
 }

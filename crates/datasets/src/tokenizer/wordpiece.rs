@@ -4,7 +4,7 @@
 
 use super::unicode_categories::{is_control, is_ideograph, is_punctuation, push_without_accents};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 use systole_data::with_defaults;
 
 /// Marks pieces that continue a word.
@@ -179,10 +179,7 @@ impl BertNormalizer {
             clean.chars().for_each(|c| push_without_accents(c, &mut plain));
             clean = plain;
         }
-        match self.lowercase {
-            true => clean.chars().flat_map(char::to_lowercase).collect(),
-            false => clean,
-        }
+        if self.lowercase { clean.chars().flat_map(char::to_lowercase).collect() } else { clean }
     }
 }
 
@@ -204,7 +201,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 pub(super) fn broken(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "cannot read the WordPiece vocabulary").because(why).hint_setting(
+    err!(Data, "cannot read the WordPiece vocabulary").because(why).hint_setting(
         "name another tokenizer file: data.tokenizer=FILE, BERT's vocab.txt or a tokenizer.json",
     )
 }

@@ -4,7 +4,7 @@ use super::attr::AttrList;
 use super::{Graph, Op, Tensor, check_args, op::structural_ops};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Scalar, TensorType, ensure};
+use systole_base::{DType, Error, Literal, Result, ResultExt, Scalar, TensorType, ensure, err};
 
 /// Result types of one node.
 pub type ResultTypes = SmallVec<[TensorType; 1]>;
@@ -203,8 +203,7 @@ fn run_elementwise(graph: &Graph, args: &[Scalar]) -> Option<Vec<Scalar>> {
 
 /// Creates the error for bodies nested too deeply.
 pub(crate) fn too_deep() -> Error {
-    let what = format!("bodies (nested graphs) are nested deeper than {MAX_DEPTH} levels");
-    Error::new(ErrorKind::Unsupported, what)
+    err!(Unsupported, "bodies (nested graphs) are nested deeper than {MAX_DEPTH} levels")
 }
 
 fn run_nodes(cx: &mut EvalCx, graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {

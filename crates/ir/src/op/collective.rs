@@ -6,7 +6,7 @@
 
 use super::elementwise_samples::{moved, program};
 use super::*;
-use systole_base::{Error, ErrorKind};
+use systole_base::err;
 
 impl ReplicaGroups {
     /// Creates device groups of replicas for a collective.
@@ -44,11 +44,8 @@ impl ReplicaGroups {
     fn place(&self, device: usize) -> Result<(&[usize], usize)> {
         let found = self.members.iter().find_map(|g| Some((&g[..], g.iter().position(|&d| d == device)?)));
         found.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Graph,
-                format!("device {device} is in none of the groups {:?}", self.members),
-            )
-            .hint("list each device of the program once in replica_groups")
+            err!(Graph, "device {device} is in none of the groups {:?}", self.members)
+                .hint("list each device of the program once in replica_groups")
         })
     }
 
@@ -73,8 +70,7 @@ impl ReplicaGroups {
     pub(super) fn operands<'a>(group: &[usize], args: &[Vec<&'a Literal>]) -> Result<Vec<&'a Literal>> {
         let operands: Option<Vec<&Literal>> = group.iter().map(|&d| Some(args.get(d)?[0])).collect();
         operands.ok_or_else(|| {
-            let what = format!("group {group:?} exceeds the {} devices of the program", args.len());
-            Error::new(ErrorKind::Graph, what)
+            err!(Graph, "group {group:?} exceeds the {} devices of the program", args.len())
                 .hint("run the program on as many devices as its groups contain")
         })
     }
@@ -137,10 +133,7 @@ pub fn agreed(said: impl IntoIterator<Item = Scalar>) -> Result<Scalar> {
     if said.all(|other| other == first) {
         return Ok(first);
     }
-    Err(Error::new(
-        ErrorKind::Graph,
-        "devices disagree on the condition of a loop or branch with collectives",
-    )
+    Err(err!(Graph, "devices disagree on the condition of a loop or branch with collectives")
     .because(
         "all devices must run the same iterations and branches, otherwise they wait for each other forever",
     )
@@ -182,8 +175,7 @@ impl Collective for CollectivePermute {
             from.map_or_else(|| Literal::zeros(args[to][0].ty().clone()), |x| x[0].clone())
         };
         if let Some(pair) = self.pairs.iter().find(|p| p.iter().any(|&d| d >= args.len())) {
-            let what = format!("transfer {pair:?} exceeds the {} devices of the program", args.len());
-            return Err(Error::new(ErrorKind::Graph, what)
+            return Err(err!(Graph, "transfer {pair:?} exceeds the {} devices of the program", args.len())
                 .hint("run the program on as many devices as its transfers use"));
         }
         Ok((0..args.len()).map(got).collect())

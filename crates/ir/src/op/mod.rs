@@ -34,9 +34,8 @@ pub mod unary;
 
 pub use crate::graph::attr::{self, Attr, AttrField, AttrList};
 pub use crate::graph::op::*;
-pub use crate::graph::{Binary, Unary};
 pub use crate::graph::{
-    EvalCx, Grad, LoweringClass, OpCost, OpRule, ResultTypes, SpecConstraint, moved_bytes,
+    Binary, EvalCx, Grad, LoweringClass, OpCost, OpRule, ResultTypes, SpecConstraint, Unary, moved_bytes,
 };
 pub use collective::agreed;
 pub use monoid::Monoid;

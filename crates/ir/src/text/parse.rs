@@ -5,13 +5,12 @@ mod values;
 
 use super::cursor::{TextReader, TokenCursor};
 use super::lexer::Token;
-use crate::ensure;
 use crate::graph::Graph;
 use crate::op::{Op, OpSource, entry, op_source::AttrValue};
-use crate::{GraphBuilder, Mesh, Sharding, Shardings, Tensor, control_builders};
+use crate::{GraphBuilder, Mesh, Sharding, Shardings, Tensor, control_builders, ensure};
 use std::collections::HashMap;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result, TensorType};
+use systole_base::{Result, TensorType, err};
 
 /// Maximum number of results of one op.
 const MAX_RESULTS: usize = 1 << 16;
@@ -73,8 +72,7 @@ type NamedAttrs = Vec<(String, AttrValue)>;
 
 impl ParsedFunction {
     fn program(self, mesh: Option<Mesh>) -> Result<StableHloProgram> {
-        let wrong =
-            |what: String| Error::new(ErrorKind::Data, format!("cannot read the StableHLO text: {what}"));
+        let wrong = |what: String| err!(Data, "cannot read the StableHLO text: {what}");
         let mut donated: Vec<(usize, usize)> = Vec::new();
         for (p, attributes) in self.params.iter().enumerate() {
             let Some(AttrValue::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
@@ -105,7 +103,7 @@ fn sharding(attributes: &NamedAttrs, mesh: Option<&Mesh>, ty: &TensorType) -> Re
     let Some(AttrValue::Split(dims)) = find(attributes, "sdy.sharding") else {
         return Ok(Sharding::replicated(ty.rank()));
     };
-    let whole = || Error::new(ErrorKind::Data, "an array is sharded, but the module has no mesh");
+    let whole = || err!(Data, "an array is sharded, but the module has no mesh");
     Sharding::of_axes(dims, mesh.ok_or_else(whole)?, ty)
 }
 

@@ -2,9 +2,10 @@
 
 use super::attribute::{size, text};
 use super::call::{ArrayCall, ComplexRule, ImportRule, OpImport, OpResults, call, op};
+use super::chlo;
 use super::complex::{PADDED_PRODUCT, SHAPED_IOTA};
+use super::const_eval;
 use super::types::wrong;
-use super::{chlo, const_eval};
 use crate::syntax::{Attribute, DenseElements, ElementData, MlirType, Operation, RankedTensorType};
 use systole_base::{Result, TensorType};
 

@@ -31,7 +31,7 @@ pub use check::ResultCheck;
 use devices::{groups, run_parallel, sharding_import};
 use importer::{CallFrame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType, ensure};
+use systole_base::{DType, Literal, Result, ResultExt, TensorType, ensure, err};
 use systole_ir::text::StableHloProgram;
 use systole_ir::{Graph, GraphBuilder, Tensor, control_builders};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
@@ -95,8 +95,7 @@ pub fn program(module: &MlirModule) -> Result<ImportedProgram> {
 pub fn on_devices(module: &MlirModule, tiles: &[DeviceSharding]) -> Result<ImportedProgram> {
     let main = module.functions.iter().find(|f| f.name == "main");
     let main = main.or_else(|| module.functions.iter().find(|f| !f.is_private)).ok_or_else(|| {
-        Error::new(ErrorKind::Data, "the module has no function to run")
-            .hint("add a function `main` that is not private")
+        err!(Data, "the module has no function to run").hint("add a function `main` that is not private")
     })?;
     of_tiled(module, main, tiles)
 }

@@ -1,15 +1,14 @@
 //! Import rules of StableHLO ops: which ops map to one IR op, are decomposed, or are rejected.
 
 use super::attribute::{size, sizes, text};
+use super::bodies;
 use super::call::{ArrayCall, ComplexRule, ImportRule, OpImport, OpResults, call, op};
 use super::chlo::top_k;
-use super::complex::{
-    BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, functions as of_complex, larger,
-    smaller,
-};
+use super::complex::functions as of_complex;
+use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, larger, smaller};
 use super::complex_number::RealOrComplex;
+use super::gather_dot;
 use super::types::wrong;
-use super::{bodies, gather_dot};
 use systole_base::{DType, Result, TensorType, ensure};
 use systole_ir::Tensor;
 use systole_ir::op::{BroadcastInDim, DotGeneral};

@@ -77,11 +77,11 @@ impl Bert {
         }
         at_most("bert", "num_layers", self.num_layers, MOST_BLOCKS)?;
         if !["pooled", "sequence"].contains(&self.output.as_str()) {
-            let e = Error::new(ErrorKind::Config, format!("unknown output `{}` of bert", self.output));
+            let e = err!(Config, "unknown output `{}` of bert", self.output);
             return Err(e.hint("use one of these outputs: pooled, sequence"));
         }
         if self.output == "sequence" && self.classes > 0 {
-            let e = Error::new(ErrorKind::Config, "bert classes cannot be combined with output `sequence`");
+            let e = err!(Config, "bert classes cannot be combined with output `sequence`");
             return Err(e.hint("classification uses the pooled output: remove classes or `sequence`"));
         }
         Ok(())

@@ -171,7 +171,7 @@ impl EfficientNetV2 {
             "m" => Ok(M),
             "l" => Ok(L),
             other => {
-                let e = Error::new(ErrorKind::Config, format!("unknown efficientnetv2 size `{other}`"));
+                let e = err!(Config, "unknown efficientnetv2 size `{other}`");
                 Err(e.hint("use one of these sizes: b0, b1, b2, b3, s, m, l"))
             }
         }

@@ -84,8 +84,5 @@ fn block(
         .apply(relu6(&named("depthwise_relu")))
         .apply(conv2d(filters, 1).padding("same").use_bias(false).name(named("project")))
         .apply(normalized(&named("project_BN")));
-    match channels == filters && strides == 1 {
-        true => add().name(named("add")).on(&[x, &y]),
-        false => y,
-    }
+    if channels == filters && strides == 1 { add().name(named("add")).on(&[x, &y]) } else { y }
 }

@@ -79,7 +79,7 @@ impl MobileNetV3 {
             "small" => (&SMALL, 1024),
             "large" => (&LARGE, 1280),
             other => {
-                let e = Error::new(ErrorKind::Config, format!("unknown mobilenetv3 size `{other}`"));
+                let e = err!(Config, "unknown mobilenetv3 size `{other}`");
                 return Err(e.hint("use one of these sizes: small, large"));
             }
         };
@@ -150,10 +150,7 @@ impl MobileNetV3 {
         y = y
             .apply(conv2d(filters, 1).padding("same").use_bias(false).name(named("project")))
             .apply(normalized(&named("project_bn")));
-        match strides == 1 && channels == filters {
-            true => add().name(named("add")).on(&[x, &y]),
-            false => y,
-        }
+        if strides == 1 && channels == filters { add().name(named("add")).on(&[x, &y]) } else { y }
     }
 }
 

@@ -47,7 +47,7 @@ impl UNet {
         at_most("unet", "depth", self.depth, MOST_STACKS)?;
         at_most("unet", "convolutions", self.convolutions, MOST_BLOCKS / MOST_STACKS)?;
         if self.width > usize::MAX >> (MOST_STACKS + 1) {
-            return Err(Error::new(ErrorKind::Config, format!("unet: width {} is too large", self.width)));
+            return Err(err!(Config, "unet: width {} is too large", self.width));
         }
         Ok(())
     }

@@ -1,14 +1,14 @@
 //! `EarlyStopping` callback: ends training when a monitored value stops improving.
 
+use super::callback_trait::{Callback, CallbackState, FitCx};
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
+use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
 use crate::json::{Deserialize, Serialize};
 use crate::model::history::WEIGHTS_NOTE;
 use crate::model::{Model, counted};
 use crate::setters::{field_setters, with_defaults};
 use serde_json::json;
-use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
-use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_runtime::{Buffer, Params};
 
 with_defaults! {
@@ -118,7 +118,7 @@ impl ConfigCallback for EarlyStopping {
         match no_number.into_iter().find(|(_, value)| value.is_some_and(f64::is_nan)) {
             Some((name, _)) => {
                 let e =
-                    Error::new(ErrorKind::Config, format!("the callback's argument {name} is not a number"));
+                    err!(Config, "the callback's argument {name} is not a number");
                 Err((name, e.hint("remove the argument, or set it to a number")))
             }
             None => Ok(()),

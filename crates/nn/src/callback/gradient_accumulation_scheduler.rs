@@ -1,12 +1,12 @@
 //! `GradientAccumulationScheduler` callback: changes the number of gradient accumulation steps by epoch.
 
+use super::callback_trait::{Callback, CallbackState, FitCx};
+use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
 use crate::json::{Deserialize, Serialize};
 use crate::model::gradient_accumulation::AccumulationPhase;
 use crate::model::{Model, counted};
 use serde_json::json;
 use std::collections::BTreeMap;
-use super::callback_trait::{Callback, CallbackState, FitCx};
-use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Callback that sets the optimizer's `gradient_accumulation_steps` by epoch: `{0: 8, 4: 4, 10: 1}` accumulates

@@ -1,11 +1,11 @@
 //! `LearningRateMonitor` callback: logs the learning rate.
 
+use super::callback_trait::{Callback, FitCx};
+use super::config_callback::ConfigCallback;
 use crate::json::{Deserialize, Serialize};
 use crate::model::history::Logs;
 use crate::optimizer::Optimizer;
 use crate::setters::field_setters;
-use super::callback_trait::{Callback, FitCx};
-use super::config_callback::ConfigCallback;
 use systole_ir::Result;
 
 /// When [`LearningRateMonitor`] logs: per step or epoch.

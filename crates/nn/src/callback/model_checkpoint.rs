@@ -2,6 +2,12 @@
 //!
 //! Supports Keras's arguments (`filepath`) and Lightning's (`filename`, `dirpath`).
 
+use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry, duration, measured};
+use super::checkpoint_retention::RetainedCheckpoints;
+use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
+use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
+use super::path_template::PathTemplate;
+use super::save_last::SaveLast;
 use crate::callback::trainer_limits::time;
 use crate::json::{Deserialize, Serialize};
 use crate::model::history::Logs;
@@ -11,14 +17,8 @@ use serde::{Deserializer, Serializer};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use super::callback_trait::{Callback, CallbackState, FitCx, WriteRetry, duration, measured};
-use super::checkpoint_retention::RetainedCheckpoints;
-use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
-use super::monitored_value::{Mode, is_better, is_upward, is_validated, watched};
-use super::path_template::PathTemplate;
-use super::save_last::SaveLast;
 use systole_data::file_system::{FileSystem, OsFileSystem, link_atomically, sweep};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// Name of the file with the last save.
 const LAST: &str = "last.safetensors";
@@ -386,7 +386,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         match needed.into_iter().find(|v| logs.get(v).is_none()) {
             None => Ok(()),
             Some(lacking) => {
-                Err(Error::new(ErrorKind::Config, format!("the file name `{}` needs {lacking}", self.path()))
+                Err(err!(Config, "the file name `{}` needs {lacking}", self.path())
                     .because("the value was not measured in this epoch")
                     .hint("use only values that are measured in every epoch"))
             }

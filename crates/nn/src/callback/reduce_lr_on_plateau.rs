@@ -1,13 +1,13 @@
 //! `ReduceLROnPlateau` callback: lowers the learning rate when a monitored value stops improving.
 
-use crate::json::{Deserialize, Serialize};
-use crate::setters::{field_setters, with_defaults};
-use serde_json::json;
 use super::callback_trait::{Callback, CallbackState, FitCx};
 use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, checked};
 use super::learning_rate_scheduler::refuse_schedule;
 use super::monitored_value::{Mode, is_better, is_upward, watched};
-use systole_ir::{Error, ErrorKind, Result};
+use crate::json::{Deserialize, Serialize};
+use crate::setters::{field_setters, with_defaults};
+use serde_json::json;
+use systole_ir::{Result, err};
 
 with_defaults! {
     /// Callback that lowers the learning rate when a monitored value has stopped improving.
@@ -75,7 +75,7 @@ impl ConfigCallback for ReduceLROnPlateau {
             true => Ok(()),
             false => Err((
                 "factor",
-                Error::new(ErrorKind::Config, format!("factor is {}", self.factor))
+                err!(Config, "factor is {}", self.factor)
                     .because("the learning rate is multiplied by `factor` and must decrease")
                     .hint("choose a factor of at least 0 and below 1; the usual one is 0.1"),
             )),

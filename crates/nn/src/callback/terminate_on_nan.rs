@@ -1,8 +1,8 @@
 //! `TerminateOnNaN` callback: ends training if the loss is not finite.
 
-use crate::json::{Deserialize, Serialize};
 use super::callback_trait::{Callback, FitCx};
 use super::config_callback::ConfigCallback;
+use crate::json::{Deserialize, Serialize};
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Callback that ends training as soon as the loss is NaN or infinite. All training does so even without it; on

@@ -1,11 +1,11 @@
 //! `Timer` callback: ends training after a given time.
 
+use super::callback_trait::{Callback, CallbackState, FitCx, duration};
+use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
 use crate::callback::trainer_limits::time;
 use crate::json::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::{Duration, Instant};
-use super::callback_trait::{Callback, CallbackState, FitCx, duration};
-use super::config_callback::{ArgumentCheck, ConfigCallback, checked};
 use systole_ir::Result;
 
 /// When [`Timer`] checks the time.

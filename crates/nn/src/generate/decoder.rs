@@ -15,7 +15,7 @@ use crate::model::compiled_steps::{TracedStep, union};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use systole_ir::{
-    DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType, ensure,
+    DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType, ensure, err,
 };
 use systole_runtime::{Backend, Buffer, Params, backend, jit};
 
@@ -312,7 +312,7 @@ fn sizes(model: &Model) -> Result<(usize, usize)> {
         return Ok((context, vocabulary));
     }
     let shown = |ty: Option<&TensorType>| ty.map_or("unknown".into(), TensorType::to_string);
-    Err(Error::new(ErrorKind::Unsupported, "the model is not a language model")
+    Err(err!(Unsupported, "the model is not a language model")
         .because(format!(
             "the model maps {} to {}; a language model maps integers [S] to scores [S, tokens]",
             shown(input),

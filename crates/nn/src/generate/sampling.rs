@@ -1,7 +1,7 @@
 //! Token sampling: greedy, temperature, top-k and top-p (nucleus).
 
 use crate::setters::with_defaults;
-use systole_ir::{Error, ErrorKind, Result, rng};
+use systole_ir::{Error, ErrorKind, Result, err, rng};
 
 with_defaults! {
     /// Token sampling options. Scores are divided by `temperature`, then restricted to the `top_k` best, then to the
@@ -121,7 +121,7 @@ fn best(scores: &[f32]) -> Result<usize> {
     }
     match best.filter(|_| !is_no_number) {
         Some((id, _)) => Ok(id),
-        None => Err(Error::new(ErrorKind::Data, "the model's token scores are NaN or all −∞")
+        None => Err(err!(Data, "the model's token scores are NaN or all −∞")
             .because("training diverged, or the weights are damaged")
             .hint("train again with a smaller learning rate")),
     }

@@ -3,7 +3,7 @@
 use crate::did_you_mean::unknown;
 use crate::json::{Deserialize, Serialize};
 use std::str::FromStr;
-use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_ir::{Error, Result, Tensor, err};
 
 /// Projection of a weight, `w: f32[…] → f32[…]`, applied after each optimizer step.
 ///
@@ -67,16 +67,13 @@ impl Constraint {
             }
         };
         if !sound {
-            return Err(Error::new(ErrorKind::Config, format!("invalid values in {self:?}"))
+            return Err(err!(Config, "invalid values in {self:?}")
                 .hint("use norms of at least 0 with min_value at most max_value, and a rate from 0 to 1"));
         }
         match self.dim(axis, rank) {
             Some(_) => Ok(()),
-            None => Err(Error::new(
-                ErrorKind::Config,
-                format!("{self:?} has axis {axis}, but its weight has {rank} dimensions"),
-            )
-            .hint("count axes from 0; −1 is the last")),
+            None => Err(err!(Config, "{self:?} has axis {axis}, but its weight has {rank} dimensions")
+                .hint("count axes from 0; −1 is the last")),
         }
     }
 

@@ -18,10 +18,18 @@ use serde::ser::SerializeStruct;
 use serde_json::Map;
 pub(super) use serde_json::Value;
 use std::sync::Arc;
-pub(super) use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType, ensure};
+pub(super) use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType, ensure, err};
 
-/// Implements the [`Layer`] methods shared by all built-in layers: class name, and arguments for model files.
+/// Implements the [`Layer`] methods shared by all built-in layers: class name, and arguments for model files. With
+/// `one_input` also [`Layer::call`], by [`Arguments::output`].
 macro_rules! named {
+    ($class:expr, one_input) => {
+        named!($class);
+
+        fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+            one_input(self, cx, inputs, |cx, x| self.output(cx, x))
+        }
+    };
     ($class:expr) => {
         fn class_name(&self) -> &'static str {
             $class
@@ -66,6 +74,11 @@ pub(super) trait Arguments: Layer {
     /// Rejects arguments that are invalid for any input; reports the first.
     fn check(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns the output for one input, from a layer with `named!("Class", one_input)`.
+    fn output(&self, _: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        Err(wrong_number(self, "several inputs", std::slice::from_ref(x)))
     }
 
     /// Axes along which [`LayerSpec::adapt`](crate::layers::LayerSpec::adapt) computes data statistics; `None` if the
@@ -131,8 +144,7 @@ impl BuiltIn {
         let shown = value.to_string();
         *slot = value;
         self.reread(Value::Object(config)).map_err(|e| {
-            let what = format!("invalid value for {class}'s argument `{key}`: {shown}");
-            with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
+            with_reason(err!(Config, "invalid value for {class}'s argument `{key}`: {shown}"), &e.to_string())
         })
     }
 }
@@ -197,9 +209,8 @@ pub(super) fn query_value_key<L: Arguments>(
 }
 
 /// Returns the error for a wrong number of inputs.
-pub(super) fn wrong_number(layer: &impl Layer, takes: &str, inputs: &[Tensor]) -> Error {
-    let what = format!("{} takes {takes}, got {}", layer.class_name(), inputs.len());
-    Error::new(ErrorKind::Graph, what)
+pub(super) fn wrong_number(layer: &(impl Layer + ?Sized), takes: &str, inputs: &[Tensor]) -> Error {
+    err!(Graph, "{} takes {takes}, got {}", layer.class_name(), inputs.len())
 }
 
 /// Returns the lowering `own` if export formats support the layer's rank, otherwise an error.
@@ -242,7 +253,7 @@ pub(super) fn sized(class: &str, name: &str, shape: &[usize]) -> Result<()> {
     let shape = Shape::new(shape);
     match shape.checked_elements() {
         Some(n) if n < 1 << 40 => Ok(()),
-        _ => Err(Error::new(ErrorKind::Graph, format!("{class}'s weight {name} is too large: f32{shape}"))
+        _ => Err(err!(Graph, "{class}'s weight {name} is too large: f32{shape}")
             .because("the weight has more than 2⁴⁰ elements")
             .hint("make the layer or its input smaller")),
     }
@@ -272,12 +283,12 @@ pub(super) fn channels_of(class: &str, x: &Tensor) -> Result<usize> {
 
 /// Returns an input type error: `Conv2D needs images [B, H, W, C], got f32[1000, 784]`. The caller adds a hint.
 pub(super) fn unfit(class: &str, needs: &str, got: &TensorType) -> Error {
-    Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {got}"))
+    err!(Graph, "{class} needs {needs}, got {got}")
 }
 
 /// Returns an argument error: `Dense needs units of at least 1, got 0`.
 pub(super) fn wrong(class: &str, needs: &str, is: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Config, format!("{class} needs {needs}, got {is}"))
+    err!(Config, "{class} needs {needs}, got {is}")
 }
 
 /// Rejects arguments that are negative or not finite.

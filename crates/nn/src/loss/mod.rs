@@ -15,7 +15,7 @@ pub use constructors::*;
 use formulas::{binary_from_logits, binary_from_probabilities, clipped, smoothed, sparse_crossentropy};
 use serde::Deserializer;
 use std::str::FromStr;
-use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType, err};
 
 /// A model's prediction: its output and, after a softmax or sigmoid, the logits before it.
 ///
@@ -752,7 +752,7 @@ pub(crate) fn as_given(y_true: &Tensor, y_pred: &Tensor) -> (Tensor, Tensor) {
 
 /// Returns a poisoned tensor for a graph whose error is already recorded.
 fn poisoned(like: &Tensor) -> Tensor {
-    like.fail(Error::new(ErrorKind::Graph, "labels are incompatible with predictions"))
+    like.fail(err!(Graph, "labels are incompatible with predictions"))
 }
 
 /// Converts labels to signed integers wide enough to compare with any class index.

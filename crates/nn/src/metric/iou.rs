@@ -105,8 +105,14 @@ impl IouConfig<'_> {
 }
 
 macro_rules! overlaps {
-    ($($name:ident;)*) => {
-        $(impl MetricRule for $name {
+    ($($name:ident $(: $($field:ident),* $(, [$list:ident])?)?;)*) => {
+        $($(impl $name {
+            fn matrix(&self) -> IouConfig<'_> {
+                IouConfig { $($field: self.$field,)* $($list: &self.$list,)? ..IouConfig::default() }
+            }
+        })?
+
+        impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 self.matrix().check()
             }
@@ -126,11 +132,12 @@ macro_rules! overlaps {
     };
 }
 
+// Each metric with its arguments, lists in brackets.
 overlaps! {
-    IoU;
-    MeanIoU;
-    OneHotIoU;
-    OneHotMeanIoU;
+    IoU: num_classes, ignore_class, sparse_y_true, sparse_y_pred, axis, [target_class_ids];
+    MeanIoU: num_classes, ignore_class, sparse_y_true, sparse_y_pred, axis;
+    OneHotIoU: num_classes, ignore_class, sparse_y_pred, axis, [target_class_ids];
+    OneHotMeanIoU: num_classes, ignore_class, sparse_y_pred, axis;
     BinaryIoU;
 }
 
@@ -154,20 +161,6 @@ arguments! {
     }
 }
 
-impl IoU {
-    fn matrix(&self) -> IouConfig<'_> {
-        IouConfig {
-            num_classes: self.num_classes,
-            target_class_ids: &self.target_class_ids,
-            ignore_class: self.ignore_class,
-            sparse_y_true: self.sparse_y_true,
-            sparse_y_pred: self.sparse_y_pred,
-            axis: self.axis,
-            ..IouConfig::default()
-        }
-    }
-}
-
 arguments! {
     /// Mean intersection over union of all classes.
     #[serde(skip_serializing_none)]
@@ -182,19 +175,6 @@ arguments! {
         pub sparse_y_pred: bool = true,
         /// Axis of the scores. Keras: −1.
         pub axis: i64 = -1,
-    }
-}
-
-impl MeanIoU {
-    fn matrix(&self) -> IouConfig<'_> {
-        IouConfig {
-            num_classes: self.num_classes,
-            ignore_class: self.ignore_class,
-            sparse_y_true: self.sparse_y_true,
-            sparse_y_pred: self.sparse_y_pred,
-            axis: self.axis,
-            ..IouConfig::default()
-        }
     }
 }
 
@@ -216,19 +196,6 @@ arguments! {
     }
 }
 
-impl OneHotIoU {
-    fn matrix(&self) -> IouConfig<'_> {
-        IouConfig {
-            num_classes: self.num_classes,
-            target_class_ids: &self.target_class_ids,
-            ignore_class: self.ignore_class,
-            sparse_y_pred: self.sparse_y_pred,
-            axis: self.axis,
-            ..IouConfig::default()
-        }
-    }
-}
-
 arguments! {
     /// Mean intersection over union of all classes, for one-hot labels.
     #[serde(skip_serializing_none)]
@@ -241,18 +208,6 @@ arguments! {
         pub sparse_y_pred: bool = false,
         /// Axis of the scores. Keras: −1.
         pub axis: i64 = -1,
-    }
-}
-
-impl OneHotMeanIoU {
-    fn matrix(&self) -> IouConfig<'_> {
-        IouConfig {
-            num_classes: self.num_classes,
-            ignore_class: self.ignore_class,
-            sparse_y_pred: self.sparse_y_pred,
-            axis: self.axis,
-            ..IouConfig::default()
-        }
     }
 }
 

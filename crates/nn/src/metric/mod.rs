@@ -29,7 +29,7 @@ pub use regression::{
     Aggregation, ConcordanceCorrelation, CosineSimilarity, PearsonCorrelation, R2Score, RootMeanSquaredError,
 };
 use std::str::FromStr;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, err};
 use systole_runtime::Params;
 
 /// A metric: measures the quality of predictions, over any number of batches.
@@ -318,7 +318,7 @@ impl FromStr for Metric {
             "precision" | "Precision" => precision(),
             "recall" | "Recall" => recall(),
             "accuracy" | "acc" => {
-                return Err(Error::new(ErrorKind::Config, format!("`{name}` depends on the loss"))
+                return Err(err!(Config, "`{name}` depends on the loss")
                     .hint("use Metric::resolve, or name a specific accuracy such as binary_accuracy"));
             }
             _ => match (Metric::of_rule(name), name.parse::<Loss>()) {
@@ -379,8 +379,7 @@ impl Metric {
         match self {
             Metric::Custom(own) => own.check(),
             Metric::Loss(loss) if loss.reduced() != Reduction::default() => {
-                let e =
-                    Error::new(ErrorKind::Config, format!("metric {} cannot have a reduction", loss.name()));
+                let e = err!(Config, "metric {} cannot have a reduction", loss.name());
                 Err(e.because("a metric is always the mean over all samples").hint("remove reduction"))
             }
             Metric::Loss(loss) => loss.check(),

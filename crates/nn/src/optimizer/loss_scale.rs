@@ -4,7 +4,7 @@ use super::optimizer_config::{Optimizer, UpdateInputs};
 use crate::json::{Deserialize, Serialize};
 use crate::setters::with_defaults;
 use systole_ir::op::Monoid;
-use systole_ir::{DType, Error, ErrorKind, Tensor, TensorType};
+use systole_ir::{DType, Tensor, TensorType, err};
 use systole_runtime::{Buffer, Params};
 
 with_defaults! {
@@ -91,7 +91,7 @@ impl LossScale {
 fn own(state: &Params, name: &str, like: &Tensor) -> Tensor {
     state.get(name).cloned().unwrap_or_else(|| {
         like.fail(
-            Error::new(ErrorKind::Graph, format!("the optimizer's state lacks {name}"))
+            err!(Graph, "the optimizer's state lacks {name}")
                 .hint("add LossScale::init to the optimizer's state"),
         )
     })

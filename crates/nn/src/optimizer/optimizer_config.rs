@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::panic::Location;
-use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_ir::{Error, ErrorKind, Result, Tensor, err};
 
 /// An optimizer: its update rule, learning rate, weight decay, clipping and gradient accumulation.
 ///
@@ -321,8 +321,7 @@ impl Optimizer {
 /// Parses the value of an argument that all optimizers have.
 fn read<T: DeserializeOwned>(name: &str, key: &str, value: &Value) -> Result<T> {
     serde_json::from_value(value.clone()).map_err(|e| {
-        let what = format!("invalid value for {name}'s argument `{key}`: {value}");
-        with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
+        with_reason(err!(Config, "invalid value for {name}'s argument `{key}`: {value}"), &e.to_string())
     })
 }
 

@@ -8,7 +8,7 @@ use serde::ser::SerializeStruct;
 use serde_json::{Map, Value};
 use std::fmt::Debug;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType, bug};
+use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType, bug, err};
 use systole_runtime::Params;
 
 /// Registered name of an optimizer rule.
@@ -164,7 +164,7 @@ pub(super) fn key(slot: &str, param: &str) -> String {
 pub(super) fn slot(state: &Params, slot: &str, param: &str, like: &Tensor) -> Tensor {
     state.get(&key(slot, param)).cloned().unwrap_or_else(|| {
         like.fail(
-            Error::new(ErrorKind::Graph, format!("the optimizer's state lacks {}", key(slot, param)))
+            err!(Graph, "the optimizer's state lacks {}", key(slot, param))
                 .hint("create the state with this optimizer's init and the same parameters"),
         )
     })

@@ -6,7 +6,7 @@ use crate::did_you_mean::with_reason;
 use crate::json::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::f64::consts::PI;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// A learning rate for each step; the first step is step 0.
 ///
@@ -201,8 +201,7 @@ impl Schedule {
     /// If the schedule is unknown (suggests the nearest), or an argument is missing, unknown or of the wrong type.
     pub fn from_config(value: &Value) -> Result<Schedule> {
         serde_json::from_value(stored(value)).map_err(|e| {
-            let error =
-                Error::new(ErrorKind::Config, format!("expected a learning rate or a schedule, got {value}"));
+            let error = err!(Config, "expected a learning rate or a schedule, got {value}");
             with_reason(error, &e.to_string())
         })
     }

@@ -18,7 +18,7 @@ use crate::layers::LayerSpec;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::quantize_options::Quantize;
 use crate::name_pattern::means;
-use systole_ir::{Error, ErrorKind, Result, ResultExt, ensure};
+use systole_ir::{Error, ErrorKind, Result, ResultExt, ensure, err};
 
 impl Architecture {
     /// Whether any layer is trained with fake quantization.
@@ -146,8 +146,8 @@ fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()
 }
 
 fn used_twice(name: &str) -> Error {
-    let what = format!("layer `{name}` is used twice, but can have only one set of ranges");
-    Error::new(ErrorKind::Unsupported, what).hint("use a separate layer for each call, or remove quantize")
+    err!(Unsupported, "layer `{name}` is used twice, but can have only one set of ranges")
+        .hint("use a separate layer for each call, or remove quantize")
 }
 
 impl Architecture {
@@ -460,7 +460,7 @@ impl QuantizationPlan<'_> {
 
     fn unfit(&self, node: usize, what: &str) -> Error {
         let name = &self.architecture.nodes[node].name;
-        Error::new(ErrorKind::Unsupported, format!("quantization-aware training does not support {what}"))
+        err!(Unsupported, "quantization-aware training does not support {what}")
             .hint(format!("keep the layer in float: set quantize.skip=[\"{name}\"]"))
     }
 

@@ -7,7 +7,7 @@ use crate::model::batch::{Batch, BatchFields};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::with_defaults;
 use systole_data::{Dataset, DatasetIter};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 with_defaults! {
     /// Options of [`Model::lr_find`], with fastai's names and defaults.
@@ -165,7 +165,7 @@ impl InfiniteBatches<'_> {
                 self.pass += 1;
                 self.iter = self.data.iter_epoch(self.pass);
                 self.iter.next().ok_or_else(|| {
-                    Error::new(ErrorKind::Data, "the data has no batch for the learning-rate finder")
+                    err!(Data, "the data has no batch for the learning-rate finder")
                         .hint("use a smaller batch, or more data")
                 })??
             }

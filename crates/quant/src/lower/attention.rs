@@ -5,7 +5,7 @@ use super::call::QuantLayerCall;
 use super::matmul::{product, sum};
 use super::normalizations::{LayerNormParams, standardized};
 use crate::scales::MASKED;
-use systole_ir::{Error, ErrorKind, Result, ensure};
+use systole_ir::{Error, Result, ensure, err};
 use systole_nn::Activation;
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
@@ -29,7 +29,7 @@ pub(super) struct EncoderBlock {
 }
 
 pub(super) fn other_axes() -> Error {
-    Error::new(ErrorKind::Unsupported, "attention over other axes than the first is not supported")
+    err!(Unsupported, "attention over other axes than the first is not supported")
         .hint("attend over sequences [B, S, D], without attention_axes")
 }
 

@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value};
 use std::collections::HashMap;
-use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, TensorType, ensure};
+use systole_ir::{DType, Error, Result, ResultExt, TensorType, ensure, err};
+use systole_nn::LayerLowering;
 use systole_nn::did_you_mean::nearest;
 use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
-use systole_nn::{Architecture, LayerLowering, Symbol};
+use systole_nn::{Architecture, Symbol};
 
 /// Maximum number of layers; prevents memory exhaustion by a typo.
 const MOST: usize = 3000;
@@ -29,7 +30,7 @@ const IDLE: [&str; 12] = [
 const NETWORKS: [&str; 3] = ["Sequential", "Functional", "Model"];
 
 fn wrong(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "cannot convert the Keras model config")
+    err!(Data, "cannot convert the Keras model config")
         .because(why)
         .hint_command("define the model in a TOML file and pass it with --model")
 }
@@ -187,7 +188,7 @@ fn layer(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
     let name = config.get("name").and_then(Value::as_str).unwrap_or(class);
     let place = || format!("layer {name}");
     let Some(known) = BuiltIn::with_defaults(class) else {
-        let e = Error::new(ErrorKind::Data, format!("layer {name}: unsupported class {class}"));
+        let e = err!(Data, "layer {name}: unsupported class {class}");
         let e = match nearest(class, LAYER_NAMES) {
             "" => e,
             similar => e.because(format!("the most similar supported class is {similar}")),
@@ -337,10 +338,7 @@ fn connected(config: &Value, layers: &[Value], inputs: &[Symbol]) -> Result<Vec<
         values.symbols.get(place).cloned().ok_or_else(|| wrong(format!("unknown layer {}", place.0)))
     };
     let outputs = listed(config, "output_layers").iter().map(symbol).collect::<Result<Vec<_>>>()?;
-    match outputs.is_empty() {
-        true => Err(wrong("it has no outputs")),
-        false => Ok(outputs),
-    }
+    if outputs.is_empty() { Err(wrong("it has no outputs")) } else { Ok(outputs) }
 }
 
 /// Applies the layers of a nested Sequential.

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use systole_cpu::{Level, Peak};
-use systole_ir::{DType, Error, ErrorKind, Result};
+use systole_ir::{DType, Result, err};
 use workload::{BenchItem, ThroughputUnit, Workload};
 
 #[derive(Args)]
@@ -60,10 +60,7 @@ impl RunCommand for BenchArgs {
             return Ok(0);
         }
         if items.len() > 1 && common.trace.is_some() {
-            let e = Error::new(
-                ErrorKind::Config,
-                format!("--trace accepts one measurement, got {}", items.len()),
-            );
+            let e = err!(Config, "--trace accepts one measurement, got {}", items.len());
             return Err(CommandError::usage(e.at("--trace").hint_command(
                 "name one measurement: a model such as mlp, or gemm-512 with --precision float32",
             )));
@@ -101,12 +98,8 @@ enum ChildMeasurement {
 }
 
 /// Runs one measurement in a child process that shares this process's standard error.
-fn measure_apart(
-    item: &BenchItem,
-    args: &BenchArgs,
-    common: &CommonArgs,
-) -> Result<ChildMeasurement, CommandError> {
-    let lost = || Error::new(ErrorKind::Io, "a benchmark measurement did not finish").at(item.to_string());
+fn measure_apart(item: &BenchItem, args: &BenchArgs, common: &CommonArgs) -> CommandResult<ChildMeasurement> {
+    let lost = || err!(Io, "a benchmark measurement did not finish").at(item.to_string());
     let program = std::env::current_exe().map_err(|e| lost().because(e.to_string()))?;
     let mut child = Command::new(program);
     child.args(["bench", "--here", "--json", &item.name, "--precision", &item.precision]);

@@ -17,7 +17,7 @@ use local_machine::{this_cpu, tried};
 use planned_program::PlannedProgram;
 use std::path::Path;
 use systole_data::clock::today;
-use systole_ir::{DType, Error, ErrorKind, Result};
+use systole_ir::{DType, Error, ErrorKind, Result, err};
 use systole_plan::{
     Advice, ChipTables, Energy, Estimate, HalfType, KernelList, Machine, MachineChoice, PlanLimits, Price,
     TpuSlice, advise, analytic, bill, regions,
@@ -78,8 +78,7 @@ fn machines(args: &PlanArgs, tables: &ChipTables) -> Result<Vec<Machine>> {
 /// Returns an error for inference-only chips, with a hint to the matching command.
 fn elsewhere(name: &str) -> Option<Error> {
     let told = |chip: &str, hint: &str| {
-        let what = format!("`{name}` is {chip}, an int8 inference chip that cannot train");
-        Some(Error::new(ErrorKind::Config, what).hint_command(hint))
+        Some(err!(Config, "`{name}` is {chip}, an int8 inference chip that cannot train").hint_command(hint))
     };
     match name.trim().to_lowercase().as_str() {
         "v1" | "tpu1" | "tpu-v1" | "tpuv1" => told(

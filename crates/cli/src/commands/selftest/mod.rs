@@ -20,7 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 
 /// Number of failures printed; the report has all.
 const SHOWN: usize = 10;
@@ -38,7 +38,7 @@ impl RunCommand for SelftestArgs {
         let found = watch(&self, common, screen)?;
         let report = scrub.value(report(&short, &found));
         let text = serde_json::to_string_pretty(&report)
-            .map_err(|e| Error::new(ErrorKind::Bug, "cannot serialize the report").because(e.to_string()))?;
+            .map_err(|e| err!(Bug, "cannot serialize the report").because(e.to_string()))?;
         write_atomically(&OsFileSystem, &path, &[text.as_bytes(), b"\n"])?;
         show(&report, &path, screen);
         if screen.json {
@@ -63,7 +63,7 @@ struct ChildOutput {
 
 /// Starts the child process, shows its progress and collects its results.
 fn watch(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> Result<ChildOutput> {
-    let lost = |why: String| Error::new(ErrorKind::Io, "cannot start the child process").because(why);
+    let lost = |why: String| err!(Io, "cannot start the child process").because(why);
     let program = std::env::current_exe().map_err(|e| lost(e.to_string()))?;
     let mut child = Command::new(program);
     child.args(["selftest", "--here", "--steps", &args.steps.to_string()]);
@@ -107,9 +107,10 @@ fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
             }
         }
     };
-    std::thread::Builder::new().name("systole-selftest".into()).spawn(read).map_err(|e| {
-        Error::new(ErrorKind::Io, "cannot start a thread for the self-test").because(e.to_string())
-    })?;
+    std::thread::Builder::new()
+        .name("systole-selftest".into())
+        .spawn(read)
+        .map_err(|e| err!(Io, "cannot start a thread for the self-test").because(e.to_string()))?;
     Ok(lines)
 }
 

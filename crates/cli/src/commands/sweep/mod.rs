@@ -6,7 +6,7 @@
 mod html_page;
 
 use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
-use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::models::command_target::set_each;
 use crate::models::run_directory::{LAST, ResumeMode, RunRecord, SaveArgs, place, record_file};
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
@@ -20,7 +20,7 @@ use std::time::Instant;
 use systole_config::{DataSection, Sweep, SweepMethod, Trial};
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use systole_nn::Model;
 use systole_nn::callback::grows;
 
@@ -131,7 +131,7 @@ fn earlier_definition(out: &Path) -> Result<Option<Value>> {
     match std::fs::read_to_string(out.join(DEFINITION)) {
         Ok(text) => Ok(Some(serde_json::from_str(&text).unwrap_or_default())),
         Err(_) if record_file(out).is_file() => {
-            let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", out.display()));
+            let e = err!(Config, "{} is the folder of a run", out.display());
             Err(e.hint_command("name another output folder with --out"))
         }
         Err(_) => Ok(None),
@@ -139,7 +139,7 @@ fn earlier_definition(out: &Path) -> Result<Option<Value>> {
 }
 
 fn another_sweep(out: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("`{}` contains another sweep", out.display()))
+    err!(Config, "`{}` contains another sweep", out.display())
         .because(why)
         .hint_command("name another output folder with --out; a sweep can only be given more trials")
 }
@@ -181,7 +181,7 @@ pub(crate) struct SweepState<'a> {
 
 impl SweepState<'_> {
     /// Creates the trial states, prints their data, and checks that each model can be built, before training starts.
-    fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> Result<(), CommandError> {
+    fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> CommandResult<()> {
         let mut announced = BTreeSet::new();
         for trial in trials {
             let folder = out.join(&trial.name);

@@ -4,8 +4,7 @@
 //! their concatenation (which keeps a −0 that adding zeros would turn into +0). The gradient of an embedding lookup is
 //! a scatter-add of rows onto zeros. If this is added to another array, the rows are scattered onto that array instead.
 
-use crate::graph::rewrite::NodeLookup;
-use crate::graph::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use systole_ir::op::{Binary, Concatenate, Monoid};
 use systole_ir::{Graph, Op, ValueId};

@@ -8,8 +8,7 @@
 //! entry by entry, or as a stacked state that records the values of a state that starts as zero.
 
 use super::counted_loop::{CountedLoop, IterationOrder};
-use crate::graph::rewrite::NodeLookup;
-use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, NodeResults, Rewriter, rebuild};
 use std::collections::HashMap;
 use systole_ir::op::{
     Binary, Compare, Direction, DotGeneral, DynamicUpdateSlice, Monoid, Parameter, Reduce, Reshape, While,

@@ -6,8 +6,7 @@
 //! m)² = Σᵢ (Σₚ (xᵢₚ − mᵢ)² + P · (mᵢ − m)²)` (Chan, Golub and LeVeque 1979). It is as accurate as the means, which are
 //! rounded to the element type.
 
-use crate::graph::rewrite::NodeLookup;
-use crate::graph::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::{HashMap, HashSet};
 use systole_ir::op::{Binary, BroadcastInDim, Monoid, Reduce};

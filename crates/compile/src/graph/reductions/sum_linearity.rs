@@ -4,8 +4,7 @@
 //! Applied only if one of the sums on the right already exists. In the gradient of batch normalization this saves the
 //! last reduction over the whole batch. `Σ (x − mean(x))` becomes 0: its computed value would be rounding error only.
 
-use crate::graph::rewrite::NodeLookup;
-use crate::graph::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::{HashMap, HashSet};
 use systole_ir::op::{Binary, BroadcastInDim, Monoid, Unary};

@@ -9,8 +9,7 @@
 //! [`run`] does this for f32, where sums may be reassociated. [`run_narrow`] adds bf16 and f16 pooled in f32: the
 //! original program rounds the convolution's result before it is summed, the rewritten one does not.
 
-use crate::graph::rewrite::NodeLookup;
-use crate::graph::rewrite::{Rewriter, rebuild};
+use crate::graph::rewrite::{NodeLookup, Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashMap;
 use systole_ir::op::{

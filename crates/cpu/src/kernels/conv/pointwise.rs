@@ -14,7 +14,8 @@ use crate::simd::level::{CompileTarget, TileFn};
 use crate::simd::loops::widen;
 use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
-use systole_compile::{ALIGN, Kernel as Plan, Step};
+use systole_compile::Kernel as Plan;
+use systole_compile::{ALIGN, Step};
 use systole_ir::op::{Convolution, DotGeneral};
 use systole_ir::{DType, Dims, Op, Result, TensorType, ensure};
 

@@ -5,7 +5,8 @@ use crate::kernel::gemm_dims::{Epilogue, roles};
 use crate::kernel::{Io, Ptr};
 use crate::select::{Problem, SelectResult};
 use crate::simd::level::{CompileTarget, Level};
-use systole_compile::{Kernel as Plan, MaxPoolArgmax, Step};
+use systole_compile::Kernel as Plan;
+use systole_compile::{MaxPoolArgmax, Step};
 use systole_ir::TensorType;
 use systole_ir::op::Convolution;
 

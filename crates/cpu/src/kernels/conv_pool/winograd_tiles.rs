@@ -8,7 +8,8 @@ use crate::kernel::{Io, Kernel, KernelContext};
 use crate::kernels::conv_pool::pooled_convolution::PooledConvolution;
 use crate::select::{Problem, SelectResult};
 use crate::simd::level::CompileTarget;
-use systole_compile::{Kernel as Plan, Step};
+use systole_compile::Kernel as Plan;
+use systole_compile::Step;
 use systole_ir::{Op, Result, ensure};
 
 /// A Winograd convolution that pools its result. Inputs and results are those of [`PooledConvolution`].

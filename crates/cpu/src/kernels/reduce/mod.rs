@@ -14,9 +14,7 @@ use systole_ir::ensure;
 
 /// Creates a reduction kernel. `fuse`: use machine code if it supports the program.
 fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
-    let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else {
-        return Err("not a plain reduction");
-    };
+    let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else { return Err("not a plain reduction") };
     Ok(ReduceKernel::with(map, folded, *monoid, p.step.output_types[0].dtype, p.target.programs(), fuse))
 }
 

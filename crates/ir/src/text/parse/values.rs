@@ -3,9 +3,8 @@
 use super::super::cursor::{MAX_DEPTH, TextReader, TokenCursor};
 use super::super::dense::{parse_element, parse_hex};
 use super::super::lexer::Token;
-use crate::Mesh;
-use crate::ensure;
 use crate::op::{AttrField, ConvDims, op_source::AttrValue};
+use crate::{Mesh, ensure};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
 
 /// Maximum size of an array type in bytes: short malicious text could name any size.

@@ -1,12 +1,12 @@
 //! Imports `interpreter.run_parallel`, which StableHLO's tests use to run a function on several devices: all devices'
 //! copies become one program, and collectives connect their values.
 
-use crate::import::attribute::size;
+use crate::import::attribute::{self, size};
 use crate::import::call::{ArrayCall, ComplexRule, OpImport, OpResults, op};
 use crate::import::importer::{CallFrame, Importer, MAX_CALLS, place};
 use crate::import::types::{not_there, wrong};
 use crate::import::value::ImportedValue;
-use crate::import::{attribute, bodies, const_eval};
+use crate::import::{bodies, const_eval};
 use crate::syntax::{Attribute, MlirFunction, Operation, find};
 use systole_base::{DType, Result, ResultExt, ensure};
 use systole_ir::op::Monoid;

@@ -20,9 +20,24 @@ arguments! {
 #[serde(default, deny_unknown_fields)]
 pub struct FirstStep {}
 
-impl Arguments for ClassToken {}
+impl Arguments for ClassToken {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_sequence("ClassToken", x)?;
+        let x = cast(cx, x);
+        let (batch, features) = (x.dim(0), x.dim(2));
+        let token = weight(cx, "ClassToken", "token", &[features], &self.initializer)?;
+        let first = token.broadcast_in_dim(&Shape::new([batch, 1, features]), &[2]);
+        Ok(Tensor::concatenate(&[&first, &x], 1))
+    }
+}
 
-impl Arguments for FirstStep {}
+impl Arguments for FirstStep {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_sequence("FirstStep", x)?;
+        let x = cast_floats(cx, x);
+        Ok(x.slice_dim(1, 0, 1).reshape([x.dim(0), x.dim(2)]))
+    }
+}
 
 fn check_sequence(class: &str, x: &Tensor) -> Result<()> {
     if x.rank() == 3 && x.dim(1) > 0 {
@@ -33,18 +48,7 @@ fn check_sequence(class: &str, x: &Tensor) -> Result<()> {
 }
 
 impl Layer for ClassToken {
-    named!("ClassToken");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_sequence("ClassToken", x)?;
-            let x = cast(cx, x);
-            let (batch, features) = (x.dim(0), x.dim(2));
-            let token = weight(cx, "ClassToken", "token", &[features], &self.initializer)?;
-            let first = token.broadcast_in_dim(&Shape::new([batch, 1, features]), &[2]);
-            Ok(Tensor::concatenate(&[&first, &x], 1))
-        })
-    }
+    named!("ClassToken", one_input);
 
     lowered!(ClassToken);
 
@@ -54,15 +58,7 @@ impl Layer for ClassToken {
 }
 
 impl Layer for FirstStep {
-    named!("FirstStep");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_sequence("FirstStep", x)?;
-            let x = cast_floats(cx, x);
-            Ok(x.slice_dim(1, 0, 1).reshape([x.dim(0), x.dim(2)]))
-        })
-    }
+    named!("FirstStep", one_input);
 
     lowered!(FirstStep);
 }

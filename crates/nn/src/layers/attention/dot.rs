@@ -59,7 +59,7 @@ impl Dot {
         };
         let (i, j) = (axis_of(a, 0)?, axis_of(b, 1)?);
         if a.dim(0) != b.dim(0) || a.dim(i as isize) != b.dim(j as isize) {
-            return Err(Error::new(ErrorKind::Graph, "Dot's inputs have incompatible shapes")
+            return Err(err!(Graph, "Dot's inputs have incompatible shapes")
                 .because(format!(
                     "the first input is {} (axis {i}), the second is {} (axis {j})",
                     a.ty(),

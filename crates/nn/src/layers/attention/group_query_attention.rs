@@ -91,7 +91,7 @@ impl GroupQueryAttention {
         }
         if value.dim(1) != key.dim(1) || value.dim(0) != query.dim(0) || key.dim(0) != query.dim(0) {
             let got = format!("query is {}, value {}, key {}", query.ty(), value.ty(), key.ty());
-            return Err(Error::new(ErrorKind::Graph, format!("{CLASS}'s inputs have incompatible shapes"))
+            return Err(err!(Graph, "{CLASS}'s inputs have incompatible shapes")
                 .because(got)
                 .hint("use equal batch sizes, and as many value positions as key positions"));
         }
@@ -99,10 +99,7 @@ impl GroupQueryAttention {
         let (heads, shared, features) = (self.num_query_heads, self.num_key_value_heads, q.dim(2));
         let asked = self.project(cx, "query", &q, heads)?;
         let keys = self.repeated(&self.project(cx, "key", &k, shared)?);
-        let gate = match self.use_gate {
-            true => Some(self.project(cx, "gate", &q, heads)?.logistic()),
-            false => None,
-        };
+        let gate = if self.use_gate { Some(self.project(cx, "gate", &q, heads)?.logistic()) } else { None };
         let values = self.repeated(&self.project(cx, "value", &v, shared)?);
         let seen = match self.sliding_window {
             None => masked_attention::seen(cx, [query, value, key], self.use_causal_mask),

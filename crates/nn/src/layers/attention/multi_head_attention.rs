@@ -107,7 +107,7 @@ impl MultiHeadAttention {
         let fits = v.dim(1) == k.dim(1) && v.dim(0) == q.dim(0) && k.dim(0) == q.dim(0);
         if !fits {
             let got = format!("query is {}, value {}, key {}", query.ty(), value.ty(), key.ty());
-            return Err(Error::new(ErrorKind::Graph, "MultiHeadAttention's inputs have incompatible shapes")
+            return Err(err!(Graph, "MultiHeadAttention's inputs have incompatible shapes")
                 .because(got)
                 .hint("use equal batch sizes, and as many value positions as key positions"));
         }
@@ -175,13 +175,13 @@ impl MultiHeadAttention {
     /// Returns the number of positions of earlier calls: `→ i32[]`.
     fn place_to_go_on(&self, cx: &Cx, is_of_itself: bool) -> Result<Tensor> {
         if !(self.use_causal_mask && is_of_itself) {
-            return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+            return Err(err!(Unsupported, "the model cannot generate token by token")
                 .because("the attention layer looks at later positions, or at another sequence")
                 .hint("train a model whose attention has use_causal_mask = true and one input"));
         }
         cx.decoding()
             .map(|decoding| decoding.position())
-            .ok_or_else(|| Error::new(ErrorKind::Bug, "missing incremental decoding state"))
+            .ok_or_else(|| err!(Bug, "missing incremental decoding state"))
     }
 
     /// Attends with a KV cache: `q: T[B, S, N, K], k: T[B, S, N, K], v: T[B, S, N, V] → T[B, S, N, V]`. Each of the S
@@ -239,7 +239,7 @@ impl MultiHeadAttention {
 /// ones, and keeps them for the next call.
 fn with_kept(cx: &mut Cx, name: &str, new: &Tensor) -> Result<Tensor> {
     let Some((first, context)) = cx.decoding().map(|d| (d.position(), d.context())) else {
-        return Err(Error::new(ErrorKind::Bug, "missing incremental decoding state"));
+        return Err(err!(Bug, "missing incremental decoding state"));
     };
     let shape = [new.dim(0), context, new.dim(2), new.dim(3)];
     let old = cx.kept(name, new.dtype(), &shape).unwrap_or_else(|| new.clone());

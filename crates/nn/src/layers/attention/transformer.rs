@@ -56,6 +56,26 @@ impl Arguments for TransformerBlock {
         at_least_0("TransformerBlock", "layer_norm_epsilon", self.layer_norm_epsilon)?;
         check_rate("TransformerBlock", "dropout", self.dropout)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let fits = x.rank() == 3 && x.dim(2) > 0 && x.dim(2).is_multiple_of(self.num_heads);
+        if !fits {
+            let needs = format!("a feature count divisible by its {} heads [B, S, D]", self.num_heads);
+            return Err(unfit("TransformerBlock", &needs, x.ty())
+                .hint("choose num_heads that divides the last dimension"));
+        }
+        let mask = cx.mask_of(x);
+        let x = cast(cx, x);
+        Ok(cx.weights_in_order(&PARTS, |cx| {
+            let x = self.part(cx, &x, PARTS[1], |cx, x| {
+                if let Some(mask) = &mask {
+                    cx.set_mask(x, mask);
+                }
+                self.attend(cx, x)
+            });
+            self.part(cx, &x, PARTS[4], |cx, x| self.feed_forward(cx, x))
+        }))
+    }
 }
 
 /// Sublayers in Keras's weight order.
@@ -68,29 +88,7 @@ const PARTS: [&str; 5] = [
 ];
 
 impl Layer for TransformerBlock {
-    named!("TransformerBlock");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let fits = x.rank() == 3 && x.dim(2) > 0 && x.dim(2).is_multiple_of(self.num_heads);
-            if !fits {
-                let needs = format!("a feature count divisible by its {} heads [B, S, D]", self.num_heads);
-                return Err(unfit("TransformerBlock", &needs, x.ty())
-                    .hint("choose num_heads that divides the last dimension"));
-            }
-            let mask = cx.mask_of(x);
-            let x = cast(cx, x);
-            Ok(cx.weights_in_order(&PARTS, |cx| {
-                let x = self.part(cx, &x, PARTS[1], |cx, x| {
-                    if let Some(mask) = &mask {
-                        cx.set_mask(x, mask);
-                    }
-                    self.attend(cx, x)
-                });
-                self.part(cx, &x, PARTS[4], |cx, x| self.feed_forward(cx, x))
-            }))
-        })
-    }
+    named!("TransformerBlock", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::TransformerBlock {

@@ -91,31 +91,29 @@ impl<const N: usize> Arguments for Conv<N> {
         }
         self.sliding().check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let (class, sliding) = (self.class_name(), self.sliding());
+        check_places(class, N, x)?;
+        let channels = channels_of(class, x)?;
+        if !channels.is_multiple_of(self.groups) {
+            let needs = format!("a number of channels divisible by {} groups", self.groups);
+            return Err(unfit(class, &needs, x.ty())
+                .hint("choose a number of groups that divides the number of channels"));
+        }
+        let padding = sliding.padding_for(x)?;
+        let shape = [&self.kernel_size.0[..], &[channels / self.groups, self.filters]].concat();
+        let rules = (self.kernel_regularizer, self.kernel_constraint);
+        let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
+        let y = sliding.convolve(&cast(cx, x), &kernel, &padding, self.groups);
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
+    }
 }
 
 impl<const N: usize> Layer for Conv<N> {
-    named!(by_rank::<N, 3>(["Conv1D", "Conv2D", "Conv3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let (class, sliding) = (self.class_name(), self.sliding());
-            check_places(class, N, x)?;
-            let channels = channels_of(class, x)?;
-            if !channels.is_multiple_of(self.groups) {
-                let needs = format!("a number of channels divisible by {} groups", self.groups);
-                return Err(unfit(class, &needs, x.ty())
-                    .hint("choose a number of groups that divides the number of channels"));
-            }
-            let padding = sliding.padding_for(x)?;
-            let shape = [&self.kernel_size.0[..], &[channels / self.groups, self.filters]].concat();
-            let rules = (self.kernel_regularizer, self.kernel_constraint);
-            let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
-            let y = sliding.convolve(&cast(cx, x), &kernel, &padding, self.groups);
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!(by_rank::<N, 3>(["Conv1D", "Conv2D", "Conv3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(

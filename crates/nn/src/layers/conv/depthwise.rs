@@ -74,26 +74,24 @@ impl<const N: usize> Arguments for DepthwiseConv<N> {
         check_multiplier(self.class_name(), self.depth_multiplier)?;
         self.sliding().check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        let kernel = DepthwiseKernel {
+            name: "kernel",
+            multiplier: self.depth_multiplier,
+            initializer: &self.depthwise_initializer,
+            rules: (self.depthwise_regularizer, self.depthwise_constraint),
+        };
+        let y = kernel.convolve(cx, &self.sliding(), x)?;
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, self.class_name(), y, bias, (self.activation, self.activity_regularizer))
+    }
 }
 
 impl<const N: usize> Layer for DepthwiseConv<N> {
-    named!(by_rank::<N, 2>(["DepthwiseConv1D", "DepthwiseConv2D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            let kernel = DepthwiseKernel {
-                name: "kernel",
-                multiplier: self.depth_multiplier,
-                initializer: &self.depthwise_initializer,
-                rules: (self.depthwise_regularizer, self.depthwise_constraint),
-            };
-            let y = kernel.convolve(cx, &self.sliding(), x)?;
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, self.class_name(), y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!(by_rank::<N, 2>(["DepthwiseConv1D", "DepthwiseConv2D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         let kind = ConvolutionKind::Depthwise { multiplier: self.depth_multiplier };

@@ -84,34 +84,32 @@ impl<const N: usize> Arguments for SeparableConv<N> {
         check_multiplier(class, self.depth_multiplier)?;
         self.sliding().check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let (class, filters) = (self.class_name(), self.filters);
+        check_places(class, N, x)?;
+        let kernel = DepthwiseKernel {
+            name: "depthwise_kernel",
+            multiplier: self.depth_multiplier,
+            initializer: &self.depthwise_initializer,
+            rules: (self.depthwise_regularizer, self.depthwise_constraint),
+        };
+        let parts = kernel.convolve(cx, &self.sliding(), x)?;
+        let parts = cx.rounded_parts(parts);
+        let mixed = parts.dim(-1);
+        let shape = [&[1; N][..], &[mixed, filters]].concat();
+        let rules = (self.pointwise_regularizer, self.pointwise_constraint);
+        let start = &self.pointwise_initializer;
+        let kernel = ruled_weight(cx, class, "pointwise_kernel", &shape, start, rules)?;
+        let y = parts.dot(&kernel.reshape([mixed, filters]));
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
+    }
 }
 
 impl<const N: usize> Layer for SeparableConv<N> {
-    named!(by_rank::<N, 2>(["SeparableConv1D", "SeparableConv2D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let (class, filters) = (self.class_name(), self.filters);
-            check_places(class, N, x)?;
-            let kernel = DepthwiseKernel {
-                name: "depthwise_kernel",
-                multiplier: self.depth_multiplier,
-                initializer: &self.depthwise_initializer,
-                rules: (self.depthwise_regularizer, self.depthwise_constraint),
-            };
-            let parts = kernel.convolve(cx, &self.sliding(), x)?;
-            let parts = cx.rounded_parts(parts);
-            let mixed = parts.dim(-1);
-            let shape = [&[1; N][..], &[mixed, filters]].concat();
-            let rules = (self.pointwise_regularizer, self.pointwise_constraint);
-            let start = &self.pointwise_initializer;
-            let kernel = ruled_weight(cx, class, "pointwise_kernel", &shape, start, rules)?;
-            let y = parts.dot(&kernel.reshape([mixed, filters]));
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!(by_rank::<N, 2>(["SeparableConv1D", "SeparableConv2D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(

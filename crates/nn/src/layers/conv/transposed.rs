@@ -99,24 +99,22 @@ impl<const N: usize> Arguments for ConvTranspose<N> {
         check_filters(class, self.filters)?;
         self.stamps().check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let class = self.class_name();
+        check_some_place(class, N, x)?;
+        let shape = [&self.kernel_size.0[..], &[self.filters, channels_of(class, x)?]].concat();
+        let rules = (self.kernel_regularizer, self.kernel_constraint);
+        let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
+        let y = self.stamps().convolve(&cast(cx, x), &kernel)?;
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
+    }
 }
 
 impl<const N: usize> Layer for ConvTranspose<N> {
-    named!(by_rank::<N, 3>(["Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let class = self.class_name();
-            check_some_place(class, N, x)?;
-            let shape = [&self.kernel_size.0[..], &[self.filters, channels_of(class, x)?]].concat();
-            let rules = (self.kernel_regularizer, self.kernel_constraint);
-            let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
-            let y = self.stamps().convolve(&cast(cx, x), &kernel)?;
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!(by_rank::<N, 3>(["Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         let kind = ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() };

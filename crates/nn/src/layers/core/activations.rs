@@ -15,19 +15,17 @@ pub struct ActivationLayer {
     pub activation: Activation,
 }
 
-impl Arguments for ActivationLayer {}
+impl Arguments for ActivationLayer {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if self.activation == Activation::Softmax {
+            check_last("Activation", x)?;
+        }
+        Ok(cx.activate(self.activation, &cast(cx, x)))
+    }
+}
 
 impl Layer for ActivationLayer {
-    named!("Activation");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if self.activation == Activation::Softmax {
-                check_last("Activation", x)?;
-            }
-            Ok(cx.activate(self.activation, &cast(cx, x)))
-        })
-    }
+    named!("Activation", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Activation(self.activation))
@@ -54,28 +52,26 @@ impl Arguments for ReLU {
         at_least_0("ReLU", "negative_slope", self.negative_slope)?;
         at_least_0("ReLU", "threshold", self.threshold)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        let below = match self.negative_slope {
+            0.0 => x.zeros_like(),
+            slope => (&x - self.threshold) * slope,
+        };
+        // This comparison is false for NaN, so NaN passes through.
+        let y = x.less_equal(&x.scalar_like(self.threshold)).select(&below, &x);
+        // Uses select, so that the gradient above the limit is 0.
+        let limited = self.max_value.map(|m| {
+            let limit = y.builder().full(y.ty(), m);
+            y.greater_equal(&limit).select(&limit, &y)
+        });
+        Ok(limited.unwrap_or(y))
+    }
 }
 
 impl Layer for ReLU {
-    named!("ReLU");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            let below = match self.negative_slope {
-                0.0 => x.zeros_like(),
-                slope => (&x - self.threshold) * slope,
-            };
-            // This comparison is false for NaN, so NaN passes through.
-            let y = x.less_equal(&x.scalar_like(self.threshold)).select(&below, &x);
-            // Uses select, so that the gradient above the limit is 0.
-            let limited = self.max_value.map(|m| {
-                let limit = y.builder().full(y.ty(), m);
-                y.greater_equal(&limit).select(&limit, &y)
-            });
-            Ok(limited.unwrap_or(y))
-        })
-    }
+    named!("ReLU", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Relu {
@@ -98,18 +94,16 @@ impl Arguments for LeakyReLU {
     fn check(&self) -> Result<()> {
         at_least_0("LeakyReLU", "negative_slope", self.negative_slope)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let y = cast(cx, x).leaky_relu(self.negative_slope);
+        cx.made_as_leaky(&y, x, self.negative_slope);
+        Ok(y)
+    }
 }
 
 impl Layer for LeakyReLU {
-    named!("LeakyReLU");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let y = cast(cx, x).leaky_relu(self.negative_slope);
-            cx.made_as_leaky(&y, x, self.negative_slope);
-            Ok(y)
-        })
-    }
+    named!("LeakyReLU", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::LeakyRelu(self.negative_slope))
@@ -129,14 +123,14 @@ impl Arguments for ELU {
         ensure!(self.alpha.is_finite(), wrong("ELU", "a finite alpha", self.alpha));
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        Ok(cast(cx, x).elu(self.alpha))
+    }
 }
 
 impl Layer for ELU {
-    named!("ELU");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x).elu(self.alpha)))
-    }
+    named!("ELU", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Elu(self.alpha))
@@ -151,23 +145,21 @@ arguments! {
     }
 }
 
-impl Arguments for Softmax {}
+impl Arguments for Softmax {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let axis = dim_index("Softmax", self.axis, x)?;
+        let x = cast(cx, x);
+        if axis + 1 == x.rank() {
+            return Ok(cx.activate(Activation::Softmax, &x));
+        }
+        let mut swapped: Vec<usize> = (0..x.rank()).collect();
+        swapped.swap(axis, x.rank() - 1);
+        Ok(x.transpose(&swapped).softmax().transpose(&swapped))
+    }
+}
 
 impl Layer for Softmax {
-    named!("Softmax");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let axis = dim_index("Softmax", self.axis, x)?;
-            let x = cast(cx, x);
-            if axis + 1 == x.rank() {
-                return Ok(cx.activate(Activation::Softmax, &x));
-            }
-            let mut swapped: Vec<usize> = (0..x.rank()).collect();
-            swapped.swap(axis, x.rank() - 1);
-            Ok(x.transpose(&swapped).softmax().transpose(&swapped))
-        })
-    }
+    named!("Softmax", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Softmax(self.axis))

@@ -22,18 +22,16 @@ impl Arguments for ActivityRegularization {
         at_least_0("ActivityRegularization", "l1", self.l1)?;
         at_least_0("ActivityRegularization", "l2", self.l2)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        penalize_output(cx, Some(Regularizer { l1: self.l1, l2: self.l2 }), &x);
+        Ok(x)
+    }
 }
 
 impl Layer for ActivityRegularization {
-    named!("ActivityRegularization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            penalize_output(cx, Some(Regularizer { l1: self.l1, l2: self.l2 }), &x);
-            Ok(x)
-        })
-    }
+    named!("ActivityRegularization", one_input);
 
     lowered!(Regularization);
 }

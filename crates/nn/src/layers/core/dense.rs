@@ -50,30 +50,28 @@ impl Arguments for Dense {
         ensure!(self.units != 0, wrong("Dense", "units of at least 1", self.units));
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() < 2 {
+            let hint = "give each sample at least one feature dimension: reshape([1]) before it";
+            return Err(unfit("Dense", "features in a last dimension [B, …, K]", x.ty()).hint(hint));
+        }
+        let features = x.dim(-1);
+        if features == 0 {
+            let hint = "check the layers before it: one of them outputs no elements";
+            return Err(unfit("Dense", "at least one input feature [B, …, K]", x.ty()).hint(hint));
+        }
+        let (shape, rules) = ([features, self.units], (self.kernel_regularizer, self.kernel_constraint));
+        let kernel = ruled_weight(cx, "Dense", "kernel", &shape, &self.kernel_initializer, rules)?;
+        let y = cast(cx, x).dot(&kernel);
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, "Dense", y, bias, (self.activation, self.activity_regularizer))
+    }
 }
 
 impl Layer for Dense {
-    named!("Dense");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() < 2 {
-                let hint = "give each sample at least one feature dimension: reshape([1]) before it";
-                return Err(unfit("Dense", "features in a last dimension [B, …, K]", x.ty()).hint(hint));
-            }
-            let features = x.dim(-1);
-            if features == 0 {
-                let hint = "check the layers before it: one of them outputs no elements";
-                return Err(unfit("Dense", "at least one input feature [B, …, K]", x.ty()).hint(hint));
-            }
-            let (shape, rules) = ([features, self.units], (self.kernel_regularizer, self.kernel_constraint));
-            let kernel = ruled_weight(cx, "Dense", "kernel", &shape, &self.kernel_initializer, rules)?;
-            let y = cast(cx, x).dot(&kernel);
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, "Dense", y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!("Dense", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Dense { use_bias: self.use_bias, activation: self.activation })

@@ -171,29 +171,27 @@ impl Arguments for EinsumDense {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let equation = self.for_rank(x)?;
+        let sizes = self.output_sizes(&equation, x)?;
+        let at = |letters: &[char], c: &char| letters.iter().position(|l| l == c);
+        let size = |c: &char| match (at(&equation.input, c), at(&equation.output, c)) {
+            (Some(d), _) => x.dim(d as isize),
+            (None, d) => d.map_or(1, |d| sizes[d]),
+        };
+        let shape: Vec<usize> = equation.kernel.iter().map(size).collect();
+        let kernel = weight(cx, "EinsumDense", "kernel", &shape, &self.kernel_initializer)?;
+        let mut y = einsum(&cast(cx, x), &kernel, &equation);
+        if let Some(bias) = self.bias(cx, &equation, &sizes)? {
+            y = y + bias;
+        }
+        Ok(cx.activate(self.activation, &y))
+    }
 }
 
 impl Layer for EinsumDense {
-    named!("EinsumDense");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let equation = self.for_rank(x)?;
-            let sizes = self.output_sizes(&equation, x)?;
-            let at = |letters: &[char], c: &char| letters.iter().position(|l| l == c);
-            let size = |c: &char| match (at(&equation.input, c), at(&equation.output, c)) {
-                (Some(d), _) => x.dim(d as isize),
-                (None, d) => d.map_or(1, |d| sizes[d]),
-            };
-            let shape: Vec<usize> = equation.kernel.iter().map(size).collect();
-            let kernel = weight(cx, "EinsumDense", "kernel", &shape, &self.kernel_initializer)?;
-            let mut y = einsum(&cast(cx, x), &kernel, &equation);
-            if let Some(bias) = self.bias(cx, &equation, &sizes)? {
-                y = y + bias;
-            }
-            Ok(cx.activate(self.activation, &y))
-        })
-    }
+    named!("EinsumDense", one_input);
 }
 
 /// Multiplies x and the kernel and sums over letters that are not in the output.

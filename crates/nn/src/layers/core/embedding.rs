@@ -27,32 +27,29 @@ impl Arguments for Embedding {
         ensure!(self.output_dim != 0, wrong("Embedding", "output_dim of at least 1", self.output_dim));
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if !x.dtype().is_int() {
+            return Err(unfit("Embedding", "integers [B, …]", x.ty())
+                .hint("cast the data to i32 and declare the input with input_of(name, DType::I32, shape)"));
+        }
+        let shape = [self.input_dim, self.output_dim];
+        sized("Embedding", "embeddings", &shape)?;
+        let rows = match cx.packed_rows("embeddings", &shape, x) {
+            Some(rows) => rows,
+            None => cx.variable("embeddings", &shape, &self.embeddings_initializer, true).take(x),
+        };
+        // Casts after the lookup, because the table may be far larger than a batch.
+        let y = cast(cx, &rows);
+        if self.mask_zero {
+            cx.set_mask(&y, &x.not_equal(&x.zeros_like()));
+        }
+        Ok(y)
+    }
 }
 
 impl Layer for Embedding {
-    named!("Embedding");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if !x.dtype().is_int() {
-                return Err(unfit("Embedding", "integers [B, …]", x.ty()).hint(
-                    "cast the data to i32 and declare the input with input_of(name, DType::I32, shape)",
-                ));
-            }
-            let shape = [self.input_dim, self.output_dim];
-            sized("Embedding", "embeddings", &shape)?;
-            let rows = match cx.packed_rows("embeddings", &shape, x) {
-                Some(rows) => rows,
-                None => cx.variable("embeddings", &shape, &self.embeddings_initializer, true).take(x),
-            };
-            // Casts after the lookup, because the table may be far larger than a batch.
-            let y = cast(cx, &rows);
-            if self.mask_zero {
-                cx.set_mask(&y, &x.not_equal(&x.zeros_like()));
-            }
-            Ok(y)
-        })
-    }
+    named!("Embedding", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Embedding { rows: self.input_dim, mask_zero: self.mask_zero })
@@ -83,38 +80,36 @@ impl Arguments for PositionEmbedding {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let rank = x.rank();
+        if rank < 3 || x.dim(-2) > self.sequence_length {
+            let needs = format!("at most {} positions of features [B, S, D]", self.sequence_length);
+            return Err(unfit("PositionEmbedding", &needs, x.ty()).hint("increase sequence_length"));
+        }
+        let (places, features) = (x.dim(-2), x.dim(-1));
+        let shape = [self.sequence_length, features];
+        let table = weight(cx, "PositionEmbedding", "embeddings", &shape, &self.initializer)?;
+        let used = match cx.decoding() {
+            Some(_) => table,
+            None => table.slice_dim(0, 0, places),
+        };
+        let used = cx.rounded_constant(used);
+        let rows = match cx.decoding() {
+            Some(decoding) => {
+                let from = decoding.position();
+                used.dynamic_slice(&[&from, &from.zeros_like()], &[places, features])
+            }
+            None => used.clone(),
+        };
+        let y = rows.broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]);
+        cx.same_levels(&y, &used);
+        Ok(y)
+    }
 }
 
 impl Layer for PositionEmbedding {
-    named!("PositionEmbedding");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let rank = x.rank();
-            if rank < 3 || x.dim(-2) > self.sequence_length {
-                let needs = format!("at most {} positions of features [B, S, D]", self.sequence_length);
-                return Err(unfit("PositionEmbedding", &needs, x.ty()).hint("increase sequence_length"));
-            }
-            let (places, features) = (x.dim(-2), x.dim(-1));
-            let shape = [self.sequence_length, features];
-            let table = weight(cx, "PositionEmbedding", "embeddings", &shape, &self.initializer)?;
-            let used = match cx.decoding() {
-                Some(_) => table,
-                None => table.slice_dim(0, 0, places),
-            };
-            let used = cx.rounded_constant(used);
-            let rows = match cx.decoding() {
-                Some(decoding) => {
-                    let from = decoding.position();
-                    used.dynamic_slice(&[&from, &from.zeros_like()], &[places, features])
-                }
-                None => used.clone(),
-            };
-            let y = rows.broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]);
-            cx.same_levels(&y, &used);
-            Ok(y)
-        })
-    }
+    named!("PositionEmbedding", one_input);
 
     lowered!(PositionEmbedding);
 
@@ -213,18 +208,18 @@ impl Arguments for ReversibleEmbedding {
             _ => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        match x.dtype().is_int() {
+            true => Ok(self.table().call(cx, std::slice::from_ref(x))),
+            false if x.rank() == 0 => Err(unfit("ReversibleEmbedding", "a batch [B, …]", x.ty())),
+            false => self.reverse(cx, x),
+        }
+    }
 }
 
 impl Layer for ReversibleEmbedding {
-    named!("ReversibleEmbedding");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| match x.dtype().is_int() {
-            true => Ok(self.table().call(cx, inputs)),
-            false if x.rank() == 0 => Err(unfit("ReversibleEmbedding", "a batch [B, …]", x.ty())),
-            false => self.reverse(cx, x),
-        })
-    }
+    named!("ReversibleEmbedding", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::ReversibleEmbedding {

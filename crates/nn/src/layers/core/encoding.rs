@@ -43,21 +43,19 @@ impl Arguments for CategoryEncoding {
             _ => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() == 0 {
+            return Err(
+                unfit("CategoryEncoding", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
+            );
+        }
+        encoded("CategoryEncoding", cx, &x.convert(DType::I32), self.num_tokens, self.output_mode)
+    }
 }
 
 impl Layer for CategoryEncoding {
-    named!("CategoryEncoding");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() == 0 {
-                return Err(
-                    unfit("CategoryEncoding", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
-                );
-            }
-            encoded("CategoryEncoding", cx, &x.convert(DType::I32), self.num_tokens, self.output_mode)
-        })
-    }
+    named!("CategoryEncoding", one_input);
 }
 
 /// `x: T[B, …] → i32[B, …]`: maps each number to the index of its bin; or to vectors, as in [`CategoryEncoding`].
@@ -84,28 +82,26 @@ impl Arguments for Discretization {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() == 0 {
+            return Err(
+                unfit("Discretization", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
+            );
+        }
+        let bounds: Vec<f32> = self.bin_boundaries.iter().map(|b| *b as f32).collect();
+        let wide = Shape::new([x.shape().dims(), &[bounds.len()]].concat());
+        let bounds = x.builder().constant(Literal::from_slice([bounds.len()], &bounds)?);
+        let places: Vec<usize> = (0..x.rank()).collect();
+        let x = x.convert(DType::F32).broadcast_in_dim(&wide, &places);
+        let passed = x.greater_equal(&bounds.broadcast_in_dim(&wide, &[places.len()]));
+        let bins = passed.convert(DType::I32).sum(&[places.len()]);
+        encoded("Discretization", cx, &bins, self.bin_boundaries.len() + 1, self.output_mode)
+    }
 }
 
 impl Layer for Discretization {
-    named!("Discretization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() == 0 {
-                return Err(
-                    unfit("Discretization", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
-                );
-            }
-            let bounds: Vec<f32> = self.bin_boundaries.iter().map(|b| *b as f32).collect();
-            let wide = Shape::new([x.shape().dims(), &[bounds.len()]].concat());
-            let bounds = x.builder().constant(Literal::from_slice([bounds.len()], &bounds)?);
-            let places: Vec<usize> = (0..x.rank()).collect();
-            let x = x.convert(DType::F32).broadcast_in_dim(&wide, &places);
-            let passed = x.greater_equal(&bounds.broadcast_in_dim(&wide, &[places.len()]));
-            let bins = passed.convert(DType::I32).sum(&[places.len()]);
-            encoded("Discretization", cx, &bins, self.bin_boundaries.len() + 1, self.output_mode)
-        })
-    }
+    named!("Discretization", one_input);
 }
 
 /// Encodes `x: i32[B, …]` as indices or as vectors of size `depth`.

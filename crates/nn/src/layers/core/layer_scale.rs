@@ -29,25 +29,23 @@ impl Arguments for LayerScale {
         ensure!(self.init_values.is_finite(), wrong("LayerScale", "finite init_values", self.init_values));
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() < 2 || self.projection_dim.is_some_and(|n| n != x.dim(-1)) {
+            let needs = match self.projection_dim {
+                Some(n) => format!("a batch with {n} channels [B, …, {n}]"),
+                None => "a batch with channels [B, …, C]".into(),
+            };
+            return Err(unfit("LayerScale", &needs, x.ty()).hint("leave projection_dim out"));
+        }
+        let start = Initializer::Constant { value: self.init_values };
+        let gamma = weight(cx, "LayerScale", "gamma", &[x.dim(-1)], &start)?;
+        Ok(cast(cx, x) * gamma)
+    }
 }
 
 impl Layer for LayerScale {
-    named!("LayerScale");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() < 2 || self.projection_dim.is_some_and(|n| n != x.dim(-1)) {
-                let needs = match self.projection_dim {
-                    Some(n) => format!("a batch with {n} channels [B, …, {n}]"),
-                    None => "a batch with channels [B, …, C]".into(),
-                };
-                return Err(unfit("LayerScale", &needs, x.ty()).hint("leave projection_dim out"));
-            }
-            let start = Initializer::Constant { value: self.init_values };
-            let gamma = weight(cx, "LayerScale", "gamma", &[x.dim(-1)], &start)?;
-            Ok(cast(cx, x) * gamma)
-        })
-    }
+    named!("LayerScale", one_input);
 
     fn weight_roles(&self) -> Vec<WeightRole> {
         vec![WeightRole::new("gamma", "gamma", WeightLayout::Same)]

@@ -35,26 +35,24 @@ impl Arguments for Masking {
             false => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() < 2 {
+            return Err(unfit("Masking", "steps of features [B, S, K]", x.ty())
+                .hint("put reshape([steps, features]) before the layer"));
+        }
+        let last = x.rank() - 1;
+        let mask = x.not_equal(&x.scalar_like(self.mask_value).broadcast_to(x.shape())).any(&[last]);
+        let x = cast_floats(cx, x);
+        let dims: Vec<usize> = (0..last).collect();
+        let y = mask.broadcast_in_dim(x.shape(), &dims).select(&x, &x.zeros_like());
+        cx.set_mask(&y, &mask);
+        Ok(y)
+    }
 }
 
 impl Layer for Masking {
-    named!("Masking");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() < 2 {
-                return Err(unfit("Masking", "steps of features [B, S, K]", x.ty())
-                    .hint("put reshape([steps, features]) before the layer"));
-            }
-            let last = x.rank() - 1;
-            let mask = x.not_equal(&x.scalar_like(self.mask_value).broadcast_to(x.shape())).any(&[last]);
-            let x = cast_floats(cx, x);
-            let dims: Vec<usize> = (0..last).collect();
-            let y = mask.broadcast_in_dim(x.shape(), &dims).select(&x, &x.zeros_like());
-            cx.set_mask(&y, &mask);
-            Ok(y)
-        })
-    }
+    named!("Masking", one_input);
 }
 
 constructors!(LayerSpec:

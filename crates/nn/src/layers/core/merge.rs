@@ -69,22 +69,18 @@ fn check_mergeable((class, op): (&str, ElementWise), inputs: &[Tensor]) -> Resul
     let exact = matches!(op, ElementWise::Subtract);
     if inputs.len() < 2 || (exact && inputs.len() > 2) {
         let needs = if exact { "two inputs" } else { "at least two inputs" };
-        return Err(Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {}", inputs.len()))
-            .hint(format!(
-                "call the layer in a functional model: {}().on(&[&a, &b])",
-                class.to_lowercase()
-            )));
+        return Err(err!(Graph, "{class} needs {needs}, got {}", inputs.len()).hint(format!(
+            "call the layer in a functional model: {}().on(&[&a, &b])",
+            class.to_lowercase()
+        )));
     }
     let mut common = inputs[0].shape().to_vec();
     for x in &inputs[1..] {
         let fits = x.rank() == common.len()
             && common.iter().zip(x.shape().iter()).all(|(a, b)| a == b || *a == 1 || *b == 1);
         if !fits {
-            return Err(Error::new(
-                ErrorKind::Graph,
-                format!("{class} needs inputs of one shape, got {}", list_types(inputs)),
-            )
-            .hint("reshape an input, or project it with dense or a 1×1 conv2d"));
+            return Err(err!(Graph, "{class} needs inputs of one shape, got {}", list_types(inputs))
+                .hint("reshape an input, or project it with dense or a 1×1 conv2d"));
         }
         common.iter_mut().zip(x.shape().iter()).filter(|(a, _)| **a == 1).for_each(|(a, b)| *a = *b);
     }
@@ -108,7 +104,7 @@ impl Arguments for Concatenate {}
 impl Concatenate {
     fn join(&self, cx: &Cx, inputs: &[Tensor]) -> Result<Tensor> {
         let Some(first) = inputs.first() else {
-            return Err(Error::new(ErrorKind::Graph, "Concatenate needs at least one input, got 0")
+            return Err(err!(Graph, "Concatenate needs at least one input, got 0")
                 .hint("call the layer in a functional model: concatenate(-1).on(&[&a, &b])"));
         };
         let axis = dim_index("Concatenate", self.axis, first)?;
@@ -116,12 +112,13 @@ impl Concatenate {
             x.rank() == first.rank() && (0..x.rank()).all(|d| d == axis || x.shape()[d] == first.shape()[d])
         };
         if !inputs.iter().all(same) {
-            let what = format!(
+            return Err(err!(
+                Graph,
                 "Concatenate needs inputs that differ only along axis {}, got {}",
                 self.axis,
                 list_types(inputs)
-            );
-            return Err(Error::new(ErrorKind::Graph, what).hint("reshape the inputs, or choose another axis"));
+            )
+            .hint("reshape the inputs, or choose another axis"));
         }
         let one_type = inputs.iter().all(|x| x.dtype() == first.dtype());
         let cast_one = |x: &Tensor| if one_type { cast_floats(cx, x) } else { cast(cx, x) };

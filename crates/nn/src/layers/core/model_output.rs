@@ -15,24 +15,21 @@ pub struct ModelOutput {
     pub index: usize,
 }
 
-impl Arguments for ModelOutput {}
+impl Arguments for ModelOutput {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        match self.index.checked_sub(1) {
+        None => Ok(cast_floats(cx, x)),
+        Some(more) => cx.more_outputs_of(x).get(more).cloned().ok_or_else(|| {
+            err!(Graph, "cannot select output {}: the input is not the first output of a nested model, or the model has fewer outputs", self.index)
+                .because("ModelOutput must follow a nested model with several outputs")
+                .hint("create the ModelOutput with Symbol::apply_all")
+        }),
+    }
+    }
+}
 
 impl Layer for ModelOutput {
-    named!("ModelOutput");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            match self.index.checked_sub(1) {
-            None => Ok(cast_floats(cx, x)),
-            Some(more) => cx.more_outputs_of(x).get(more).cloned().ok_or_else(|| {
-                let what = format!("cannot select output {}: the input is not the first output of a nested model, or the model has fewer outputs", self.index);
-                Error::new(ErrorKind::Graph, what)
-                    .because("ModelOutput must follow a nested model with several outputs")
-                    .hint("create the ModelOutput with Symbol::apply_all")
-            }),
-        }
-        })
-    }
+    named!("ModelOutput", one_input);
 }
 
 constructors!(LayerSpec:

@@ -5,7 +5,7 @@ use crate::layers::sample::*;
 use crate::layers::spec::{LayerKind, LayerSpec};
 use crate::setters::{arguments, constructors, setters};
 use systole_data::Dataset;
-use systole_ir::Literal;
+use systole_ir::{Literal, ensure, err};
 
 arguments! {
     /// `x: U[B, …] → T[B, …]`: `(x − mean) / √variance`, with a mean and variance for each index along `axis`.
@@ -80,23 +80,21 @@ impl Arguments for Normalization {
             None => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let dims = self.dims(x)?;
+        let deviation: Vec<f64> = self.variance.iter().flatten().map(|v| v.sqrt().max(1e-7)).collect();
+        let mean: Vec<f64> = self.mean.iter().flatten().copied().collect();
+        let (mean, deviation) = (self.spread(x, &dims, &mean)?, self.spread(x, &dims, &deviation)?);
+        // Computes in f32 from the uncast input, because half precision loses digits of values far from zero.
+        let x = x.convert(DType::F32);
+        let y = if self.invert { x * deviation + mean } else { (x - mean) / deviation };
+        Ok(cast(cx, &y))
+    }
 }
 
 impl Layer for Normalization {
-    named!("Normalization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let dims = self.dims(x)?;
-            let deviation: Vec<f64> = self.variance.iter().flatten().map(|v| v.sqrt().max(1e-7)).collect();
-            let mean: Vec<f64> = self.mean.iter().flatten().copied().collect();
-            let (mean, deviation) = (self.spread(x, &dims, &mean)?, self.spread(x, &dims, &deviation)?);
-            // Computes in f32 from the uncast input, because half precision loses digits of values far from zero.
-            let x = x.convert(DType::F32);
-            let y = if self.invert { x * deviation + mean } else { (x - mean) / deviation };
-            Ok(cast(cx, &y))
-        })
-    }
+    named!("Normalization", one_input);
 
     masked!(First);
 }
@@ -115,11 +113,9 @@ impl RunningMoments {
         let shape = batch.shape();
         let kept: Vec<usize> = dims.iter().map(|&d| shape[d]).collect();
         if self.count > 0.0 && kept != self.kept {
-            return Err(Error::new(
-                ErrorKind::Data,
-                "cannot adapt Normalization: the shape changes between batches",
-            )
-            .because(format!("the first batch has {:?} along the axis, a later one {kept:?}", self.kept)));
+            return Err(err!(Data, "cannot adapt Normalization: the shape changes between batches").because(
+                format!("the first batch has {:?} along the axis, a later one {kept:?}", self.kept),
+            ));
         }
         let places = kept.iter().product::<usize>().max(1);
         let n = (batch.ty().elements() / places) as f64;
@@ -170,7 +166,7 @@ impl LayerSpec {
             _ => None,
         };
         let axis = axis.ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("{} does not support adapt", self.class_name()));
+            let e = err!(Config, "{} does not support adapt", self.class_name());
             e.hint("call adapt on normalization()")
         })?;
         let mut moments =
@@ -184,19 +180,14 @@ impl LayerSpec {
             };
             let dims: Option<Vec<usize>> = axis.0.iter().map(dim).collect();
             let mut dims = dims.ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Data,
-                    format!("axis {:?} is out of range: `{field}` has {rank} dimensions", axis.0),
-                )
-                .hint("count axes including the batch, or from the last: −1")
+                err!(Data, "axis {:?} is out of range: `{field}` has {rank} dimensions", axis.0)
+                    .hint("count axes including the batch, or from the last: −1")
             })?;
             dims.sort_unstable();
             dims.dedup();
             moments.join(batch, &dims)?;
         }
-        if moments.count == 0.0 {
-            return Err(Error::new(ErrorKind::Data, "cannot adapt Normalization: the dataset is empty"));
-        }
+        ensure!(moments.count != 0.0, err!(Data, "cannot adapt Normalization: the dataset is empty"));
         let variance: Vec<f64> = moments.squares.iter().map(|s| s / moments.count).collect();
         Ok(self.set("mean", moments.mean.into()).set("variance", variance.into()))
     }

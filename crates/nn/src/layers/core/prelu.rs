@@ -53,26 +53,24 @@ impl Arguments for PReLU {
             None => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let Some((_, features)) = x.shape().dims().split_first() else {
+            return Err(unfit("PReLU", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)"));
+        };
+        let mut shape = features.to_vec();
+        for axis in self.shared_axes.iter().flat_map(|axes| &axes.0) {
+            shape[dim_index("PReLU", *axis, x)? - 1] = 1;
+        }
+        let alpha = weight(cx, "PReLU", "alpha", &shape, &self.alpha_initializer)?;
+        let dims: Vec<usize> = (1..x.rank()).collect();
+        let (x, alpha) = (cast(cx, x), alpha.broadcast_in_dim(x.shape(), &dims));
+        Ok(x.relu() - alpha * (-&x).relu())
+    }
 }
 
 impl Layer for PReLU {
-    named!("PReLU");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let Some((_, features)) = x.shape().dims().split_first() else {
-                return Err(unfit("PReLU", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)"));
-            };
-            let mut shape = features.to_vec();
-            for axis in self.shared_axes.iter().flat_map(|axes| &axes.0) {
-                shape[dim_index("PReLU", *axis, x)? - 1] = 1;
-            }
-            let alpha = weight(cx, "PReLU", "alpha", &shape, &self.alpha_initializer)?;
-            let dims: Vec<usize> = (1..x.rank()).collect();
-            let (x, alpha) = (cast(cx, x), alpha.broadcast_in_dim(x.shape(), &dims));
-            Ok(x.relu() - alpha * (-&x).relu())
-        })
-    }
+    named!("PReLU", one_input);
 
     lowered!(PRelu);
 

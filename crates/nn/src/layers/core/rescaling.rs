@@ -30,14 +30,14 @@ impl Arguments for Rescaling {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        Ok(cast(cx, x) * self.scale + self.offset)
+    }
 }
 
 impl Layer for Rescaling {
-    named!("Rescaling");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x) * self.scale + self.offset))
-    }
+    named!("Rescaling", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Rescaling { scale: self.scale, offset: self.offset })

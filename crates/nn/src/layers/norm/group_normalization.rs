@@ -56,42 +56,40 @@ impl Arguments for GroupNormalization {
         }
         at_least_0("GroupNormalization", "epsilon", self.epsilon)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let axis = feature_dim("GroupNormalization", self.axis, x)?;
+        let features = x.dim(axis as isize);
+        let groups = self.groups_of(features, x)?;
+        sized("GroupNormalization", "gamma", &[features])?;
+        let x32 = cast(cx, x).convert(DType::F32);
+        let others: Vec<usize> = (1..x.rank()).filter(|d| *d != axis).collect();
+        let (batch, places) = (x.dim(0), others.iter().map(|d| x.shape()[*d]).product::<usize>());
+        // Reduces per feature first: sums over positions keep the innermost dimension contiguous, and broadcasts
+        // have one value per feature. The group reduction then works on `[B, C]` only.
+        let spread = |of_features: &Tensor| of_features.broadcast_in_dim(x.shape(), &[0, axis]);
+        let mean_of_groups = |t: &Tensor| {
+            let of_features = if places == 1 { t.reshape([batch, features]) } else { t.mean(&others) };
+            let grouped = of_features.reshape([batch, groups, features / groups]);
+            grouped.mean(&[2]).broadcast_except(grouped.shape(), &[2]).reshape([batch, features])
+        };
+        let centred = &x32 - spread(&mean_of_groups(&x32));
+        let mut factor = (mean_of_groups(&(&centred * &centred)) + self.epsilon).rsqrt();
+        if self.scale {
+            let gamma = cx.variable("gamma", &[features], &self.gamma_initializer, true);
+            factor = &factor * gamma.broadcast_in_dim(factor.shape(), &[1]);
+        }
+        let mut y = centred * spread(&factor);
+        if self.center {
+            let beta = cx.variable("beta", &[features], &self.beta_initializer, true);
+            y = y + beta.broadcast_in_dim(x.shape(), &[axis]);
+        }
+        Ok(cast(cx, &y))
+    }
 }
 
 impl Layer for GroupNormalization {
-    named!("GroupNormalization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let axis = feature_dim("GroupNormalization", self.axis, x)?;
-            let features = x.dim(axis as isize);
-            let groups = self.groups_of(features, x)?;
-            sized("GroupNormalization", "gamma", &[features])?;
-            let x32 = cast(cx, x).convert(DType::F32);
-            let others: Vec<usize> = (1..x.rank()).filter(|d| *d != axis).collect();
-            let (batch, places) = (x.dim(0), others.iter().map(|d| x.shape()[*d]).product::<usize>());
-            // Reduces per feature first: sums over positions keep the innermost dimension contiguous, and broadcasts
-            // have one value per feature. The group reduction then works on `[B, C]` only.
-            let spread = |of_features: &Tensor| of_features.broadcast_in_dim(x.shape(), &[0, axis]);
-            let mean_of_groups = |t: &Tensor| {
-                let of_features = if places == 1 { t.reshape([batch, features]) } else { t.mean(&others) };
-                let grouped = of_features.reshape([batch, groups, features / groups]);
-                grouped.mean(&[2]).broadcast_except(grouped.shape(), &[2]).reshape([batch, features])
-            };
-            let centred = &x32 - spread(&mean_of_groups(&x32));
-            let mut factor = (mean_of_groups(&(&centred * &centred)) + self.epsilon).rsqrt();
-            if self.scale {
-                let gamma = cx.variable("gamma", &[features], &self.gamma_initializer, true);
-                factor = &factor * gamma.broadcast_in_dim(factor.shape(), &[1]);
-            }
-            let mut y = centred * spread(&factor);
-            if self.center {
-                let beta = cx.variable("beta", &[features], &self.beta_initializer, true);
-                y = y + beta.broadcast_in_dim(x.shape(), &[axis]);
-            }
-            Ok(cast(cx, &y))
-        })
-    }
+    named!("GroupNormalization", one_input);
 
     masked!(First);
 

@@ -168,43 +168,41 @@ impl Arguments for LayerNormalization {
         ensure!(!self.axis.0.is_empty(), wrong("LayerNormalization", "at least one axis", "an empty list"));
         at_least_0("LayerNormalization", "epsilon", self.epsilon)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let dims = self.axis.0.iter().map(|&a| feature_dim("LayerNormalization", a, x));
+        let mut dims = dims.collect::<Result<Vec<usize>>>()?;
+        dims.sort_unstable();
+        dims.dedup();
+        let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
+        sized("LayerNormalization", "gamma", &shape)?;
+        let x32 = cast(cx, x).convert(DType::F32);
+        let mut way = LayerNormOps { cx, dims, shape: x.shape().clone() };
+        let mean = way.mean("mean", &x32);
+        let mean = way.wide(&mean);
+        let centred = way.sum("centred", [&x32, &mean], true);
+        let squared = way.product("squared", [&centred, &centred]);
+        let variance = way.mean("variance", &squared);
+        let sum = &variance + self.epsilon;
+        way.cx.made_with_constant(&sum, &variance, self.epsilon);
+        let sum = way.cx.rounded_within("sum", sum);
+        let factor = way.cx.root_within("rsqrt", &sum);
+        let factor = way.wide(&factor);
+        let mut y = way.product("normalized", [&centred, &factor]);
+        if self.scale {
+            let gamma = way.constant("gamma", &shape, &self.gamma_initializer);
+            y = way.product("scaled", [&y, &gamma]);
+        }
+        if self.center {
+            let beta = way.constant("beta", &shape, &self.beta_initializer);
+            y = way.sum("output", [&y, &beta], false);
+        }
+        Ok(cast(cx, &y))
+    }
 }
 
 impl Layer for LayerNormalization {
-    named!("LayerNormalization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let dims = self.axis.0.iter().map(|&a| feature_dim("LayerNormalization", a, x));
-            let mut dims = dims.collect::<Result<Vec<usize>>>()?;
-            dims.sort_unstable();
-            dims.dedup();
-            let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
-            sized("LayerNormalization", "gamma", &shape)?;
-            let x32 = cast(cx, x).convert(DType::F32);
-            let mut way = LayerNormOps { cx, dims, shape: x.shape().clone() };
-            let mean = way.mean("mean", &x32);
-            let mean = way.wide(&mean);
-            let centred = way.sum("centred", [&x32, &mean], true);
-            let squared = way.product("squared", [&centred, &centred]);
-            let variance = way.mean("variance", &squared);
-            let sum = &variance + self.epsilon;
-            way.cx.made_with_constant(&sum, &variance, self.epsilon);
-            let sum = way.cx.rounded_within("sum", sum);
-            let factor = way.cx.root_within("rsqrt", &sum);
-            let factor = way.wide(&factor);
-            let mut y = way.product("normalized", [&centred, &factor]);
-            if self.scale {
-                let gamma = way.constant("gamma", &shape, &self.gamma_initializer);
-                y = way.product("scaled", [&y, &gamma]);
-            }
-            if self.center {
-                let beta = way.constant("beta", &shape, &self.beta_initializer);
-                y = way.sum("output", [&y, &beta], false);
-            }
-            Ok(cast(cx, &y))
-        })
-    }
+    named!("LayerNormalization", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::LayerNormalization {

@@ -25,24 +25,21 @@ impl Arguments for RMSNormalization {
         check_axis("RMSNormalization", &self.axis)?;
         at_least_0("RMSNormalization", "epsilon", self.epsilon)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let dims = feature_dims("RMSNormalization", &self.axis, x)?;
+        let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
+        sized("RMSNormalization", "scale", &shape)?;
+        let x32 = cast(cx, x).convert(DType::F32);
+        let inverse = ((&x32 * &x32).mean(&dims) + self.epsilon).rsqrt();
+        let scale = cx.variable("scale", &shape, &Initializer::Ones, true);
+        let y = x32 * inverse.broadcast_except(x.shape(), &dims) * scale.broadcast_in_dim(x.shape(), &dims);
+        Ok(cast(cx, &y))
+    }
 }
 
 impl Layer for RMSNormalization {
-    named!("RMSNormalization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let dims = feature_dims("RMSNormalization", &self.axis, x)?;
-            let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
-            sized("RMSNormalization", "scale", &shape)?;
-            let x32 = cast(cx, x).convert(DType::F32);
-            let inverse = ((&x32 * &x32).mean(&dims) + self.epsilon).rsqrt();
-            let scale = cx.variable("scale", &shape, &Initializer::Ones, true);
-            let y =
-                x32 * inverse.broadcast_except(x.shape(), &dims) * scale.broadcast_in_dim(x.shape(), &dims);
-            Ok(cast(cx, &y))
-        })
-    }
+    named!("RMSNormalization", one_input);
 
     fn decoding(&self) -> Result<IncrementalDecoding> {
         Ok(IncrementalDecoding::Positionwise)
@@ -67,17 +64,15 @@ impl Arguments for UnitNormalization {
     fn check(&self) -> Result<()> {
         check_axis("UnitNormalization", &self.axis)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let dims = feature_dims("UnitNormalization", &self.axis, x)?;
+        Ok(cast(cx, &unit(&cast(cx, x).convert(DType::F32), &dims)))
+    }
 }
 
 impl Layer for UnitNormalization {
-    named!("UnitNormalization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let dims = feature_dims("UnitNormalization", &self.axis, x)?;
-            Ok(cast(cx, &unit(&cast(cx, x).convert(DType::F32), &dims)))
-        })
-    }
+    named!("UnitNormalization", one_input);
 
     masked!(First);
 }
@@ -90,10 +85,7 @@ pub(in crate::layers) fn unit(x: &Tensor, dims: &[usize]) -> Tensor {
 }
 
 fn check_axis(class: &str, axis: &Axes) -> Result<()> {
-    match axis.0.is_empty() {
-        true => Err(wrong(class, "at least one axis", "an empty list")),
-        false => Ok(()),
-    }
+    if axis.0.is_empty() { Err(wrong(class, "at least one axis", "an empty list")) } else { Ok(()) }
 }
 
 /// Converts axes to dimension indices in ascending order.

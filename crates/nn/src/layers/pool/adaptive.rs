@@ -57,38 +57,36 @@ impl<const N: usize> Arguments for AdaptiveAveragePooling<N> {
     fn check(&self) -> Result<()> {
         check_size(self.class_name(), "output_size", &self.output_size)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_windows(self.class_name(), &self.output_size, x)?;
+        Ok(means(cx, x, &self.output_size.0))
+    }
 }
 
 impl<const N: usize> Layer for AdaptiveAveragePooling<N> {
-    named!(by_rank::<N, 3>([
-        "AdaptiveAveragePooling1D",
-        "AdaptiveAveragePooling2D",
-        "AdaptiveAveragePooling3D"
-    ]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_windows(self.class_name(), &self.output_size, x)?;
-            Ok(means(cx, x, &self.output_size.0))
-        })
-    }
+    named!(
+        by_rank::<N, 3>(["AdaptiveAveragePooling1D", "AdaptiveAveragePooling2D", "AdaptiveAveragePooling3D"]),
+        one_input
+    );
 }
 
 impl<const N: usize> Arguments for AdaptiveMaxPooling<N> {
     fn check(&self) -> Result<()> {
         check_size(self.class_name(), "output_size", &self.output_size)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_windows(self.class_name(), &self.output_size, x)?;
+        Ok(maxima(cx, x, &self.output_size.0))
+    }
 }
 
 impl<const N: usize> Layer for AdaptiveMaxPooling<N> {
-    named!(by_rank::<N, 3>(["AdaptiveMaxPooling1D", "AdaptiveMaxPooling2D", "AdaptiveMaxPooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_windows(self.class_name(), &self.output_size, x)?;
-            Ok(maxima(cx, x, &self.output_size.0))
-        })
-    }
+    named!(
+        by_rank::<N, 3>(["AdaptiveMaxPooling1D", "AdaptiveMaxPooling2D", "AdaptiveMaxPooling3D"]),
+        one_input
+    );
 }
 
 fn check_windows<const N: usize>(class: &str, output_size: &Sizes<N>, x: &Tensor) -> Result<()> {

@@ -40,34 +40,33 @@ pub type GlobalAveragePooling2D = GlobalAveragePooling<2>;
 /// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: mean of each channel.
 pub type GlobalAveragePooling3D = GlobalAveragePooling<3>;
 
-impl<const N: usize> Arguments for GlobalMaxPooling<N> {}
+impl<const N: usize> Arguments for GlobalMaxPooling<N> {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_some_place(self.class_name(), N, x)?;
+        Ok(with_places::<N>(cast(cx, x).reduce_max(&places::<N>()), self.keepdims))
+    }
+}
 
 impl<const N: usize> Layer for GlobalMaxPooling<N> {
-    named!(by_rank::<N, 3>(["GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_some_place(self.class_name(), N, x)?;
-            Ok(with_places::<N>(cast(cx, x).reduce_max(&places::<N>()), self.keepdims))
-        })
-    }
+    named!(by_rank::<N, 3>(["GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(self, N < 3, LayerLowering::GlobalPooling { max: true })
     }
 }
 
-impl<const N: usize> Arguments for GlobalAveragePooling<N> {}
+impl<const N: usize> Arguments for GlobalAveragePooling<N> {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_some_place(self.class_name(), N, x)?;
+        Ok(with_places::<N>(mean(cx, x, &places::<N>()), self.keepdims))
+    }
+}
 
 impl<const N: usize> Layer for GlobalAveragePooling<N> {
-    named!(by_rank::<N, 3>(["GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_some_place(self.class_name(), N, x)?;
-            Ok(with_places::<N>(mean(cx, x, &places::<N>()), self.keepdims))
-        })
-    }
+    named!(
+        by_rank::<N, 3>(["GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D"]),
+        one_input
+    );
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(self, N < 3, LayerLowering::GlobalPooling { max: false })

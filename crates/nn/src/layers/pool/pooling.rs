@@ -73,19 +73,17 @@ impl<const N: usize> Arguments for MaxPooling<N> {
     fn check(&self) -> Result<()> {
         windows(self.class_name(), self.pool_size, self.strides, self.padding).check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
+        let padding = windows.padding_for(x)?;
+        Ok(fold(&cast(cx, x), &windows, &padding, Monoid::Maximum))
+    }
 }
 
 impl<const N: usize> Layer for MaxPooling<N> {
-    named!(by_rank::<N, 3>(["MaxPooling1D", "MaxPooling2D", "MaxPooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
-            let padding = windows.padding_for(x)?;
-            Ok(fold(&cast(cx, x), &windows, &padding, Monoid::Maximum))
-        })
-    }
+    named!(by_rank::<N, 3>(["MaxPooling1D", "MaxPooling2D", "MaxPooling3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), true)
@@ -96,22 +94,20 @@ impl<const N: usize> Arguments for AveragePooling<N> {
     fn check(&self) -> Result<()> {
         windows(self.class_name(), self.pool_size, self.strides, self.padding).check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
+        let padding = windows.padding_for(x)?;
+        // Sums of half-precision numbers lose digits and overflow, so it reduces in f32.
+        let wide = cast(cx, x).convert(DType::F32);
+        let sum = fold(&wide, &windows, &padding, Monoid::Add);
+        Ok(cast(cx, &(sum / windows.counts(&wide, &padding))))
+    }
 }
 
 impl<const N: usize> Layer for AveragePooling<N> {
-    named!(by_rank::<N, 3>(["AveragePooling1D", "AveragePooling2D", "AveragePooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
-            let padding = windows.padding_for(x)?;
-            // Sums of half-precision numbers lose digits and overflow, so it reduces in f32.
-            let wide = cast(cx, x).convert(DType::F32);
-            let sum = fold(&wide, &windows, &padding, Monoid::Add);
-            Ok(cast(cx, &(sum / windows.counts(&wide, &padding))))
-        })
-    }
+    named!(by_rank::<N, 3>(["AveragePooling1D", "AveragePooling2D", "AveragePooling3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), false)

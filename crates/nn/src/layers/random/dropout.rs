@@ -65,28 +65,26 @@ impl Arguments for Dropout {
     fn check(&self) -> Result<()> {
         check_rate("Dropout", "rate", self.rate)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        if self.rate == 0.0 || !cx.training() {
+            return Ok(x);
+        }
+        if self.rate == 1.0 {
+            return Ok(x.zeros_like());
+        }
+        let kept = match &self.noise_shape {
+            Some(shape) => shape.kept(cx, &x, self.rate)?,
+            None => kept(cx, x.shape().dims(), self.rate),
+        };
+        let Some(kept) = kept else { return Ok(x) };
+        Ok(kept.select(&(&x * (1.0 / (1.0 - self.rate))), &x.zeros_like()))
+    }
 }
 
 impl Layer for Dropout {
-    named!("Dropout");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            if self.rate == 0.0 || !cx.training() {
-                return Ok(x);
-            }
-            if self.rate == 1.0 {
-                return Ok(x.zeros_like());
-            }
-            let kept = match &self.noise_shape {
-                Some(shape) => shape.kept(cx, &x, self.rate)?,
-                None => kept(cx, x.shape().dims(), self.rate),
-            };
-            let Some(kept) = kept else { return Ok(x) };
-            Ok(kept.select(&(&x * (1.0 / (1.0 - self.rate))), &x.zeros_like()))
-        })
-    }
+    named!("Dropout", one_input);
 
     lowered!(Regularization);
 }

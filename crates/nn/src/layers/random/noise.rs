@@ -20,21 +20,19 @@ impl Arguments for GaussianNoise {
     fn check(&self) -> Result<()> {
         check_rate("GaussianNoise", "stddev", self.stddev)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        if self.stddev == 0.0 {
+            return Ok(x);
+        }
+        let noise = normal(cx, x.shape());
+        Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) + n * self.stddev).convert(x.dtype())))
+    }
 }
 
 impl Layer for GaussianNoise {
-    named!("GaussianNoise");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            if self.stddev == 0.0 {
-                return Ok(x);
-            }
-            let noise = normal(cx, x.shape());
-            Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) + n * self.stddev).convert(x.dtype())))
-        })
-    }
+    named!("GaussianNoise", one_input);
 
     lowered!(Regularization);
 }
@@ -57,22 +55,20 @@ impl Arguments for GaussianDropout {
             false => Err(wrong("GaussianDropout", "a rate from 0 to below 1", self.rate)),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        if self.rate == 0.0 {
+            return Ok(x);
+        }
+        let stddev = (self.rate / (1.0 - self.rate)).sqrt();
+        let noise = normal(cx, x.shape());
+        Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) * (n * stddev + 1.0)).convert(x.dtype())))
+    }
 }
 
 impl Layer for GaussianDropout {
-    named!("GaussianDropout");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            if self.rate == 0.0 {
-                return Ok(x);
-            }
-            let stddev = (self.rate / (1.0 - self.rate)).sqrt();
-            let noise = normal(cx, x.shape());
-            Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) * (n * stddev + 1.0)).convert(x.dtype())))
-        })
-    }
+    named!("GaussianDropout", one_input);
 
     lowered!(Regularization);
 }
@@ -95,27 +91,25 @@ impl Arguments for AlphaDropout {
     fn check(&self) -> Result<()> {
         check_rate("AlphaDropout", "rate", self.rate)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        if self.rate == 0.0 {
+            return Ok(x);
+        }
+        let Some(kept) = kept(cx, x.shape(), self.rate) else { return Ok(x) };
+        if self.rate == 1.0 {
+            return Ok(x.zeros_like());
+        }
+        let factor = ((1.0 - self.rate) * (1.0 + self.rate * SELU_LIMIT.powi(2))).sqrt().recip();
+        let shift = -factor * SELU_LIMIT * self.rate;
+        let dropped = x.builder().full(x.ty(), SELU_LIMIT);
+        Ok(kept.select(&x, &dropped) * factor + shift)
+    }
 }
 
 impl Layer for AlphaDropout {
-    named!("AlphaDropout");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            if self.rate == 0.0 {
-                return Ok(x);
-            }
-            let Some(kept) = kept(cx, x.shape(), self.rate) else { return Ok(x) };
-            if self.rate == 1.0 {
-                return Ok(x.zeros_like());
-            }
-            let factor = ((1.0 - self.rate) * (1.0 + self.rate * SELU_LIMIT.powi(2))).sqrt().recip();
-            let shift = -factor * SELU_LIMIT * self.rate;
-            let dropped = x.builder().full(x.ty(), SELU_LIMIT);
-            Ok(kept.select(&x, &dropped) * factor + shift)
-        })
-    }
+    named!("AlphaDropout", one_input);
 
     lowered!(Regularization);
 }

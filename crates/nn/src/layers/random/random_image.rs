@@ -399,20 +399,17 @@ macro_rules! random_images {
                 self.check_own()
             }
 
+            fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+                check_images(stringify!($class), x)?;
+                if x.dim(1) * x.dim(2) == 0 {
+                    return Err(unfit(stringify!($class), "non-empty images", x.ty()).hint("check the image data"));
+                }
+                Ok(self.change(cx, x))
+            }
         }
 
         impl Layer for $class {
-            named!(stringify!($class));
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    check_images(stringify!($class), x)?;
-                    if x.dim(1) * x.dim(2) == 0 {
-                        return Err(unfit(stringify!($class), "non-empty images", x.ty()).hint("check the image data"));
-                    }
-                    Ok(self.change(cx, x))
-                })
-            }
+            named!(stringify!($class), one_input);
         }
     )* };
 }

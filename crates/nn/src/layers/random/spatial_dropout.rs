@@ -32,17 +32,15 @@ impl<const N: usize> Arguments for SpatialDropout<N> {
     fn check(&self) -> Result<()> {
         check_rate(self.class_name(), "rate", self.rate)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        Ok(drop_channels(cx, &cast(cx, x), self.rate))
+    }
 }
 
 impl<const N: usize> Layer for SpatialDropout<N> {
-    named!(by_rank::<N, 3>(["SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            Ok(drop_channels(cx, &cast(cx, x), self.rate))
-        })
-    }
+    named!(by_rank::<N, 3>(["SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"]), one_input);
 
     lowered!(Regularization);
 }

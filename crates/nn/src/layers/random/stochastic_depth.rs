@@ -21,30 +21,28 @@ impl Arguments for StochasticDepth {
     fn check(&self) -> Result<()> {
         check_rate("StochasticDepth", "drop_path_rate", self.drop_path_rate)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() == 0 {
+            return Err(
+                unfit("StochasticDepth", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
+            );
+        }
+        let (x, rate) = (cast(cx, x), self.drop_path_rate);
+        if rate == 0.0 || !cx.training() {
+            return Ok(x);
+        }
+        if rate == 1.0 {
+            return Ok(x.zeros_like());
+        }
+        let Some(kept) = kept(cx, &[x.dim(0)], rate) else { return Ok(x) };
+        let kept = kept.broadcast_in_dim(x.shape(), &[0]);
+        Ok(kept.select(&(&x * (1.0 / (1.0 - rate))), &x.zeros_like()))
+    }
 }
 
 impl Layer for StochasticDepth {
-    named!("StochasticDepth");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() == 0 {
-                return Err(
-                    unfit("StochasticDepth", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
-                );
-            }
-            let (x, rate) = (cast(cx, x), self.drop_path_rate);
-            if rate == 0.0 || !cx.training() {
-                return Ok(x);
-            }
-            if rate == 1.0 {
-                return Ok(x.zeros_like());
-            }
-            let Some(kept) = kept(cx, &[x.dim(0)], rate) else { return Ok(x) };
-            let kept = kept.broadcast_in_dim(x.shape(), &[0]);
-            Ok(kept.select(&(&x * (1.0 / (1.0 - rate))), &x.zeros_like()))
-        })
-    }
+    named!("StochasticDepth", one_input);
 
     lowered!(Regularization);
 }

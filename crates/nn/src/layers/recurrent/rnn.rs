@@ -10,7 +10,7 @@ use crate::layers::random::dropout::{check_rate, kept};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::setters::{constructors, setters};
-use systole_ir::control_builders;
+use systole_ir::{control_builders, err};
 
 macro_rules! recurrent {
     ($(#[$doc:meta])* $class:ident { $($(#[$own_doc:meta])* $own:ident: $ty:ty = $default:expr,)* } $kind:expr) => {
@@ -72,28 +72,26 @@ macro_rules! recurrent {
                 check_rate(stringify!($class), "dropout", self.dropout)?;
                 check_rate(stringify!($class), "recurrent_dropout", self.recurrent_dropout)
             }
+
+            fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+                let run = Recurrence {
+                    class: stringify!($class),
+                    units: self.units,
+                    dropout: self.dropout,
+                    recurrent_dropout: self.recurrent_dropout,
+                    return_sequences: self.return_sequences,
+                    go_backwards: self.go_backwards,
+                    unroll: self.unroll,
+                    zero_output_for_mask: self.zero_output_for_mask,
+                    mask: steps_mask(cx, x, self.go_backwards),
+                };
+                let steps = run.inputs(cx, x)?;
+                self.build(cx, &run, &steps)
+            }
         }
 
         impl Layer for $class {
-            named!(stringify!($class));
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    let run = Recurrence {
-                        class: stringify!($class),
-                        units: self.units,
-                        dropout: self.dropout,
-                        recurrent_dropout: self.recurrent_dropout,
-                        return_sequences: self.return_sequences,
-                        go_backwards: self.go_backwards,
-                        unroll: self.unroll,
-                        zero_output_for_mask: self.zero_output_for_mask,
-                        mask: steps_mask(cx, x, self.go_backwards),
-                    };
-                    let steps = run.inputs(cx, x)?;
-                    self.build(cx, &run, &steps)
-                })
-            }
+            named!(stringify!($class), one_input);
 
             fn lowering(&self) -> Result<LayerLowering> {
                 let (kind, recurrent_activation) = $kind(self);
@@ -208,7 +206,7 @@ impl Recurrence {
                 .hint("put reshape([steps, features]) or an embedding before the layer"));
         }
         if cx.decoding().is_some() && (self.go_backwards || !self.return_sequences) {
-            return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+            return Err(err!(Unsupported, "the model cannot generate token by token")
                 .because("the recurrent layer does not output one state per token in token order")
                 .hint(
                     "train a model whose recurrent layers have return_sequences = true and go_backwards = false",

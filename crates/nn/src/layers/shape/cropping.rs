@@ -23,17 +23,15 @@ pub type Cropping2D = Cropping<2>;
 /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: crops the edges of a volume.
 pub type Cropping3D = Cropping<3>;
 
-impl<const N: usize> Arguments for Cropping<N> {}
+impl<const N: usize> Arguments for Cropping<N> {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        crop(self.class_name(), &cast_floats(cx, x), &self.cropping.0)
+    }
+}
 
 impl<const N: usize> Layer for Cropping<N> {
-    named!(by_rank::<N, 3>(["Cropping1D", "Cropping2D", "Cropping3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            crop(self.class_name(), &cast_floats(cx, x), &self.cropping.0)
-        })
-    }
+    named!(by_rank::<N, 3>(["Cropping1D", "Cropping2D", "Cropping3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(self, N < 3, LayerLowering::Cropping(self.cropping.0.to_vec()))

@@ -32,21 +32,18 @@ impl Arguments for Permute {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() != self.dims.len() + 1 {
+            let needs = format!("samples of {} dimensions, for its dims {:?}", self.dims.len(), self.dims);
+            return Err(unfit("Permute", &needs, x.ty()).hint("list each dimension of a sample in dims"));
+        }
+        Ok(cast_floats(cx, x).transpose(&[&[0], self.dims.as_slice()].concat()))
+    }
 }
 
 impl Layer for Permute {
-    named!("Permute");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() != self.dims.len() + 1 {
-                let needs =
-                    format!("samples of {} dimensions, for its dims {:?}", self.dims.len(), self.dims);
-                return Err(unfit("Permute", &needs, x.ty()).hint("list each dimension of a sample in dims"));
-            }
-            Ok(cast_floats(cx, x).transpose(&[&[0], self.dims.as_slice()].concat()))
-        })
-    }
+    named!("Permute", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Permute(self.dims.clone()))
@@ -68,22 +65,20 @@ impl Arguments for RepeatVector {
             _ => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() != 2 {
+            return Err(unfit("RepeatVector", "one vector per sample [B, C]", x.ty())
+                .hint("put flatten() or a global pooling before the layer"));
+        }
+        let shape = [x.dim(0), self.n, x.dim(1)];
+        sized("RepeatVector", "output", &shape)?;
+        Ok(cast_floats(cx, x).broadcast_in_dim(&Shape::new(shape), &[0, 2]))
+    }
 }
 
 impl Layer for RepeatVector {
-    named!("RepeatVector");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() != 2 {
-                return Err(unfit("RepeatVector", "one vector per sample [B, C]", x.ty())
-                    .hint("put flatten() or a global pooling before the layer"));
-            }
-            let shape = [x.dim(0), self.n, x.dim(1)];
-            sized("RepeatVector", "output", &shape)?;
-            Ok(cast_floats(cx, x).broadcast_in_dim(&Shape::new(shape), &[0, 2]))
-        })
-    }
+    named!("RepeatVector", one_input);
 
     lowered!(Repeat);
 }
@@ -93,14 +88,14 @@ impl Layer for RepeatVector {
 #[serde(default, deny_unknown_fields)]
 pub struct Identity {}
 
-impl Arguments for Identity {}
+impl Arguments for Identity {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        Ok(cast_floats(cx, x))
+    }
+}
 
 impl Layer for Identity {
-    named!("Identity");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| Ok(cast_floats(cx, x)))
-    }
+    named!("Identity", one_input);
 
     lowered!(Identity);
 }

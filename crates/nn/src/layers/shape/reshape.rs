@@ -10,17 +10,15 @@ use crate::setters::constructors;
 #[serde(default, deny_unknown_fields)]
 pub struct Flatten {}
 
-impl Arguments for Flatten {}
+impl Arguments for Flatten {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let (batch, features) = split_batch("Flatten", x)?;
+        Ok(cast_floats(cx, x).reshape([batch, features]))
+    }
+}
 
 impl Layer for Flatten {
-    named!("Flatten");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let (batch, features) = split_batch("Flatten", x)?;
-            Ok(cast_floats(cx, x).reshape([batch, features]))
-        })
-    }
+    named!("Flatten", one_input);
 
     lowered!(Flatten);
 }
@@ -70,19 +68,17 @@ impl Arguments for Reshape {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let (batch, features) = split_batch("Reshape", x)?;
+        let mut shape = self.resolve(features, x)?;
+        shape.insert(0, batch);
+        Ok(cast_floats(cx, x).reshape(shape))
+    }
 }
 
 impl Layer for Reshape {
-    named!("Reshape");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let (batch, features) = split_batch("Reshape", x)?;
-            let mut shape = self.resolve(features, x)?;
-            shape.insert(0, batch);
-            Ok(cast_floats(cx, x).reshape(shape))
-        })
-    }
+    named!("Reshape", one_input);
 
     lowered!(Reshape);
 }

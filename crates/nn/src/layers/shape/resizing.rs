@@ -45,25 +45,23 @@ impl Arguments for Resizing {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_images("Resizing", x)?;
+        check_some_pixels("Resizing", x)?;
+        let mut y = cast(cx, x).convert(DType::F32);
+        if self.crop_to_aspect_ratio {
+            y = of_aspect_ratio(&y, self.height, self.width);
+        }
+        if self.pad_to_aspect_ratio {
+            y = between_margins(&y, self.height, self.width, self.fill_value);
+        }
+        Ok(cast(cx, &resized(&y, [self.height, self.width], self.interpolation, self.antialias)))
+    }
 }
 
 impl Layer for Resizing {
-    named!("Resizing");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_images("Resizing", x)?;
-            check_some_pixels("Resizing", x)?;
-            let mut y = cast(cx, x).convert(DType::F32);
-            if self.crop_to_aspect_ratio {
-                y = of_aspect_ratio(&y, self.height, self.width);
-            }
-            if self.pad_to_aspect_ratio {
-                y = between_margins(&y, self.height, self.width, self.fill_value);
-            }
-            Ok(cast(cx, &resized(&y, [self.height, self.width], self.interpolation, self.antialias)))
-        })
-    }
+    named!("Resizing", one_input);
 }
 
 /// `x: T[B, H, W, C] → T[B, height, width, C]`: crops the center of an image; smaller images are cropped to the aspect
@@ -95,19 +93,17 @@ macro_rules! crops {
             fn check(&self) -> Result<()> {
                 check_size(stringify!($class), self.height, self.width)
             }
+
+            fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+                check_images(stringify!($class), x)?;
+                check_some_pixels(stringify!($class), x)?;
+                let x = cast(cx, x);
+                Ok($crop(cx, &x, self.height, self.width))
+            }
         }
 
         impl Layer for $class {
-            named!(stringify!($class));
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    check_images(stringify!($class), x)?;
-                    check_some_pixels(stringify!($class), x)?;
-                    let x = cast(cx, x);
-                    Ok($crop(cx, &x, self.height, self.width))
-                })
-            }
+            named!(stringify!($class), one_input);
         }
     )* };
 }

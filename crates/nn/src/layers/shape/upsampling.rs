@@ -70,43 +70,39 @@ impl<const N: usize> Arguments for UpSampling<N> {
     fn check(&self) -> Result<()> {
         check_size(self.class_name(), "a size", &self.size)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        repeated(self.class_name(), &cast_floats(cx, x), &self.size.0)
+    }
 }
 
 impl<const N: usize> Layer for UpSampling<N> {
-    named!(by_rank::<N, 3>(["UpSampling1D", "UpSampling2D", "UpSampling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            repeated(self.class_name(), &cast_floats(cx, x), &self.size.0)
-        })
-    }
+    named!(by_rank::<N, 3>(["UpSampling1D", "UpSampling2D", "UpSampling3D"]), one_input);
 }
 
 impl Arguments for UpSampling2D {
     fn check(&self) -> Result<()> {
         check_size("UpSampling2D", "a size", &self.size)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places("UpSampling2D", 2, x)?;
+        let Some(kernel) = self.interpolation.kernel() else {
+            return repeated("UpSampling2D", &cast_floats(cx, x), &self.size.0);
+        };
+        let mut y = cast(cx, x).convert(DType::F32);
+        for (i, &factor) in self.size.0.iter().enumerate() {
+            let n = y.dim(i as isize + 1);
+            sized("UpSampling2D", "weights", &[n, n.saturating_mul(factor)])?;
+            y = mixed_along(&y, i + 1, &kernel.weights(n, factor));
+        }
+        Ok(cast(cx, &y))
+    }
 }
 
 impl Layer for UpSampling2D {
-    named!("UpSampling2D");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places("UpSampling2D", 2, x)?;
-            let Some(kernel) = self.interpolation.kernel() else {
-                return repeated("UpSampling2D", &cast_floats(cx, x), &self.size.0);
-            };
-            let mut y = cast(cx, x).convert(DType::F32);
-            for (i, &factor) in self.size.0.iter().enumerate() {
-                let n = y.dim(i as isize + 1);
-                sized("UpSampling2D", "weights", &[n, n.saturating_mul(factor)])?;
-                y = mixed_along(&y, i + 1, &kernel.weights(n, factor));
-            }
-            Ok(cast(cx, &y))
-        })
-    }
+    named!("UpSampling2D", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         match self.interpolation {
@@ -115,8 +111,8 @@ impl Layer for UpSampling2D {
             other => {
                 let name = config_of(&other);
                 let name = name.as_str().unwrap_or_default();
-                let what = format!("cannot export UpSampling2D with interpolation {name} to .tflite");
-                Err(Error::new(ErrorKind::Unsupported, what).hint("use interpolation nearest or bilinear"))
+                Err(err!(Unsupported, "cannot export UpSampling2D with interpolation {name} to .tflite")
+                    .hint("use interpolation nearest or bilinear"))
             }
         }
     }

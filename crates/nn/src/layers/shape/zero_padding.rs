@@ -33,17 +33,15 @@ pub type ZeroPadding3D = ZeroPadding<3>;
 #[deprecated(note = "Edges<2>")]
 pub type Borders = Edges<2>;
 
-impl<const N: usize> Arguments for ZeroPadding<N> {}
+impl<const N: usize> Arguments for ZeroPadding<N> {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        pad(self.class_name(), &cast_floats(cx, x), &self.padding.0)
+    }
+}
 
 impl<const N: usize> Layer for ZeroPadding<N> {
-    named!(by_rank::<N, 3>(["ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            pad(self.class_name(), &cast_floats(cx, x), &self.padding.0)
-        })
-    }
+    named!(by_rank::<N, 3>(["ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(self, N < 3, LayerLowering::Padding(self.padding.0.to_vec()))

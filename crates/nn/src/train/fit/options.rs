@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use systole_data::{Cardinality, Dataset};
-use systole_ir::{Error, ErrorKind, Result, ResultExt, ensure};
+use systole_ir::{Result, ResultExt, ensure, err};
 
 with_defaults! {
     /// Arguments of Keras's `fit`.
@@ -97,9 +97,7 @@ with_defaults! {
 
 impl Fit {
     pub(super) fn check(&self) -> Result<()> {
-        let zero = |name: &str| {
-            Error::new(ErrorKind::Config, format!("{name} is 0")).hint(format!("{name} must be at least 1"))
-        };
+        let zero = |name: &str| err!(Config, "{name} is 0").hint(format!("{name} must be at least 1"));
         ensure!(self.validation_freq != 0, zero("validation_freq"));
         ensure!(self.steps_per_epoch != Some(0), zero("steps_per_epoch"));
         ensure!(self.fast_dev_run != Some(0), zero("fast_dev_run"));
@@ -135,8 +133,7 @@ impl Fit {
         let name = if self.overfit_batches.is_some() { "overfit_batches" } else { "limit_train_batches" };
         let n = limit.of(name, data, self.steps_of(data))?;
         if n == 0 {
-            let what = format!("{name} leaves no batch to train on");
-            return Err(Error::new(ErrorKind::Config, what)
+            return Err(err!(Config, "{name} leaves no batch to train on")
                 .hint("use 1 for one batch of the epoch, or 1.0 for all batches"));
         }
         // An epoch with a fixed number of steps continues in the data where the previous one ended.

@@ -14,7 +14,6 @@ use crate::kernels::conv::depthwise::padded_images::PaddedImages;
 use crate::select::SelectResult;
 use crate::simd::level::{CompileTarget, Level, TileFn, by_level};
 use crate::simd::loops::{narrow, widen};
-use crate::simd::vector::x86::{V8x32, V16x32};
 use crate::simd::vector::{Portable32, Vector};
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType, ensure};
@@ -122,6 +121,7 @@ macro_rules! levels {
 }
 levels!(portable, Portable32);
 #[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86::{V8x32, V16x32};
 #[cfg(target_arch = "x86_64")]
 levels!(avx2, V8x32, "avx2,fma");
 #[cfg(target_arch = "x86_64")]

@@ -122,10 +122,7 @@ impl DirectForward {
         types: [&TensorType; 3],
         target: CompileTarget,
     ) -> SelectResult<DirectForward> {
-        match is_forward(c) {
-            true => DirectForward::of_groups(c, bias, types, target),
-            false => Err(NO_LAYER.into()),
-        }
+        if is_forward(c) { DirectForward::of_groups(c, bias, types, target) } else { Err(NO_LAYER.into()) }
     }
 
     /// Creates the kernel for a convolution with several feature groups, or returns why it does not support it.

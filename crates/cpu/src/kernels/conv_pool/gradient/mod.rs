@@ -27,10 +27,10 @@ use crate::simd::level::{Isa, Level, TileFn, TileLoop, by_level};
 use crate::simd::loops::{lanes, lanes_mut, narrow, widen};
 use crate::simd::narrow_floats::{BF16, F16, F32, NarrowFloats, NarrowFormat};
 use crate::simd::vector::Portable32;
-use crate::simd::vector::x86::{V8x32, V16x32};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use systole_compile::{DEAD, Kernel as Plan, Step, UnpooledGradient};
+use systole_compile::Kernel as Plan;
+use systole_compile::{DEAD, Step, UnpooledGradient};
 use systole_ir::{DType, Result};
 
 /// Maximum number of partial sums. It is constant so that results do not depend on the number of threads.
@@ -322,6 +322,7 @@ macro_rules! kernels {
 }
 kernels!(portable, Portable32, 1, [1 2 3 4 5]);
 #[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86::{V8x32, V16x32};
 kernels!(avx2, V8x32, 1, [1 2 3 4 5 6 7 8 9 10], "avx2,fma,f16c");
 kernels!(avx512x1, V16x32, 1, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 kernels!(avx512x2, V16x32, 2, [1 2 3 4 5 6 7 8 9 10 11 12], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");

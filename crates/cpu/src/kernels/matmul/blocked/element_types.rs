@@ -6,15 +6,15 @@ use crate::kernels::matmul::blocked::{BlockedGemm, GemmFeatures, GemmTypes, SumR
 use crate::kernels::matmul::gemm_problem::GemmProblem;
 use crate::select::CandidateResult;
 use crate::simd::amx;
-use crate::simd::gemm::{
-    GemmElement, MicrokernelShape, shape_f32, shape_f64, shape_halves, shape_pairs, shape_quads,
-};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::gemm::shape_halves;
+use crate::simd::gemm::{GemmElement, MicrokernelShape, shape_f32, shape_f64, shape_pairs, shape_quads};
 use crate::simd::level::Level;
 use crate::simd::loops::{narrow, widen};
-use crate::simd::pack::{IntegerGroup, PackFn, doubles, floats, halves, integers};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::pack::halves;
+use crate::simd::pack::{IntegerGroup, PackFn, doubles, floats, integers};
 use systole_ir::{DType, ensure};
-#[cfg(target_arch = "x86_64")]
-#[cfg(target_arch = "x86_64")]
 
 /// Minimum M · N · K for splitting f32 into two bf16: below, it costs more than AMX saves.
 const SPLIT_WORK: usize = 1 << 15;

@@ -10,7 +10,6 @@ use crate::select::SelectResult;
 use crate::simd::level::Level;
 use crate::simd::prefetch::fetch;
 use crate::simd::vector::Vector;
-use crate::simd::vector::x86::{V8x32, V16x32};
 use std::ops::Range;
 use systole_ir::{Result, ensure};
 
@@ -143,6 +142,7 @@ macro_rules! kernels {
     };
 }
 #[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86::{V8x32, V16x32};
 #[cfg(target_arch = "x86_64")]
 kernels!(avx2, V8x32, 2, [1 2 3 4 5 6], "avx2,fma");
 #[cfg(target_arch = "x86_64")]
@@ -193,9 +193,7 @@ impl FewColumns {
         ensure!(count(&ra.batch) == 1, "it is a batch of GEMMs");
         ensure!((HALF + 1..=WIDTH).contains(&n), "N is not in 9 to 16");
         ensure!(m >= MIN_M && k != 0, "M is less than 6");
-        if b_column != 1 || b_k != n && k != 1 {
-            return Err("the rows of the right operand are not contiguous");
-        }
+        ensure!(b_column == 1 && (b_k == n || k == 1), "the rows of the right operand are not contiguous");
         // With other strides, or long K along M-contiguous rows, each read would touch a different cache line.
         if near && k > KC || !near && a_k != 1 {
             return Err("the left operand is contiguous neither along M nor along K");

@@ -9,7 +9,6 @@ use crate::kernel::{Io, Kernel, KernelContext, Ptr};
 use crate::select::SelectResult;
 use crate::simd::level::Level;
 use crate::simd::prefetch::prefetch_far;
-use crate::simd::vector::x86::{V8x32, V16x32};
 use crate::simd::vector::{Portable32, Vector};
 use systole_ir::{Result, ensure};
 
@@ -167,6 +166,7 @@ macro_rules! kernels {
 }
 kernels!(portable, Portable32, [1 2 3 4 5 6 7 8]);
 #[cfg(target_arch = "x86_64")]
+use crate::simd::vector::x86::{V8x32, V16x32};
 #[cfg(target_arch = "x86_64")]
 kernels!(avx2, V8x32, [1 2 3 4 5 6 7 8], "avx2,fma");
 #[cfg(target_arch = "x86_64")]

@@ -11,11 +11,11 @@ use crate::simd::dequantize::DequantizeLoad;
 use crate::simd::level::{Level, by_level};
 use crate::simd::prefetch::prefetch_far;
 use crate::simd::vector::Portable32;
+#[cfg(target_arch = "x86_64")]
 use crate::simd::vector::x86::{V8x32, V16x32};
 use systole_compile::{DequantizeStep, DequantizedGemm, Kernel as Plan};
 use systole_ir::quantized_weights::DequantizeWeights;
 use systole_ir::{Op, Result, ensure};
-#[cfg(target_arch = "x86_64")]
 
 /// Kernel family for quantized weight matrices and products with them.
 pub static FAMILY: Family = Family {
