@@ -166,6 +166,24 @@ impl<T> ResultExt<T> for Result<T> {
     }
 }
 
+/// Creates an error of a kind with a formatted message: `err!(Data, "{name} has {n} rows").hint(…)`.
+#[macro_export]
+macro_rules! err {
+    ($kind:ident, $($what:tt)+) => {
+        $crate::Error::new($crate::ErrorKind::$kind, format!($($what)+))
+    };
+}
+
+/// Returns the error unless the condition holds: `ensure!(n > 0, err!(Data, "…"))`.
+#[macro_export]
+macro_rules! ensure {
+    ($holds:expr, $error:expr $(,)?) => {
+        if !$holds {
+            return Err($error);
+        }
+    };
+}
+
 /// Panics with a request to report the bug. Only for states that no input can reach.
 #[macro_export]
 macro_rules! bug {

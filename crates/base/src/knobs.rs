@@ -1,7 +1,7 @@
 //! Environment variables of Systole (`SYSTOLE_…`): name, type, default and description of each. `systole knobs` prints
 //! this table; no other code reads these environment variables.
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, Result, err};
 use std::env;
 use std::sync::{Mutex, PoisonError};
 
@@ -161,8 +161,9 @@ impl EnvVar {
 
     /// Creates the error for an invalid value of an environment variable.
     pub fn no_value(&self, value: &str) -> Error {
-        let what = format!("invalid value `{value}` of environment variable {}", self.name);
-        Error::new(ErrorKind::Config, what).at(self.name).hint(format!("{}: {}", self.values, self.doc))
+        err!(Config, "invalid value `{value}` of environment variable {}", self.name)
+            .at(self.name)
+            .hint(format!("{}: {}", self.values, self.doc))
     }
 
     /// Returns an environment variable's value as an integer.
@@ -213,7 +214,7 @@ pub fn parse_bytes(text: &str) -> Result<usize> {
     };
     let bytes = text[..end].parse::<f64>().ok().zip(factor).map(|(n, f)| n * f);
     bytes.filter(|b| (1.0..9e15).contains(b)).map(|b| b as usize).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("expected a number of bytes, got `{text}`"))
+        err!(Config, "expected a number of bytes, got `{text}`")
             .hint("write a number of bytes as 2000000000, 512MiB or 4GiB")
     })
 }

@@ -1,7 +1,7 @@
 //! Host arrays ([`Literal`]): dense, row-major, copy-on-write.
 
 use crate::aligned_words::AlignedWords;
-use crate::{DType, Element, Error, ErrorKind, Result, Scalar, Shape, TensorType};
+use crate::{DType, Element, Result, Scalar, Shape, TensorType, err};
 use std::fmt;
 use std::sync::Arc;
 
@@ -67,14 +67,12 @@ impl Literal {
     pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
         let expected = ty.shape.checked_elements().and_then(|n| n.checked_mul(ty.dtype.size()));
         if expected != Some(bytes.len()) {
-            return Err(Error::new(
-                ErrorKind::Data,
-                format!("got {} bytes for an array of type {ty}", bytes.len()),
-            )
-            .because(match expected {
-                Some(n) => format!("expected {n} bytes"),
-                None => "the size overflows".into(),
-            }));
+            return Err(err!(Data, "got {} bytes for an array of type {ty}", bytes.len()).because(
+                match expected {
+                    Some(n) => format!("expected {n} bytes"),
+                    None => "the size overflows".into(),
+                },
+            ));
         }
         let mut out = Literal { ty, words: Arc::new(AlignedWords::of(bytes)) };
         if out.ty.dtype == DType::Bool {
@@ -131,7 +129,7 @@ impl Literal {
         if T::DTYPE == self.ty.dtype {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Graph, format!("the array has type {}, expected {}", self.ty, T::DTYPE))
+        Err(err!(Graph, "the array has type {}, expected {}", self.ty, T::DTYPE)
             .hint("convert the array, or read it with its own element type"))
     }
 
@@ -173,7 +171,7 @@ impl Literal {
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Literal> {
         let shape = shape.into();
         if shape.checked_elements() != Some(self.ty.elements()) {
-            return Err(Error::new(ErrorKind::Graph, format!("cannot reshape {} to {shape}", self.ty))
+            return Err(err!(Graph, "cannot reshape {} to {shape}", self.ty)
                 .because("the number of elements differs"));
         }
         Ok(Literal { ty: self.ty.with_shape(shape), words: self.words.clone() })

@@ -1,6 +1,6 @@
 //! Static shapes ([`Shape`]) and tensor types ([`TensorType`]). Row-major: the last dimension is contiguous.
 
-use crate::DType;
+use crate::{DType, conversions};
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Deref;
@@ -83,28 +83,11 @@ impl Deref for Shape {
     }
 }
 
-impl<const N: usize> From<[usize; N]> for Shape {
-    fn from(dims: [usize; N]) -> Shape {
-        Shape::new(dims)
-    }
-}
-
-impl From<&[usize]> for Shape {
-    fn from(dims: &[usize]) -> Shape {
-        Shape::new(dims)
-    }
-}
-
-impl From<Vec<usize>> for Shape {
-    fn from(dims: Vec<usize>) -> Shape {
-        Shape(SmallVec::from_vec(dims))
-    }
-}
-
-impl From<&Shape> for Shape {
-    fn from(shape: &Shape) -> Shape {
-        shape.clone()
-    }
+conversions! {
+    const N, [usize; N] => Shape: |dims| Shape::new(dims);
+    &[usize] => Shape: |dims| Shape::new(dims);
+    Vec<usize> => Shape: |dims| Shape(SmallVec::from_vec(dims));
+    &Shape => Shape: |shape| shape.clone();
 }
 
 impl FromIterator<usize> for Shape {

@@ -1,6 +1,6 @@
 //! Reads and writes the primitives of MLIR bytecode: variable-width integers, strings, blobs, sections.
 
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 
 /// Reader over a slice of the file.
 #[derive(Clone, Copy)]
@@ -12,7 +12,7 @@ pub(crate) struct ByteReader<'a> {
 
 /// Returns an error about the bytes at a file offset.
 pub(crate) fn wrong(at: usize, what: impl Into<String>) -> Error {
-    let e = Error::new(ErrorKind::Data, format!("cannot read the bytecode: {}", what.into()));
+    let e = err!(Data, "cannot read the bytecode: {}", what.into());
     e.at(format!("byte {at}")).hint("write or download the file again: it is truncated or damaged")
 }
 

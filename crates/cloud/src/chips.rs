@@ -1,7 +1,7 @@
 //! Hardware that a cloud job requests: a TPU slice, GPUs of one machine, or CPU machines.
 
 use crate::CloudOptions;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 use systole_plan::{ChipTables, CloudNames, TpuSlice};
 
 /// A TPU slice (or several equal ones), GPUs of one machine, or CPU cores per machine.
@@ -26,9 +26,7 @@ impl RequestedChips {
     pub fn of(args: &CloudOptions, tables: &ChipTables) -> Result<RequestedChips> {
         let chips = named(&args.slice, tables).map_err(|e| e.at("--slice"))?;
         let chips = chips.on(args.nodes.map_or(1, usize::from))?;
-        let Some(n) = args.num_slices.map(usize::from) else {
-            return chips.joined();
-        };
+        let Some(n) = args.num_slices.map(usize::from) else { return chips.joined() };
         let refused = |what: &str, hint: String| {
             Err(Error::new(ErrorKind::Config, what).at("--num-slices").hint_command(hint))
         };
@@ -151,7 +149,7 @@ fn named(name: &str, tables: &ChipTables) -> Result<RequestedChips> {
     if kind == CPU {
         let number = count.trim().parse().ok().filter(|n| (1..=MOST_CORES).contains(n));
         let cores = number.ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("expected a number of cores, got `{name}`"));
+            let e = err!(Config, "expected a number of cores, got `{name}`");
             e.hint_command("write 16*cpu for 16 cores")
         })?;
         return Ok(RequestedChips::Cpu { cores, machines: 1 });
@@ -160,19 +158,18 @@ fn named(name: &str, tables: &ChipTables) -> Result<RequestedChips> {
     if let Some(kind) = known.or_else(|| SMALL.contains(&kind.as_str()).then_some(kind)) {
         let number = count.trim().parse().ok().filter(|n| (1..=16).contains(n));
         let count = number.ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("expected the GPUs of one machine, got `{name}`"));
+            let e = err!(Config, "expected the GPUs of one machine, got `{name}`");
             e.hint_command(format!("write 8*{kind}, with 1 to 16 GPUs"))
         })?;
         return Ok(RequestedChips::Gpu { kind, count });
     }
     if let Some(meant) = gpus_meant(name, tables) {
-        let e = Error::new(ErrorKind::Config, format!("`{name}` is not a TPU slice"));
+        let e = err!(Config, "`{name}` is not a TPU slice");
         return Err(e.because("GPUs are written with an asterisk").hint_command(format!("write {meant}")));
     }
     let slice = TpuSlice::of(name, tables)?;
     let cloud = tables.tpu(&slice.generation).and_then(|tpu| tpu.cloud.clone()).ok_or_else(|| {
-        let what = format!("the cloud machine types of {} are unknown", slice.generation);
-        Error::new(ErrorKind::Config, what)
+        err!(Config, "the cloud machine types of {} are unknown", slice.generation)
             .hint_command("use a slice of v2 to v6e or tpu7x; list all slices with `systole chips`")
     })?;
     Ok(RequestedChips::Tpu(slice, Box::new(cloud)))

@@ -8,7 +8,7 @@ use super::time_limit;
 use super::tpu_vm::topology;
 use super::yaml::yaml;
 use serde_json::{Value, json};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 use systole_plan::{CloudNames, TpuSlice};
 
 /// Termination grace period of a pod in seconds: spot, on demand. Spot machines give pods 15 of their 30 seconds.
@@ -21,8 +21,7 @@ const RESTARTS: u32 = 3;
 pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (slice, cloud) = job.tpu("gke")?;
     if cloud.node(slice.chips).label.is_empty() {
-        let e =
-            Error::new(ErrorKind::Config, format!("GKE does not offer {}", slice.generation)).at("--slice");
+        let e = err!(Config, "GKE does not offer {}", slice.generation).at("--slice");
         return Err(e.hint_command("use a TPU VM: systole cloud tpu-vm"));
     }
     let bucket = job.needs_bucket("a pod loses its disk when it ends")?;

@@ -5,7 +5,7 @@ use super::generated_file::GeneratedFile;
 use super::region::CloudRegion;
 use super::train_args;
 use crate::CloudOptions;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_plan::{Bill, ChipTables, CloudNames, TpuSlice, bill, dollars};
 
 /// A training job on cloud or cluster hardware.
@@ -77,8 +77,8 @@ impl CloudJob {
         match &self.chips {
             RequestedChips::Tpu(slice, cloud) => Ok((slice, cloud)),
             RequestedChips::Gpu { .. } | RequestedChips::Cpu { .. } => {
-                let what = format!("{place} supports only TPU slices, not {}", self.chips.title());
-                let e = Error::new(ErrorKind::Config, what).at("--slice");
+                let e = err!(Config, "{place} supports only TPU slices, not {}", self.chips.title())
+                    .at("--slice");
                 Err(e.hint_command("name a slice such as v5e-8; for GPUs use slurm, ray, colab or kaggle"))
             }
         }
@@ -90,7 +90,7 @@ impl CloudJob {
     /// If no bucket is named.
     pub(crate) fn needs_bucket(&self, why: &str) -> Result<&str> {
         let missing = || {
-            let e = Error::new(ErrorKind::Config, "the run needs a bucket").because(why).at("--bucket");
+            let e = err!(Config, "the run needs a bucket").because(why).at("--bucket");
             e.hint_command("create a bucket with `gcloud storage buckets create gs://NAME`, then pass --bucket gs://NAME")
         };
         self.bucket.as_deref().ok_or_else(missing)
@@ -102,7 +102,7 @@ impl CloudJob {
     /// If no image is named.
     pub(crate) fn needs_image(&self) -> Result<&str> {
         let missing = || {
-            let e = Error::new(ErrorKind::Config, "the job needs a container image with the program");
+            let e = err!(Config, "the job needs a container image with the program");
             e.at("--image").hint_command("build and push an image as in docs/guide/cloud.md, then pass its address with --image ADDRESS")
         };
         self.image.as_deref().ok_or_else(missing)

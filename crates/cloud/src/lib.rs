@@ -26,7 +26,7 @@ pub use train_args::{check_given, file_name};
 
 use std::path::Path;
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// Options of a cloud training job.
 #[derive(Clone, Debug, Default)]
@@ -69,9 +69,9 @@ pub fn write(folder: &Path, files: &[GeneratedFile]) -> Result<()> {
     if folder.exists() {
         let mut entries = std::fs::read_dir(folder).map_err(failed)?;
         if let Some(entry) = entries.next().transpose().map_err(failed)? {
-            let what =
-                format!("`{}` is not empty: it contains {}", folder.display(), entry.file_name().display());
-            let e = Error::new(ErrorKind::Io, what).at("--out");
+            let e =
+                err!(Io, "`{}` is not empty: it contains {}", folder.display(), entry.file_name().display())
+                    .at("--out");
             return Err(
                 e.hint_command("choose another folder with --out, or delete the files in this folder")
             );

@@ -7,7 +7,7 @@ use super::generated_file::GeneratedFile;
 use super::job::CloudJob;
 use super::{gke, notebook, ray, slurm, tpu_vm, vertex};
 use crate::CloudOptions;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_nn::did_you_mean::suggestion;
 
 /// A cloud, cluster or notebook service with TPUs or GPUs, such as GKE or Colab.
@@ -115,8 +115,7 @@ impl CloudPlatform {
     pub fn of(name: &str) -> Result<&'static CloudPlatform> {
         PLACES.iter().find(|place| place.name == name).ok_or_else(|| {
             let names: Vec<&str> = PLACES.iter().map(|place| place.name).collect();
-            Error::new(ErrorKind::Config, format!("unknown platform `{name}`"))
-                .hint_command(suggestion(name, &names))
+            err!(Config, "unknown platform `{name}`").hint_command(suggestion(name, &names))
         })
     }
 
@@ -137,11 +136,7 @@ impl CloudPlatform {
             None => Ok(()),
             Some((option, why)) => {
                 let (why, hint) = why.rsplit_once(": ").unwrap_or(("", why));
-                let e = Error::new(
-                    ErrorKind::Config,
-                    format!("the platform {} does not support {option}", self.name),
-                )
-                .at(*option);
+                let e = err!(Config, "the platform {} does not support {option}", self.name).at(*option);
                 Err(e.because(why).hint_command(hint))
             }
         }

@@ -4,7 +4,7 @@ use super::chips::RequestedChips;
 use super::generated_file::GeneratedFile;
 use super::job::CloudJob;
 use serde_json::Value;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let is_shared = job.spot || job.chips.machines() > 1;
@@ -14,8 +14,7 @@ pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     };
     let (slice, slices, machines, resources) = match &job.chips {
         RequestedChips::Tpu(slice, _) if slice.generation == "tpu7x" || slice.name.contains(':') => {
-            let what = format!("the Ray name of {} is unknown", slice.name);
-            return Err(Error::new(ErrorKind::Config, what)
+            return Err(err!(Config, "the Ray name of {} is unknown", slice.name)
                 .at("--slice")
                 .hint_command("use a slice of v2 to v6e, or systole cloud gke"));
         }
@@ -25,8 +24,7 @@ pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
         }
         RequestedChips::Gpu { count, .. } => ("None".into(), 1, 1, format!("{{\"GPU\": {count}}}")),
         RequestedChips::Cpu { .. } => {
-            let what = format!("ray supports only TPUs and GPUs, not {}", job.chips.title());
-            let e = Error::new(ErrorKind::Config, what).at("--slice");
+            let e = err!(Config, "ray supports only TPUs and GPUs, not {}", job.chips.title()).at("--slice");
             return Err(e.hint_command("use systole cloud slurm for CPUs"));
         }
     };

@@ -2,7 +2,7 @@
 
 use super::chips::RequestedChips;
 use crate::CloudOptions;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 use systole_nn::did_you_mean::suggestion;
 use systole_plan::{ChipTables, regions};
 
@@ -31,8 +31,7 @@ impl CloudRegion {
 fn of_gpu(args: &CloudOptions, chips: &RequestedChips, priced: &[&str]) -> Result<CloudRegion> {
     let region = match &args.region {
         Some(region) if !priced.contains(&region.as_str()) => {
-            let e =
-                Error::new(ErrorKind::Config, format!("no price for {} is known in {region}", chips.kind()));
+            let e = err!(Config, "no price for {} is known in {region}", chips.kind());
             let hint = match priced {
                 [] => "remove --region, or add the price with --tables".into(),
                 some => format!("{}; or add the price with --tables", suggestion(region, some)),
@@ -72,8 +71,7 @@ fn of_tpu(
     has.dedup();
     let region = match args.region.as_deref() {
         Some(asked) if !has.contains(&asked) => {
-            let e =
-                Error::new(ErrorKind::Config, format!("{} is not known to be in `{asked}`", chips.title()));
+            let e = err!(Config, "{} is not known to be in `{asked}`", chips.title());
             let known = suggestion(asked, &has);
             let hint = match region_of(&format!("{asked}-a")) {
                 "" => known,

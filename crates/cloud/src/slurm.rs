@@ -4,7 +4,7 @@ use super::chips::RequestedChips;
 use super::generated_file::GeneratedFile;
 use super::job::CloudJob;
 use super::shell::array;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// CPU cores per GPU.
 const CORES: usize = 8;
@@ -16,8 +16,8 @@ pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
         RequestedChips::Gpu { kind, count } => (Some(format!("{kind}:{count}")), CORES * count),
         RequestedChips::Cpu { cores, .. } => (None, *cores),
         RequestedChips::Tpu(..) => {
-            let what = format!("slurm supports only GPUs and CPUs, not {}", job.chips.title());
-            let e = Error::new(ErrorKind::Config, what).at("--slice");
+            let e =
+                err!(Config, "slurm supports only GPUs and CPUs, not {}", job.chips.title()).at("--slice");
             return Err(e.hint_command("name GPUs as 8*h100, or cores as 16*cpu; for TPUs use tpu-vm or gke"));
         }
     };

@@ -4,7 +4,7 @@ use super::generated_file::GeneratedFile;
 use super::job::CloudJob;
 use super::shell::{array, script, word};
 use serde_json::{Value, json};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_plan::TpuSlice;
 
 /// Maximum wait for the queued resource; the request fails after a day.
@@ -13,8 +13,7 @@ const WAITS: &str = "86400s";
 pub(super) fn files(job: &CloudJob) -> Result<Vec<GeneratedFile>> {
     let (slice, cloud) = job.tpu("tpu-vm")?;
     let Some(api) = cloud.api.as_deref() else {
-        let e = Error::new(ErrorKind::Config, format!("{} is not available as a TPU VM", slice.generation))
-            .at("--slice");
+        let e = err!(Config, "{} is not available as a TPU VM", slice.generation).at("--slice");
         return Err(e.hint_command("GKE offers these chips: use systole cloud gke"));
     };
     let bucket = match (job.spot, job.chips.machines() > 1) {

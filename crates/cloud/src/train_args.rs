@@ -2,7 +2,7 @@
 
 use super::chips::RequestedChips;
 use std::path::Path;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// Arguments of `systole train` that the platform sets.
 const GIVEN: [&str; 2] = ["--out", "--device"];
@@ -29,7 +29,7 @@ pub fn check_given(words: &[String]) -> Result<()> {
     match GIVEN.iter().find(|option| names(words, &[option])) {
         None => Ok(()),
         Some(option) => {
-            let e = Error::new(ErrorKind::Config, format!("{option} is set by the platform"));
+            let e = err!(Config, "{option} is set by the platform");
             Err(e.at("arguments after --").hint_command(format!("remove {option}; name the run with --name")))
         }
     }
@@ -49,11 +49,13 @@ pub(super) fn check_batch(words: &[String], configured: Option<usize>, chips: &R
         return Ok(());
     };
     let next = batch.next_multiple_of(devices);
-    let what =
-        format!("the batch size {batch} does not divide over the {devices} devices of {}", chips.title());
-    Err(Error::new(ErrorKind::Config, what)
-        .at("--slice")
-        .hint_command(format!("add the arguments: -- --batch-size {next}")))
+    Err(err!(
+        Config,
+        "the batch size {batch} does not divide over the {devices} devices of {}",
+        chips.title()
+    )
+    .at("--slice")
+    .hint_command(format!("add the arguments: -- --batch-size {next}")))
 }
 
 /// File name next to the generated files. Keys of Kubernetes ConfigMaps allow letters, digits and `-_.` only.
@@ -109,7 +111,7 @@ pub(super) fn name(given: Option<&str>, model: &str) -> Result<String> {
     let is_name =
         name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.ends_with('-') && name.chars().all(fits);
     if !is_name || name.len() > MOST {
-        let e = Error::new(ErrorKind::Config, format!("`{name}` is not a valid job name")).at("--name");
+        let e = err!(Config, "`{name}` is not a valid job name").at("--name");
         let why = format!(
             "a name starts with a lowercase letter and has at most {MOST} lowercase letters, digits and hyphens"
         );

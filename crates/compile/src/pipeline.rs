@@ -11,7 +11,7 @@ use crate::options::PipelineOptions;
 use crate::program::{ProgramSchedule, RowBlockLoop, StepList, array_bytes, verify_planned, verify_steps};
 use crate::tile::{OutlinedGraph, outline};
 use std::collections::HashMap;
-use systole_ir::{Error, ErrorKind, Graph, Result, ResultExt, knobs};
+use systole_ir::{Graph, Result, ResultExt, err, knobs};
 
 /// One stage of the compiler pipeline.
 pub struct CompileStage {
@@ -120,7 +120,7 @@ pub fn form_after(graph: &Graph, options: &PipelineOptions, name: &str) -> Resul
     let (graph, _) = crate::graph::optimize_with(graph, options.excess_precision)?;
     let (unit, at) = run_until(&graph, options, Some(name))?;
     match at {
-        None => Err(Error::new(ErrorKind::Config, format!("unknown stage `{name}`"))
+        None => Err(err!(Config, "unknown stage `{name}`")
             .hint(stages().iter().map(|s| s.0).collect::<Vec<_>>().join(", "))),
         Some("tile") => Ok(StageOutput::Graph(unit.tiled.graph)),
         Some(_) => Ok(StageOutput::Program(unit.program)),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use systole_base::rng::{RandomStream, hash_name};
 use systole_data::image_ops::{AugTransforms, RandAugment, RandomResizedCrop, cutmix, mixup_each};
 use systole_data::{HostArray, Sample};
+use systole_ir::Result;
 use toml::{Table, Value};
 
 /// Transform of one image, `u8[H, W, C]`.

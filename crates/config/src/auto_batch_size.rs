@@ -6,8 +6,8 @@ use super::RunConfig;
 use serde::{Deserialize, Deserializer, Serializer, de};
 use std::sync::Arc;
 use systole_dist::Strategy;
-use systole_ir::knobs;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result};
+use systole_ir::{err, knobs};
 use systole_nn::{BatchSizeFinder, Compile, Model, format_bytes, needed_by_step};
 use systole_runtime::{Backend, Executable, backend};
 
@@ -89,10 +89,9 @@ impl BatchMemoryPlan {
             (None, false) => "each device has",
         };
         let memory = limit.or(free).or(own).or(is_here.then_some(usize::MAX)).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("`{}` does not report its memory size", device.name()))
-                .hint_setting(
-                    "pass --max-memory 16GiB, or set fit.batch_size (`systole plan` helps to choose it)",
-                )
+            err!(Unsupported, "`{}` does not report its memory size", device.name()).hint_setting(
+                "pass --max-memory 16GiB, or set fit.batch_size (`systole plan` helps to choose it)",
+            )
         })?;
         let model = compiled(config, &device, config.strategy())?;
         let devices = model.devices().len().max(1);

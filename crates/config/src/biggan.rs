@@ -5,7 +5,7 @@ use super::key_error::KeyError;
 use std::path::Path;
 use systole_data::{AUTOTUNE, Dataset};
 use systole_datasets::TrainingData;
-use systole_ir::{Error, ErrorKind, Result, TensorType};
+use systole_ir::{Result, TensorType, err};
 use systole_nn::Model;
 use systole_nn::applications::biggan::{BigGan, SampleGrid};
 use systole_nn::callback::Callback;
@@ -127,17 +127,17 @@ impl RunConfig {
         let Some(gan) = &self.biggan else { return Ok(()) };
         let side = gan.resolution;
         if sample.shape.dims() != [side, side, 3] {
-            let what =
-                format!("the images are {sample}, but this BigGAN generates {side} × {side} color images");
-            return Err(Error::new(ErrorKind::Config, what).at("biggan.resolution").hint_setting(format!(
+            return Err(err!(Config, "the images are {sample}, but this BigGAN generates {side} × {side} color images").at("biggan.resolution").hint_setting(format!(
                 "set data.image_size=[{side},{side}] and data.color_mode=rgb, or set biggan.resolution to the images' size"
             )));
         }
         if classes > gan.n_classes {
-            let what = format!("the data has {classes} classes, but biggan.n_classes is {}", gan.n_classes);
-            return Err(
-                Error::new(ErrorKind::Config, what).hint_setting(format!("set biggan.n_classes={classes}"))
-            );
+            return Err(err!(
+                Config,
+                "the data has {classes} classes, but biggan.n_classes is {}",
+                gan.n_classes
+            )
+            .hint_setting(format!("set biggan.n_classes={classes}")));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use systole_data::{AUTOTUNE, BatchShare, Dataset, DatasetOptions, Sample, Shuffl
 use systole_datasets::{
     self as datasets, DataDir, FolderOptions, RecordShape, TextOptions, TrainingData, numbered, unnumbered,
 };
-use systole_ir::{DType, Error, ErrorKind, Result, TensorType};
+use systole_ir::{DType, Result, TensorType, err};
 use systole_nn::loss::Loss;
 use systole_nn::{Architecture, Compile, Model, TrainStep};
 
@@ -155,14 +155,14 @@ impl RunConfig {
             return self.fit_classes(data.class_names.len()).map(|()| Vec::new());
         }
         if self.biggan.is_some() {
-            return Err(Error::new(ErrorKind::Config, "the images have no class labels")
+            return Err(err!(Config, "the images have no class labels")
                 .because("BigGAN generates images by class")
                 .hint("use a folder with one subfolder of images for each class"));
         }
         let notes = self.fit_regression(data)?;
         match model_sections::loss(&self.compile.loss).as_ref().map(Loss::base) {
             Ok(Loss::SparseCategoricalCrossentropy { .. }) => {
-                Err(Error::new(ErrorKind::Config, "the labels are numbers, but the loss expects classes")
+                Err(err!(Config, "the labels are numbers, but the loss expects classes")
                     .at(format!("compile.loss for {}", data.name))
                     .hint_setting(
                         "set compile.loss=mean_squared_error, compile.metrics=[], and give the last layer 1 unit and no activation; \
@@ -265,10 +265,7 @@ impl RunConfig {
                 ShuffleOptions { buffer_size: usize::MAX, seed: self.seed, reshuffle_each_iteration: false };
             return all.shuffle_with(fixed).take(n);
         }
-        match data.streamed.as_ref().is_some_and(|s| s.is_small) {
-            true => evenly(all, n, len),
-            false => all.take(n),
-        }
+        if data.streamed.as_ref().is_some_and(|s| s.is_small) { evenly(all, n, len) } else { all.take(n) }
     }
 
     /// Returns the test batches in order.
@@ -491,26 +488,22 @@ fn check_output(output: &[usize], loss: &Loss, classes: usize, dataset: &str) ->
     match output {
         [_, n] | [n] if (output.len() == 2) == sequences => match !sparse || classes == 0 || *n >= classes {
             true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::Config,
-                format!("the last layer returns {n} values, but the data has {classes} classes"),
-            )
-            .hint_setting(format!("end the model with a Dense layer of {classes} units"))),
+            false => {
+                Err(err!(Config, "the last layer returns {n} values, but the data has {classes} classes")
+                    .hint_setting(format!("end the model with a Dense layer of {classes} units")))
+            }
         },
-        other if sequences => Err(Error::new(
-            ErrorKind::Config,
-            format!("the last layer returns arrays of shape {other:?} for one sequence"),
+        other if sequences => Err(err!(
+            Config,
+            "the last layer returns arrays of shape {other:?} for one sequence"
         )
         .because("a language model returns one value per token and position")
         .hint_setting(
             "keep the sequence dimension: set return_sequences = true in recurrent layers, remove Flatten",
         )),
-        other => Err(Error::new(
-            ErrorKind::Config,
-            format!("the last layer returns arrays of shape {other:?} for one {sample}"),
-        )
-        .because("a classifier returns one value per class")
-        .hint_setting(format!("add a Flatten or {pooling} layer before the last Dense layer"))),
+        other => Err(err!(Config, "the last layer returns arrays of shape {other:?} for one {sample}")
+            .because("a classifier returns one value per class")
+            .hint_setting(format!("add a Flatten or {pooling} layer before the last Dense layer"))),
     }
 }
 

@@ -5,6 +5,7 @@ use super::model_sections::to_json;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use std::path::{Component, Path};
+use systole_ir::Result;
 use systole_nn::callback::{CALLBACK_NAMES, ConfigCallback, HParamValue, class_of, from_table};
 use toml::{Table, Value};
 

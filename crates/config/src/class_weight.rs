@@ -4,7 +4,7 @@ use super::RunConfig;
 use super::key_error::KeyError;
 use std::collections::BTreeMap;
 use systole_datasets::TrainingData;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_nn::LABEL_FIELDS;
 use systole_nn::did_you_mean::suggestion;
 use toml::Value;
@@ -66,7 +66,7 @@ impl RunConfig {
             let label = LABEL_FIELDS.iter().find_map(|name| sample.get(name).ok());
             let label =
                 label.filter(|l| l.dtype().is_int() && l.shape().elements() == 1).ok_or_else(|| {
-                    Error::new(ErrorKind::Config, "class_weight requires class labels")
+                    err!(Config, "class_weight requires class labels")
                         .at(PATH)
                         .hint_setting("remove fit.class_weight")
                 })?;
@@ -84,8 +84,6 @@ fn class_of(class: &str, data: &TrainingData) -> Result<i64> {
     let known = |n: &i64| *n >= 0 && (data.class_names.is_empty() || (*n as usize) < data.class_names.len());
     class.parse().ok().filter(known).ok_or_else(|| {
         let names: Vec<&str> = data.class_names.iter().map(String::as_str).collect();
-        Error::new(ErrorKind::Config, format!("{} has no class `{class}`", data.name))
-            .at(PATH)
-            .hint_setting(suggestion(class, &names))
+        err!(Config, "{} has no class `{class}`", data.name).at(PATH).hint_setting(suggestion(class, &names))
     })
 }

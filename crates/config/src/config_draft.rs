@@ -4,7 +4,7 @@ use super::auto_batch_size::AUTO;
 use super::key_error::{KeyError, from_serde, line_at, line_of, split, unknown};
 use super::{PRESETS, RunConfig, SourcePlace};
 use std::path::Path;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use toml::{Table, Value};
 
 /// Sections that every configuration has.
@@ -56,7 +56,7 @@ impl ConfigDraft {
         };
         let help = "run `systole init` for a complete, commented file";
         let table: Table = toml::from_str(text).map_err(|e| {
-            let error = Error::new(ErrorKind::Config, "invalid TOML").because(e.message());
+            let error = err!(Config, "invalid TOML").because(e.message());
             located(error, e.span()).hint_setting(help)
         })?;
         toml::from_str::<RunConfig>(text).map_err(|e| {
@@ -66,8 +66,8 @@ impl ConfigDraft {
                 _ if !e.message().starts_with("missing field") => located(from_serde(e.message()), e.span()),
                 all => {
                     let names: Vec<String> = all.iter().map(|name| format!("`{name}`")).collect();
-                    let what = format!("the configuration has no section {}", names.join(" and no section "));
-                    Error::new(ErrorKind::Config, what).at(origin)
+                    err!(Config, "the configuration has no section {}", names.join(" and no section "))
+                        .at(origin)
                 }
             };
             error.hint_setting(help)
@@ -268,10 +268,7 @@ impl<'a> TomlContainer<'a> {
         match value {
             Value::Table(t) => Ok(TomlContainer::Table(t)),
             Value::Array(items) => Ok(TomlContainer::List(items)),
-            other => Err(Error::new(
-                ErrorKind::Config,
-                format!("`{part}` is a value ({other}) and has no keys below it"),
-            )),
+            other => Err(err!(Config, "`{part}` is a value ({other}) and has no keys below it")),
         }
     }
 }
@@ -279,7 +276,7 @@ impl<'a> TomlContainer<'a> {
 fn item<'a>(items: &'a mut [Value], index: &str) -> Result<&'a mut Value> {
     let n = items.len();
     index.parse::<usize>().ok().and_then(move |i| items.get_mut(i)).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("list index `{index}` is out of range"))
+        err!(Config, "list index `{index}` is out of range")
             .hint_setting(format!("choose an index from 0 to {}", n.saturating_sub(1)))
     })
 }

@@ -4,6 +4,7 @@ use super::RunConfig;
 use super::key_error::KeyError;
 use serde::{Deserialize, Serialize};
 use systole_datasets::TrainingData;
+use systole_ir::Result;
 use systole_nn::{FineTune, FrozenBatchNorm};
 use toml::Value;
 
@@ -19,7 +20,7 @@ pub struct FineTuneSection {
     pub freeze_until: Option<String>,
     /// Whether to unfreeze all layers after `freeze_epochs`, with fastai's two one-cycle learning-rate schedules.
     /// `false`: they stay frozen and the optimizer's learning rate applies.
-    #[serde(default = "yes")]
+    #[serde(default = "crate::yes")]
     pub unfreeze: bool,
     /// Epochs that train only the head, before the `fit.epochs`.
     #[serde(default = "freeze_epochs")]
@@ -42,10 +43,6 @@ pub struct FineTuneSection {
     /// Mode of batch normalization in frozen layers: `"train"`, as in fastai, or `"inference"`, as in Keras.
     #[serde(default)]
     pub frozen_batch_norm: FrozenBatchNorm,
-}
-
-fn yes() -> bool {
-    true
 }
 
 fn freeze_epochs() -> usize {

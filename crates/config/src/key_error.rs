@@ -1,7 +1,7 @@
 //! Configuration error that names its key, and lookup of the key's line in the TOML text.
 
 use super::key_suggestions;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::{Error, ErrorKind, err};
 use systole_nn::did_you_mean::{plain_serde_error, suggestion};
 use toml::de::{DeTable, DeValue};
 
@@ -48,7 +48,7 @@ pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Error {
         true => format!("use one of: {}", known.join(", ")),
         false => suggestion(name, known),
     };
-    Error::new(ErrorKind::Config, format!("{what} `{name}`")).hint_setting(hint)
+    err!(Config, "{what} `{name}`").hint_setting(hint)
 }
 
 /// Converts Serde's message to a configuration error; for an unknown key or variant it suggests the nearest known one.
@@ -58,8 +58,7 @@ pub(super) fn from_serde(message: &str) -> Error {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.as_slice() {
         [key, known @ ..] if message.starts_with("unknown field") && !known.is_empty() => {
-            Error::new(ErrorKind::Config, format!("unknown key `{key}`"))
-                .hint_setting(key_suggestions::hint(key, known))
+            err!(Config, "unknown key `{key}`").hint_setting(key_suggestions::hint(key, known))
         }
         [name, known @ ..] if message.starts_with("unknown variant") && !known.is_empty() => {
             unknown("unknown value", name, known)

@@ -3,7 +3,7 @@
 use super::key_error::{from_serde, line_at};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// Maximum number of processes, and of devices per process; more is a mistake.
 const MOST: u32 = 1024;
@@ -111,7 +111,7 @@ impl LaunchConfig {
             None => e.at(origin),
         };
         toml::from_str::<toml::Table>(text).map_err(|e| {
-            let error = Error::new(ErrorKind::Config, "invalid TOML").because(e.message());
+            let error = err!(Config, "invalid TOML").because(e.message());
             located(error, e.span()).hint_setting(help)
         })?;
         let config: LaunchConfig = toml::from_str(text)
@@ -133,7 +133,7 @@ impl LaunchConfig {
         });
         match wrong {
             Some((key, n, most)) => {
-                let e = Error::new(ErrorKind::Config, format!("`{key}` is {n}")).at(key);
+                let e = err!(Config, "`{key}` is {n}").at(key);
                 Err(e.hint_setting(format!("choose an integer from 1 to {most}")))
             }
             None => Ok(()),

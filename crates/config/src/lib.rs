@@ -48,7 +48,7 @@ use std::sync::Arc;
 use systole_data::PipelineTuning;
 use systole_datasets::{ImageResizing, RecordOptions, Tokenizer};
 use systole_dist::Strategy;
-use systole_ir::{DType, Error, ErrorKind, Result, knobs};
+use systole_ir::{DType, Result, err, knobs};
 use systole_nn::applications::biggan::BigGan;
 use systole_nn::callback::{Callback, CallbackRunInfo, class_of};
 use systole_nn::{Compile, Limit, Precision, ValCheckInterval, max_time, optimizer};
@@ -59,8 +59,17 @@ use toml::{Table, Value};
 pub const DATASETS: [&str; 8] =
     ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text", "sentences"];
 
-/// Names of the configuration presets.
-pub const PRESETS: [&str; 15] = [
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        /// Names of the configuration presets.
+        pub const PRESETS: [&str; 15] = [$($name),*];
+
+        /// Text of each preset, with `{optimizers}` in comments.
+        const PRESET_TEXTS: [&str; 15] = [$(include_str!(concat!("presets/", $name, ".toml"))),*];
+    };
+}
+
+presets!(
     "fashion-mnist",
     "mnist",
     "glyphs",
@@ -76,7 +85,7 @@ pub const PRESETS: [&str; 15] = [
     "sentences",
     "biggan",
     "biggan128",
-];
+);
 
 /// Datasets with grayscale images.
 const GREY: [&str; 3] = ["mnist", "fashion-mnist", "glyphs"];
@@ -427,32 +436,15 @@ pub fn fraction(text: &str) -> Result<f64> {
         Some((above, below)) => number(above).zip(number(below)).map(|(a, b)| a / b),
         None => number(text),
     };
-    value.filter(|v| v.is_finite()).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("expected a number or a fraction such as 1/255, got `{text}`"))
-    })
+    value
+        .filter(|v| v.is_finite())
+        .ok_or_else(|| err!(Config, "expected a number or a fraction such as 1/255, got `{text}`"))
 }
 
 impl RunConfig {
     /// Returns the commented TOML of a preset.
     pub fn preset_text(name: &str) -> Option<String> {
-        let text = match name {
-            "fashion-mnist" => include_str!("presets/fashion-mnist.toml"),
-            "mnist" => include_str!("presets/mnist.toml"),
-            "glyphs" => include_str!("presets/glyphs.toml"),
-            "mlp" => include_str!("presets/mlp.toml"),
-            "cifar-cnn" => include_str!("presets/cifar-cnn.toml"),
-            "folder" => include_str!("presets/folder.toml"),
-            "tfrecord" => include_str!("presets/tfrecord.toml"),
-            "table" => include_str!("presets/table.toml"),
-            "resnet50" => include_str!("presets/resnet50.toml"),
-            "gpt2-small" => include_str!("presets/gpt2-small.toml"),
-            "gpt-micro" => include_str!("presets/gpt-micro.toml"),
-            "lstm" => include_str!("presets/lstm.toml"),
-            "sentences" => include_str!("presets/sentences.toml"),
-            "biggan" => include_str!("presets/biggan.toml"),
-            "biggan128" => include_str!("presets/biggan128.toml"),
-            _ => return None,
-        };
+        let text = PRESET_TEXTS[PRESETS.iter().position(|preset| *preset == name)?];
         // Fill in the comments that list available names.
         Some(text.replace("{optimizers}", &optimizer::NAMES.join(", ")))
     }
@@ -469,9 +461,8 @@ impl RunConfig {
 
     /// Returns the configuration as TOML that parses back, without comments.
     pub fn to_toml(&self) -> Result<String> {
-        toml::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize the configuration").because(e.to_string())
-        })
+        toml::to_string(self)
+            .map_err(|e| err!(Bug, "cannot serialize the configuration").because(e.to_string()))
     }
 
     /// Returns [`RunConfig::to_toml`] with the thread counts and queue sizes found at run time.
@@ -531,8 +522,7 @@ impl RunConfig {
         for section in self.callback_sections() {
             for (argument, file) in section.callback.files() {
                 if let Some(own) = taken.iter().find(|own| own.file_name() == Some(file.as_ref())) {
-                    let what = format!("`{file}` is a file of the run itself");
-                    return Err(Error::new(ErrorKind::Config, what)
+                    return Err(err!(Config, "`{file}` is a file of the run itself")
                         .at(format!("{}.{argument}", section.path))
                         .because(format!("the run itself writes the file {}", own.display()))
                         .hint_setting(format!(
@@ -836,6 +826,7 @@ systole_base::renamed! { Config => RunConfig, Data => DataSection, Draft => Conf
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::ErrorKind;
     use systole_testing::assert_error;
 
     #[test]

@@ -3,6 +3,7 @@
 use super::RunConfig;
 use super::key_error::KeyError;
 use serde::{Deserialize, Serialize};
+use systole_ir::Result;
 use systole_nn::LoraOptions;
 
 /// The `[lora]` table: low-rank adapters.

@@ -3,6 +3,7 @@
 use super::RunConfig;
 use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
+use systole_ir::Result;
 use systole_nn::{LrFind, SUGGESTIONS};
 use toml::{Table, Value};
 
@@ -23,7 +24,7 @@ pub struct LrFindSection {
     #[serde(default = "num_it")]
     pub num_it: usize,
     /// Whether to stop once the loss exceeds four times its minimum.
-    #[serde(default = "yes")]
+    #[serde(default = "crate::yes")]
     pub stop_div: bool,
     /// Learning rate found, as stored in run.json. Default: run the test
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,10 +45,6 @@ fn end_lr() -> f64 {
 
 fn num_it() -> usize {
     LrFind::default().num_it
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl Default for LrFindSection {

@@ -3,6 +3,7 @@
 use super::RunConfig;
 use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
+use systole_ir::Result;
 use systole_nn::{Model, Pruning, PruningSchedule, RemovedChannels};
 
 /// Sparsity schedules, for `pruning.type`.

@@ -3,6 +3,7 @@
 use super::RunConfig;
 use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
+use systole_ir::Result;
 use systole_nn::{Quantize, QuantizeRanges};
 
 /// Range estimators, for `quantize.type`.
@@ -19,7 +20,7 @@ pub struct QuantizeSection {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_decay: Option<f64>,
     /// Whether convolution weights are quantized per output channel, rather than per tensor.
-    #[serde(default = "yes")]
+    #[serde(default = "crate::yes")]
     pub per_channel: bool,
     /// Step from which batch normalization uses its moving statistics and stops updating them. Default: never
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,10 +32,6 @@ pub struct QuantizeSection {
 
 fn moving_average() -> String {
     RANGES[0].into()
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl QuantizeSection {

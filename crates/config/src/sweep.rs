@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use systole_base::rng::{RandomStream, hash_name};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 use toml::{Table, Value};
 
 /// Search methods that `sweep.method` accepts.
@@ -152,7 +152,7 @@ impl Sweep {
     fn with_folder(text: &str, origin: &str, folder: &Path) -> Result<Sweep> {
         let table: Table = toml::from_str(text).map_err(|e| invalid_toml(text, origin, &e))?;
         let Some(sweep) = table.get("sweep").and_then(Value::as_table) else {
-            let e = Error::new(ErrorKind::Config, "the table [sweep] is missing").at(origin.to_string());
+            let e = err!(Config, "the table [sweep] is missing").at(origin.to_string());
             return Err(e.hint_setting(
                 "add [sweep] with `base` and `method`, and [sweep.parameters] with keys and their values",
             ));
@@ -234,7 +234,7 @@ impl Sweep {
             }
             let config = draft.finish().map_err(|refused: ConfigError| refused.error)?;
             if config.lr_find.is_some() {
-                let e = Error::new(ErrorKind::Config, "a sweep cannot be combined with [lr_find]");
+                let e = err!(Config, "a sweep cannot be combined with [lr_find]");
                 return Err(e
                     .at("[lr_find]")
                     .hint_setting("remove [lr_find], and sweep optimizer.learning_rate"));
@@ -313,7 +313,7 @@ impl Sweep {
         let each = each.collect::<Result<Vec<_>>>()?;
         let all = each.iter().try_fold(1usize, |n, values| n.checked_mul(values.len()));
         let all = all.filter(|n| *n <= MOST).ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("the grid has more than {MOST} combinations"))
+            err!(Config, "the grid has more than {MOST} combinations")
                 .at("sweep.parameters")
                 .hint_setting("use fewer values, or method = \"random\" with `trials`")
         })?;
@@ -389,7 +389,7 @@ impl SweepSection {
 
 fn invalid_toml(text: &str, origin: &str, e: &toml::de::Error) -> Error {
     let line = e.span().map(|span| line_at(text, span.start));
-    Error::new(ErrorKind::Config, "invalid TOML")
+    err!(Config, "invalid TOML")
         .because(e.message())
         .at(line.map_or(origin.to_string(), |line| format!("{origin}, line {line}")))
         .hint_setting("correct the line: keys are written as KEY = VALUE, tables as [TABLE]")
@@ -461,7 +461,7 @@ fn collect(
                 found.push((path.clone(), key, SearchSpace::List(values.clone())))
             }
             other => {
-                let e = Error::new(ErrorKind::Config, format!("{key} = {other}: expected a list of values"));
+                let e = err!(Config, "{key} = {other}: expected a list of values");
                 let e = e.hint_setting("write [0.1, 0.01], or { min = 0.001, max = 0.1, log = true }");
                 return Err(wrong(e, path));
             }
@@ -486,7 +486,7 @@ impl SearchSpace {
             table.clone().try_into().map_err(|e: toml::de::Error| from_serde(e.message()))?;
         let number = |v: &Value| v.as_float().or(v.as_integer().map(|i| i as f64));
         let (Some(min), Some(max)) = (number(&range.min), number(&range.max)) else {
-            let e = Error::new(ErrorKind::Config, format!("the range of {key} is not numeric"));
+            let e = err!(Config, "the range of {key} is not numeric");
             return Err(e.hint_setting("write numbers: { min = 0.001, max = 0.1 }, or a list of values"));
         };
         let is_whole = range.min.is_integer() && range.max.is_integer();
@@ -517,10 +517,9 @@ impl SearchSpace {
         match self {
             SearchSpace::List(values) => Ok(values.clone()),
             SearchSpace::Range { n: None, .. } => {
-                Err(Error::new(ErrorKind::Config, "grid search requires the number of values of a range")
-                    .hint_setting(
-                        "add n: { min = 0.001, max = 0.1, log = true, n = 5 }; or set method = \"random\"",
-                    ))
+                Err(err!(Config, "grid search requires the number of values of a range").hint_setting(
+                    "add n: { min = 0.001, max = 0.1, log = true, n = 5 }; or set method = \"random\"",
+                ))
             }
             SearchSpace::Range { n: Some(n), .. } => {
                 let mut values: Vec<Value> = (0..*n).map(|i| self.at(i as f64 / (n - 1) as f64)).collect();
@@ -540,10 +539,8 @@ impl SearchSpace {
     /// Returns the value at the fraction `share` of a range, 0 to 1.
     fn at(&self, share: f64) -> Value {
         let SearchSpace::Range { min, max, log, is_whole, .. } = self else { return Value::Boolean(false) };
-        let value = match log {
-            true => (min.ln() + share * (max / min).ln()).exp(),
-            false => min + share * (max - min),
-        };
+        let value =
+            if *log { (min.ln() + share * (max / min).ln()).exp() } else { min + share * (max - min) };
         let value = value.clamp(*min, *max);
         match is_whole {
             true => Value::Integer(value.round() as i64),

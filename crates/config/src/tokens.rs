@@ -75,10 +75,7 @@ impl RunConfig {
 
     /// Like [`RunConfig::fit_language`], with the vocabulary size known without the text.
     pub(super) fn fit_usual_tokens(&mut self) -> Result<()> {
-        match self.data.dataset == "text" {
-            true => self.fit_tokens(self.data.usual_vocabulary()),
-            false => Ok(()),
-        }
+        if self.data.dataset == "text" { self.fit_tokens(self.data.usual_vocabulary()) } else { Ok(()) }
     }
 
     /// Sets the sizes that depend on the vocabulary: unset ones of gpt2, and layers unchanged from the preset `lstm`.

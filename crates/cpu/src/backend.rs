@@ -19,7 +19,7 @@ use std::time::Instant;
 use systole_compile::{
     ConstantSubgraph, Location, PipelineOptions, RowBlocksMode, optimize_with, remat, schedule,
 };
-use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, interp, knobs};
+use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, ensure, interp, knobs};
 use systole_runtime::{
     Backend, BackendProvider, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg,
     ExecutableReport, events,
@@ -65,9 +65,7 @@ impl CpuBackend {
 
     /// Creates a CPU backend with a thread pool and level; fails if this machine does not support the level.
     pub fn with(team: ThreadPool, level: Level) -> Result<CpuBackend> {
-        if !level.is_available() {
-            return Err(level.lacking());
-        }
+        ensure!(level.is_available(), level.lacking());
         let blocks = match knobs::BLOCKS.get().as_str() {
             "on" => RowBlocksMode::Cache(CACHE),
             "off" => RowBlocksMode::Off,

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Write;
 use systole_compile::Step;
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Error, Result, ResultExt, err};
 
 /// Problem descriptor: a step that needs a kernel, and the machine.
 #[derive(Clone, Copy)]
@@ -162,9 +162,12 @@ impl<'a> Problem<'a> {
 
     /// Returns the family of the step.
     fn family(&self) -> Result<&'static Family> {
-        self.registry.families.iter().copied().find(|f| (f.takes)(self.step)).ok_or_else(|| {
-            Error::new(ErrorKind::Bug, format!("no kernel family accepts {}", self.step.kernel.name()))
-        })
+        self.registry
+            .families
+            .iter()
+            .copied()
+            .find(|f| (f.takes)(self.step))
+            .ok_or_else(|| err!(Bug, "no kernel family accepts {}", self.step.kernel.name()))
     }
 
     /// Tries one kernel candidate; it is rejected if it does not support the target's level.
@@ -196,8 +199,8 @@ pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, KernelChoice)> 
         }
     }
     let reasons: Vec<String> = refused.iter().map(|(name, why)| format!("{name}: {why}")).collect();
-    let what = format!("no kernel of {} accepts {}", family.name, problem.step.kernel.name());
-    Err(Error::new(ErrorKind::Bug, what).because(reasons.join("; ")))
+    Err(err!(Bug, "no kernel of {} accepts {}", family.name, problem.step.kernel.name())
+        .because(reasons.join("; ")))
 }
 
 /// Parses a preference: `family/name` (try it first) or `-family/name` (last).
@@ -216,7 +219,7 @@ pub fn find(families: &'static [&'static Family], path: &str) -> Result<&'static
     };
     path.split_once('/').and_then(of).ok_or_else(|| {
         let all = paths(families).into_iter().map(|(path, _)| path);
-        Error::new(ErrorKind::Config, format!("unknown kernel `{path}`"))
+        err!(Config, "unknown kernel `{path}`")
             .hint(format!("use one of these kernels: {}", all.collect::<Vec<_>>().join(", ")))
     })
 }

@@ -6,7 +6,7 @@
 use crate::HostArray;
 use crate::host_array::{bad, native, zeros};
 use std::ops::{Add, Div, Mul, Neg, Sub};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, Shape, bf16, f16};
+use systole_base::{DType, Literal, Result, Scalar, Shape, bf16, err, f16};
 
 /// Right-hand side of an operator: a number or an array.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ fn apply(x: HostArray, op: ArithmeticOp, rhs: ArrayOperand) -> HostArray {
 
 fn check_dtype(dtype: DType, op: ArithmeticOp) -> Result<()> {
     if dtype == DType::Bool || (op == ArithmeticOp::Div && dtype.is_int()) {
-        return Err(Error::new(ErrorKind::Data, format!("{op:?} is not defined for {dtype} arrays"))
+        return Err(err!(Data, "{op:?} is not defined for {dtype} arrays")
             .hint("cast first, for example .cast(DType::F32)"));
     }
     Ok(())
@@ -111,12 +111,9 @@ fn with_scalar(mut x: Literal, op: ArithmeticOp, s: f64) -> Result<Literal> {
     check_dtype(dtype, op)?;
     // Negation of a signed array multiplies by -1; for unsigned arrays that is an error, like multiplying by 0.5.
     if dtype.is_int() && Scalar::of(dtype, s).as_f64() != s {
-        return Err(Error::new(
-            ErrorKind::Data,
-            format!("invalid operands for {op:?}: a {dtype} array and {s}"),
-        )
-        .because(format!("the element type {dtype} cannot represent {s}"))
-        .hint("cast first, for example .cast(DType::F32)"));
+        return Err(err!(Data, "invalid operands for {op:?}: a {dtype} array and {s}")
+            .because(format!("the element type {dtype} cannot represent {s}"))
+            .hint("cast first, for example .cast(DType::F32)"));
     }
     numbers!(dtype, T => {
         let s = <T as WrappingArithmetic>::of(s);
@@ -127,16 +124,14 @@ fn with_scalar(mut x: Literal, op: ArithmeticOp, s: f64) -> Result<Literal> {
 
 fn with_array(x: Literal, op: ArithmeticOp, y: Literal) -> Result<Literal> {
     check_dtype(x.dtype(), op)?;
+    let wrong = |why| bad(format!("invalid operands for {op:?}: {} and {}", x.ty(), y.ty()), why);
     if x.dtype() != y.dtype() {
-        return Err(bad(
-            format!("invalid operands for {op:?}: {} and {}", x.ty(), y.ty()),
-            "the element types differ",
-        )
-        .hint("cast one operand to the element type of the other"));
+        return Err(
+            wrong("the element types differ").hint("cast one operand to the element type of the other")
+        );
     }
-    let shape = broadcast_shape(x.shape(), y.shape()).ok_or_else(|| {
-        bad(format!("invalid operands for {op:?}: {} and {}", x.ty(), y.ty()), "the shapes do not broadcast")
-    })?;
+    let shape = broadcast_shape(x.shape(), y.shape());
+    let shape = shape.ok_or_else(|| wrong("the shapes do not broadcast"))?;
     let (mut x, y) = (broadcast_to(x, &shape)?, broadcast_to(y, &shape)?);
     numbers!(x.dtype(), T => {
         combine(op, x.as_mut_slice::<T>()?.iter_mut().zip(y.as_slice::<T>()?.iter().copied()));

@@ -9,7 +9,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 
 /// Prefix of the names of temporary files.
 const TEMPORARY: &str = ".systole-";
@@ -191,8 +191,8 @@ impl<F: FileSystem> AtomicFile<F> {
     /// If its directory is missing, protected or full.
     pub fn create(files: F, path: &Path) -> Result<AtomicFile<F>> {
         if path.file_name().is_none() {
-            let what = format!("cannot save as `{}`", path.display());
-            let e = Error::new(ErrorKind::Io, what).because("the output path has no file name");
+            let e =
+                err!(Io, "cannot save as `{}`", path.display()).because("the output path has no file name");
             return Err(e.hint_command("add a file name to the output path"));
         }
         let (temporary, file) = create_temporary(&files, folder_of(path))
@@ -397,10 +397,7 @@ fn save_error(path: &Path, size: usize, step: &str, e: &io::Error) -> Error {
         io::ErrorKind::IsADirectory | io::ErrorKind::DirectoryNotEmpty => "choose another name".into(),
         _ => "check the disk, or save elsewhere".into(),
     };
-    Error::new(ErrorKind::Io, format!("cannot save {}", path.display()))
-        .at(format!("while {step}"))
-        .because(e.to_string())
-        .hint(hint)
+    err!(Io, "cannot save {}", path.display()).at(format!("while {step}")).because(e.to_string()).hint(hint)
 }
 
 /// Way in which a call of [`FaultInjectingFileSystem`] fails.
@@ -519,15 +516,12 @@ impl<F: FileSystem> FileSystem for FaultInjectingFileSystem<F> {
 // Names of the previous version.
 systole_base::renamed! { Fault => InjectedFault }
 #[doc(hidden)]
-pub use self::AtomicFile as NewFile;
-#[doc(hidden)]
-pub use self::FaultInjectingFileSystem as Faulty;
-#[doc(hidden)]
-pub use self::OsFileSystem as Disk;
+pub use self::{AtomicFile as NewFile, FaultInjectingFileSystem as Faulty, OsFileSystem as Disk};
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     const FULL: InjectedFault = InjectedFault::Error(io::ErrorKind::StorageFull);

@@ -5,7 +5,7 @@
 
 use std::panic::Location;
 use systole_base::{
-    DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, f16, user_line,
+    DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, conversions, f16, user_line,
 };
 
 /// Host array, or the error of the first operation on it that failed.
@@ -126,22 +126,10 @@ impl HostArray {
     }
 }
 
-impl From<Literal> for HostArray {
-    fn from(x: Literal) -> HostArray {
-        HostArray(Ok(x))
-    }
-}
-
-impl From<&Literal> for HostArray {
-    fn from(x: &Literal) -> HostArray {
-        x.clone().into()
-    }
-}
-
-impl From<Result<Literal>> for HostArray {
-    fn from(x: Result<Literal>) -> HostArray {
-        HostArray(x)
-    }
+conversions! {
+    Literal => HostArray: |x| HostArray(Ok(x));
+    &Literal => HostArray: |x| x.clone().into();
+    Result<Literal> => HostArray: |x| HostArray(x);
 }
 
 /// Adds the caller's source line to an error.

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure};
 
 /// HTTP request: method, address, headers and body.
 #[derive(Clone, Copy, Debug)]
@@ -199,9 +199,7 @@ impl Read for Response {
                     }
                 }
                 let n = part(from, left, buffer)?;
-                if n == 0 && !buffer.is_empty() {
-                    return Err(cut());
-                }
+                ensure!(n != 0 || buffer.is_empty(), cut());
                 if *left == 0 {
                     from.read_exact(&mut [0; 2]).map_err(|e| stalled(&e))?;
                 }

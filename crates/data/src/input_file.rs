@@ -132,19 +132,13 @@ pub fn size(path: impl AsRef<Path>) -> Option<u64> {
 /// Whether a file or object exists. An unreachable object store yields false; reading reports the reason.
 pub fn is_file(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
-    match is_remote(path) {
-        false => path.is_file(),
-        true => size(path).is_some(),
-    }
+    if is_remote(path) { size(path).is_some() } else { path.is_file() }
 }
 
 /// Whether a directory exists; in an object store, whether keys have this prefix.
 pub fn is_dir(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
-    match is_remote(path) {
-        false => path.is_dir(),
-        true => entries(path).is_ok_and(|all| !all.is_empty()),
-    }
+    if is_remote(path) { entries(path).is_ok_and(|all| !all.is_empty()) } else { path.is_dir() }
 }
 
 /// Whether a link points to one of its parent directories, so that following it would never end.

@@ -46,6 +46,7 @@ pub mod input_file;
 mod mutex;
 #[cfg(feature = "object-stores")]
 pub mod objects;
+mod options;
 mod pipeline;
 #[cfg(feature = "formats")]
 mod run_secret;

@@ -3,7 +3,7 @@
 use crate::hmac::HmacSha256;
 use std::fs::File;
 use std::io::Read;
-use systole_base::{Error, ErrorKind, Result, knobs};
+use systole_base::{Error, Result, err, knobs};
 
 /// Minimum length of a secret in characters.
 const SHORTEST: usize = 16;
@@ -29,8 +29,8 @@ impl RunSecret {
             0 => Ok(None),
             SHORTEST.. => Ok(Some(RunSecret(text.into()))),
             n => {
-                let what = format!("the secret has {n} characters, expected at least {SHORTEST}");
-                let e = Error::new(ErrorKind::Config, what).at(knobs::SECRET.name);
+                let e = err!(Config, "the secret has {n} characters, expected at least {SHORTEST}")
+                    .at(knobs::SECRET.name);
                 Err(e.hint_setting(format!("set a random text: {}", RunSecret::command())))
             }
         }
@@ -74,6 +74,7 @@ pub fn random_bytes() -> Result<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     #[test]

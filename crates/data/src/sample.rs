@@ -5,7 +5,7 @@ use crate::host_array::at_user_line;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{Error, Literal, Result, TensorType, err};
 
 /// Pipeline element: named host arrays, for example `image: ui8[28, 28, 1], label: i32[]`.
 ///
@@ -46,7 +46,7 @@ impl Sample {
         for (name, array) in fields {
             let name = name.into();
             if sample.find(&name).is_some() {
-                sample.poison(Error::new(ErrorKind::Data, format!("the sample has two fields named {name}")));
+                sample.poison(err!(Data, "the sample has two fields named {name}"));
             }
             sample.fields.push((name, array.into()));
         }
@@ -67,7 +67,7 @@ impl Sample {
     pub fn text(&self, name: &str) -> Result<&str> {
         let x = self.get(name)?;
         let text = x.as_slice::<u8>().ok().and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.ok_or_else(|| Error::new(ErrorKind::Data, format!("field {name}: {} is not UTF-8 text", x.ty())))
+        text.ok_or_else(|| err!(Data, "field {name}: {} is not UTF-8 text", x.ty()))
     }
 
     /// Iterates over the field names of the sample, in order.
@@ -107,10 +107,9 @@ impl Sample {
     #[track_caller]
     pub fn rename(mut self, from: &str, to: &str) -> Sample {
         match (self.find(from), self.find(to)) {
-            (Some(_), Some(_)) if from != to => self.poison(Error::new(
-                ErrorKind::Data,
-                format!("cannot rename {from}: the field {to} already exists"),
-            )),
+            (Some(_), Some(_)) if from != to => {
+                self.poison(err!(Data, "cannot rename {from}: the field {to} already exists"))
+            }
             (Some(i), _) => self.fields[i].0 = to.into(),
             (None, _) => self.poison(self.missing(from)),
         }
@@ -214,7 +213,7 @@ impl Sample {
 
     fn missing(&self, name: &str) -> Error {
         let names: Vec<&str> = self.names().collect();
-        Error::new(ErrorKind::Data, format!("the sample has no field `{name}`"))
+        err!(Data, "the sample has no field `{name}`")
             .because(format!("the fields of the sample are {}", names.join(", ")))
     }
 }
@@ -226,7 +225,7 @@ fn of_caller(error: Error) -> Error {
 }
 
 fn unset() -> Error {
-    Error::new(ErrorKind::Bug, "a field was read while it was being replaced")
+    err!(Bug, "a field was read while it was being replaced")
 }
 
 /// Names and types of a sample's fields. Displayed as `image: ui8[28, 28, 1], label: i32[]`.

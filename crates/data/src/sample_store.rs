@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fs::TryLockError;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Error, Literal, Result, TensorType, ensure, err};
 
 pub(crate) struct SampleStore<F: FileSystem = OsFileSystem> {
     files: F,
@@ -124,9 +124,7 @@ impl<F: FileSystem> SampleStore<F> {
         let mut is_first = true;
         while let Some(record) = state.reader.next() {
             let Ok(record) = record else { break };
-            if is_first && record != self.made_by.as_bytes() {
-                return Err(self.foreign());
-            }
+            ensure!(!is_first || record == self.made_by.as_bytes(), self.foreign());
             if !is_first {
                 match header(record)? {
                     (Some(number), _) => drop(state.places.insert(number, [state.end, 0, 0])),
@@ -150,7 +148,7 @@ impl<F: FileSystem> SampleStore<F> {
     }
 
     fn foreign(&self) -> Error {
-        Error::new(ErrorKind::Data, "the cache file belongs to another pipeline")
+        err!(Data, "the cache file belongs to another pipeline")
             .at(self.path.display().to_string())
             .because(format!("the current pipeline is {}", self.made_by))
             .hint("delete the cache file, or use another path")
@@ -175,7 +173,7 @@ impl<File> StoreState<File> {
 }
 
 fn torn(path: &Path) -> Error {
-    Error::new(ErrorKind::Data, "the cache file changed while it was in use")
+    err!(Data, "the cache file changed while it was in use")
         .at(path.display().to_string())
         .hint("delete the cache file and run again")
 }
@@ -204,7 +202,7 @@ fn header(record: &[u8]) -> Result<(Option<u64>, Option<u64>)> {
     match ProtoFields::of(record).next().transpose()? {
         Some((1, ProtoFieldValue::Varint(number))) => Ok((Some(number), None)),
         Some((3, ProtoFieldValue::Varint(count))) => Ok((None, Some(count))),
-        _ => Err(Error::new(ErrorKind::Data, "a record of the cache file has an unknown format")),
+        _ => Err(err!(Data, "a record of the cache file has an unknown format")),
     }
 }
 
@@ -237,7 +235,7 @@ fn decode_field(field: &[u8]) -> Result<(std::sync::Arc<str>, HostArray)> {
             _ => {}
         }
     }
-    let lacks = |what| Error::new(ErrorKind::Data, format!("an array in the cache file has no {what}"));
+    let lacks = |what| err!(Data, "an array in the cache file has no {what}");
     let (name, dtype) = (name.ok_or_else(|| lacks("name"))?, dtype.ok_or_else(|| lacks("element type"))?);
     Ok((name.into(), Literal::from_bytes(TensorType::new(dtype, sizes), bytes)?.into()))
 }

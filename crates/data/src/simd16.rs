@@ -129,24 +129,31 @@ mod any {
         bytemuck::cast(std::array::from_fn::<i32, 4, _>(|i| f(a[i], b[i])))
     }
 
-    pub fn add16(a: Lanes, b: Lanes) -> Lanes {
-        with16(a, b, i16::wrapping_add)
+    macro_rules! by_loop {
+        ($($name:ident = $how:ident $(::<$size:literal>)? ($last:expr);)*) => {$(
+            pub fn $name(a: Lanes, b: Lanes) -> Lanes {
+                $how $(::<$size>)? (a, b, $last)
+            }
+        )*};
     }
-    pub fn sub16(a: Lanes, b: Lanes) -> Lanes {
-        with16(a, b, i16::wrapping_sub)
+
+    by_loop! {
+        add16 = with16(i16::wrapping_add);
+        sub16 = with16(i16::wrapping_sub);
+        add32 = with32(i32::wrapping_add);
+        sub32 = with32(i32::wrapping_sub);
+        mul16 = with16(i16::wrapping_mul);
+        mul16_high = with16(|a, b| ((i32::from(a) * i32::from(b)) >> 16) as i16);
+        zip8_low = zip::<1>(0);
+        zip8_high = zip::<1>(8);
+        zip16_low = zip::<2>(0);
+        zip16_high = zip::<2>(8);
+        zip32_low = zip::<4>(0);
+        zip32_high = zip::<4>(8);
+        zip64_low = zip::<8>(0);
+        zip64_high = zip::<8>(8);
     }
-    pub fn add32(a: Lanes, b: Lanes) -> Lanes {
-        with32(a, b, i32::wrapping_add)
-    }
-    pub fn sub32(a: Lanes, b: Lanes) -> Lanes {
-        with32(a, b, i32::wrapping_sub)
-    }
-    pub fn mul16(a: Lanes, b: Lanes) -> Lanes {
-        with16(a, b, i16::wrapping_mul)
-    }
-    pub fn mul16_high(a: Lanes, b: Lanes) -> Lanes {
-        with16(a, b, |a, b| ((i32::from(a) * i32::from(b)) >> 16) as i16)
-    }
+
     pub fn dot16(a: Lanes, b: Lanes) -> Lanes {
         let (a, b): ([i16; 8], [i16; 8]) = (bytemuck::cast(a), bytemuck::cast(b));
         let product = |i: usize| i32::from(a[i]) * i32::from(b[i]);
@@ -159,30 +166,6 @@ mod any {
             let from = if (i / SIZE).is_multiple_of(2) { &a } else { &b };
             from[at + i / (2 * SIZE) * SIZE + i % SIZE]
         })
-    }
-    pub fn zip8_low(a: Lanes, b: Lanes) -> Lanes {
-        zip::<1>(a, b, 0)
-    }
-    pub fn zip8_high(a: Lanes, b: Lanes) -> Lanes {
-        zip::<1>(a, b, 8)
-    }
-    pub fn zip16_low(a: Lanes, b: Lanes) -> Lanes {
-        zip::<2>(a, b, 0)
-    }
-    pub fn zip16_high(a: Lanes, b: Lanes) -> Lanes {
-        zip::<2>(a, b, 8)
-    }
-    pub fn zip32_low(a: Lanes, b: Lanes) -> Lanes {
-        zip::<4>(a, b, 0)
-    }
-    pub fn zip32_high(a: Lanes, b: Lanes) -> Lanes {
-        zip::<4>(a, b, 8)
-    }
-    pub fn zip64_low(a: Lanes, b: Lanes) -> Lanes {
-        zip::<8>(a, b, 0)
-    }
-    pub fn zip64_high(a: Lanes, b: Lanes) -> Lanes {
-        zip::<8>(a, b, 8)
     }
 
     pub fn narrow32(a: Lanes, b: Lanes) -> Lanes {
@@ -228,7 +211,8 @@ mod any {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
 mod tests {
     use super::{any, x86};
     use systole_base::rng::RandomStream;

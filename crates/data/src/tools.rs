@@ -23,7 +23,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, Literal, Result, ensure, err};
 
 /// Dataset opened from a path, with its format and metadata.
 #[derive(Clone, Debug)]
@@ -125,9 +125,7 @@ pub fn open_written(
     features: Option<FeatureSpecs>,
     written: CsvFormat,
 ) -> Result<OpenedDataset> {
-    let Some(first) = files.first() else {
-        return Err(Error::new(ErrorKind::Io, "there are no files to read"));
-    };
+    let Some(first) = files.first() else { return Err(err!(Io, "there are no files to read")) };
     let mut start = Vec::new();
     let read = InputFile::open(first).and_then(|f| f.take(512).read_to_end(&mut start));
     read.map_err(|e| Error::io("cannot read", first, e))?;
@@ -160,7 +158,7 @@ pub fn open_written(
         _ if std::str::from_utf8(&start).is_ok_and(|t| !t.contains('\0')) => {
             opened("text", Dataset::text_lines(files.clone()))
         }
-        _ => Err(Error::new(ErrorKind::Data, "unsupported data format")
+        _ => Err(err!(Data, "unsupported data format")
             .at(first.display().to_string())
             .because(format!("the first bytes are {:02x?}", &start[..start.len().min(8)]))
             .hint("use TFRecord, CSV, text, NumPy, IDX, WebDataset or folders of images")),
@@ -175,7 +173,7 @@ fn parquet(files: &[PathBuf]) -> Result<Dataset> {
 
 #[cfg(not(feature = "parquet"))]
 fn parquet(files: &[PathBuf]) -> Result<Dataset> {
-    Err(Error::new(ErrorKind::Unsupported, "this build does not support Parquet")
+    Err(err!(Unsupported, "this build does not support Parquet")
         .at(files.first().map_or(String::new(), |f| f.display().to_string()))
         .because("this build lacks the feature `parquet`")
         .hint("build Systole with --features parquet, or convert the files to CSV or TFRecord"))
@@ -327,11 +325,9 @@ pub fn convert(
     compression: TfRecordCompression,
 ) -> Result<ConversionResult> {
     if shards == 0 || shards > 99_999 {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!("cannot write {shards} shards of a TFRecord dataset"),
-        )
-        .hint_command("use 1 to 99999"));
+        return Err(
+            err!(Config, "cannot write {shards} shards of a TFRecord dataset").hint_command("use 1 to 99999")
+        );
     }
     let name = |i: usize| {
         let mut name = prefix.as_os_str().to_owned();
@@ -389,12 +385,9 @@ impl ElementScan {
         if same {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Data,
-            format!("element {at} has another type than the first element: {spec}"),
-        )
-        .because(format!("the type of the first element is {}", self.spec))
-        .hint("convert all elements to the same type with map first"))
+        Err(err!(Data, "element {at} has another type than the first element: {spec}")
+            .because(format!("the type of the first element is {}", self.spec))
+            .hint("convert all elements to the same type with map first"))
     }
 
     fn features(&self) -> FeatureSpecs {
@@ -523,9 +516,7 @@ pub fn stats(dataset: &Dataset, limit: u64) -> Result<DatasetStats> {
             Err(e) => out.errors.push(e),
         }
     }
-    if out.elements == 0 {
-        return Err(Error::new(ErrorKind::Data, "the dataset has no elements").at(format!("{dataset:?}")));
-    }
+    ensure!(out.elements != 0, err!(Data, "the dataset has no elements").at(format!("{dataset:?}")));
     for f in &mut out.fields {
         (f.mean, f.std) = (f.sum.mean, (f.sum.squares / f.sum.count.max(1.0)).sqrt());
     }
@@ -633,9 +624,7 @@ pub fn bench(dataset: &Dataset, time: Duration, measure: bool) -> Result<Pipelin
         match iter.next() {
             Some(item) => drop(item?),
             None => {
-                return Err(
-                    Error::new(ErrorKind::Data, "the dataset has no elements").at(format!("{dataset:?}"))
-                );
+                return Err(err!(Data, "the dataset has no elements").at(format!("{dataset:?}")));
             }
         }
     }
@@ -663,7 +652,7 @@ pub fn trace(dataset: &Dataset, index: u64) -> Result<Vec<TracedStage>> {
     iter.go_to(&PipelinePosition::new(0, index));
     let before = trace.drain();
     let last = iter.next().ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("the dataset has no element {index}"))
+        err!(Data, "the dataset has no element {index}")
             .at(format!("{dataset:?}"))
             .hint("choose a smaller index: `systole data inspect` prints the number of elements")
     })?;
@@ -723,6 +712,7 @@ systole_base::renamed! { Converted => ConversionResult, Opened => OpenedDataset,
 mod tests {
     use super::*;
     use crate::stage::test::{ints, stream};
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     fn folder(name: &str) -> PathBuf {

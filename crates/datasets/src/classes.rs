@@ -2,7 +2,7 @@
 
 use super::{PrepareFn, TrainingData};
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Result};
+use systole_base::{DType, Result, err};
 use systole_data::{Dataset, HostArray, Sample};
 
 impl TrainingData {
@@ -22,8 +22,7 @@ impl TrainingData {
         let others: Vec<&str> =
             self.class_names.iter().filter(|c| place(c).is_none()).map(String::as_str).collect();
         if !others.is_empty() {
-            let what = format!("`{}` has unknown classes: `{}`", self.name, others.join("`, `"));
-            return Err(Error::new(ErrorKind::Data, what)
+            return Err(err!(Data, "`{}` has unknown classes: `{}`", self.name, others.join("`, `"))
                 .because(format!("the model's classes are `{}`", names.join("`, `"))));
         }
         let table: Arc<[usize]> = self.class_names.iter().filter_map(place).collect();
@@ -35,8 +34,7 @@ impl TrainingData {
         let renumber = move |s: Sample| -> Result<Sample> {
             let was = s.get("label")?.get(0).as_i64();
             let is = usize::try_from(was).ok().and_then(|was| table.get(was));
-            let is =
-                is.ok_or_else(|| Error::new(ErrorKind::Data, format!("label {was} has no class name")))?;
+            let is = is.ok_or_else(|| err!(Data, "label {was} has no class name"))?;
             Ok(s.with("label", HostArray::scalar(DType::I32, *is as f64)))
         };
         let all = |elements: &Dataset| elements.map(renumber.clone());

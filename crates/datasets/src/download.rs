@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, err};
 use systole_data::file_system::{FileSystem, OsFileSystem, write_all};
 use systole_data::http::{Request, Response};
 
@@ -41,7 +41,7 @@ pub(super) fn fetch_all(
     let mark = folder.join(MARK);
     let lock = File::create(&mark).map_err(|e| Error::io("cannot create", &mark, e))?;
     if lock.try_lock().is_err() {
-        return Err(Error::new(ErrorKind::Io, "another process is downloading the same files")
+        return Err(err!(Io, "another process is downloading the same files")
             .at(folder.display().to_string())
             .hint("wait until that download has finished"));
     }
@@ -177,7 +177,7 @@ fn accept(remote: &RemoteFile, part: &Path, folder: &Path) -> Result<()> {
     let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
     if found != remote.sha256 {
         OsFileSystem.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
-        return Err(Error::new(ErrorKind::Data, "the downloaded file is corrupt")
+        return Err(err!(Data, "the downloaded file is corrupt")
             .because(format!("the SHA-256 of the file is {found}, expected {}", remote.sha256)));
     }
     let path = folder.join(remote.file);

@@ -7,37 +7,28 @@ use super::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use systole_base::{DType, Error, ErrorKind, Result, knobs};
+use systole_base::{DType, Error, Result, ensure, err, knobs};
 use systole_data::format::idx;
+use systole_data::with_defaults;
 use systole_runtime::{cache_folder, events};
 
-/// Search path for a dataset: one given directory, or `SYSTOLE_DATA`, the cache (`SYSTOLE_CACHE`) and finally a
-/// download.
-///
-/// A given directory is the dataset's own or its parent; no other location is searched then.
-#[derive(Clone)]
-pub struct DataDir {
-    dir: Option<PathBuf>,
-    cache: Option<PathBuf>,
-    download: bool,
-    timeout: Duration,
-    progress: DownloadProgressFn,
+with_defaults! {
+    /// Search path for a dataset: one given directory, or `SYSTOLE_DATA`, the cache (`SYSTOLE_CACHE`) and finally a
+    /// download.
+    ///
+    /// A given directory is the dataset's own or its parent; no other location is searched then.
+    #[derive(Clone)]
+    pub struct DataDir {
+        dir: Option<PathBuf> = None,
+        cache: Option<PathBuf> = None,
+        download: bool = true,
+        timeout: Duration = Duration::from_secs(3),
+        progress: DownloadProgressFn = Arc::new(|_, _, _| ()),
+    }
 }
 
 /// Progress callback: description, amount done, total.
 pub(super) type DownloadProgressFn = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
-
-impl Default for DataDir {
-    fn default() -> DataDir {
-        DataDir {
-            dir: None,
-            cache: None,
-            download: true,
-            timeout: Duration::from_secs(3),
-            progress: Arc::new(|_, _, _| ()),
-        }
-    }
-}
 
 impl DataDir {
     /// Searches for the dataset only in this directory: the dataset's own, or its parent.
@@ -178,7 +169,7 @@ fn load(known: &IdxDataset, dir: &DataDir) -> Result<ImageDataset> {
     let test = arrays(known, &files[2], &files[3])?;
     let sizes = |a: &ImageArrays| a.images.shape().dims()[1..].to_vec();
     if sizes(&train) != sizes(&test) {
-        return Err(Error::new(ErrorKind::Data, "training and test images have different sizes")
+        return Err(err!(Data, "training and test images have different sizes")
             .at(format!("{} and {}", files[0].display(), files[2].display()))
             .because(format!("{} and {}", train.images.ty(), test.images.ty()))
             .hint("check that all four files belong to the same dataset"));
@@ -192,15 +183,13 @@ fn arrays(known: &IdxDataset, images: &Path, labels: &Path) -> Result<ImageArray
     let (images, labels) = (idx::read(images)?, idx::read(labels)?);
     idx::check_labels((&images_name, &images), (&labels_name, &labels), known.class_names.len())?;
     let wrong = || {
-        Error::new(ErrorKind::Data, format!("the image file of {} has the wrong shape", known.name))
+        err!(Data, "the image file of {} has the wrong shape", known.name)
             .at(images_name.clone())
             .because(format!("expected ui8[N, height, width] with N at least 1, found {}", images.ty()))
             .hint("check that images and labels are not swapped")
     };
     let [n, h, w] = *images.shape().dims() else { return Err(wrong()) };
-    if images.dtype() != DType::U8 || n * h * w == 0 {
-        return Err(wrong());
-    }
+    ensure!(images.dtype() == DType::U8 && n * h * w != 0, wrong());
     Ok(ImageArrays { images: images.reshape([n, h, w, 1])?, labels: labels.convert(DType::I32) })
 }
 
@@ -251,7 +240,7 @@ fn look(known: &IdxDataset, root: &Path) -> Result<Option<[PathBuf; 4]>> {
                 .filter(|(_, f)| f.is_none())
                 .map(|(s, _)| format!("`{s}`"))
                 .collect();
-            return Err(Error::new(ErrorKind::Io, format!("`{}` is incomplete", known.name))
+            return Err(err!(Io, "`{}` is incomplete", known.name)
                 .at(folder.display().to_string())
                 .because(format!("found {here} of the dataset's 4 files, missing {}", lacking.join(", ")))
                 .hint("add the missing files, for example train-images-idx3-ubyte.gz, compressed or not"));
@@ -268,7 +257,7 @@ fn variants(stem: &str) -> impl Iterator<Item = String> {
 }
 
 fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> Error {
-    let e = Error::new(ErrorKind::Io, format!("the files of `{}` were not found", known.name));
+    let e = err!(Io, "the files of `{}` were not found", known.name);
     let told: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     let e = if places.is_empty() { e } else { e.because(format!("looked in {}", told.join(", "))) };
     let gone = places.iter().find(|p| !p.exists()).filter(|_| places.len() == 1 && download.is_none());
@@ -318,6 +307,7 @@ fn in_short(refused: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_base::Literal;
     use systole_testing::assert_error;
 

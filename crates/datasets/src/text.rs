@@ -5,9 +5,9 @@ use super::{Tokenizer, TrainingData};
 use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::rng::{RandomStream, fnv1a, hash_name};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Error, Literal, Result, TensorType, ensure, err};
 use systole_data::format::text_encoding::{TextEncoding, to_utf8};
-use systole_data::{AUTOTUNE, Dataset, Sample};
+use systole_data::{AUTOTUNE, Dataset, Sample, with_defaults};
 
 /// Vocabulary size of the byte tokenizer: one token for each value of a byte.
 pub const TEXT_TOKENS: usize = 256;
@@ -53,8 +53,7 @@ impl TextTokenizer {
             let from = from + draws.below(room as u64 + 1) as usize;
             let part = |from: usize| {
                 let part = tokens.get(from..from + length).ok_or_else(|| {
-                    let what = format!("tokens {from} to {} are beyond the end of the text", from + length);
-                    Error::new(ErrorKind::Data, what)
+                    err!(Data, "tokens {from} to {} are beyond the end of the text", from + length)
                         .because(format!("the text file has {} tokens", tokens.len()))
                 })?;
                 Literal::from_slice([length], part)
@@ -84,22 +83,18 @@ pub fn text(dir: impl Into<DataDir>, sequence_length: usize) -> Result<TrainingD
     text_with(dir, &TextOptions { sequence_length, ..TextOptions::default() })
 }
 
-/// Options for splitting a text into sequences.
-#[derive(Clone, Debug)]
-pub struct TextOptions {
-    /// Sequence length in tokens. Default: 128.
-    pub sequence_length: usize,
-    /// Kind of token. Default: bytes.
-    pub tokens: TokenKind,
-    /// Encoding of the file; `None`: UTF-8, or UTF-16 if there is a byte order mark.
-    pub encoding: Option<TextEncoding>,
-    /// Whether to use the whole text for testing.
-    pub is_for_testing: bool,
-}
-
-impl Default for TextOptions {
-    fn default() -> TextOptions {
-        TextOptions { sequence_length: 128, tokens: TokenKind::Bytes, encoding: None, is_for_testing: false }
+with_defaults! {
+    /// Options for splitting a text into sequences.
+    #[derive(Clone, Debug)]
+    pub struct TextOptions {
+        /// Sequence length in tokens. Default: 128.
+        pub sequence_length: usize = 128,
+        /// Kind of token. Default: bytes.
+        pub tokens: TokenKind = TokenKind::Bytes,
+        /// Encoding of the file; `None`: UTF-8, or UTF-16 if there is a byte order mark.
+        pub encoding: Option<TextEncoding> = None,
+        /// Whether to use the whole text for testing.
+        pub is_for_testing: bool = false,
     }
 }
 
@@ -137,7 +132,7 @@ pub fn text_with(dir: impl Into<DataDir>, options: &TextOptions) -> Result<Train
 
 fn missing(places: &[PathBuf]) -> Error {
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-    Error::new(ErrorKind::Io, "the text file was not found")
+    err!(Io, "the text file was not found")
         .because(format!("{} is not a file and has no input.txt", places.join(", ")))
         .hint_command("pass a text file, or a folder that contains input.txt")
 }
@@ -153,10 +148,7 @@ impl<'t> TextSplits<'t> {
     fn of(text: &'t str, options: &TextOptions) -> Result<TextSplits<'t>> {
         // Split at the first character boundary at or after nine tenths.
         let at = (text.len() / 10 * 9..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        let (train, test) = match options.is_for_testing {
-            true => (text, text),
-            false => text.split_at(at),
-        };
+        let (train, test) = if options.is_for_testing { (text, text) } else { text.split_at(at) };
         let tokenizer = match &options.tokens {
             TokenKind::Bytes => Arc::new(Tokenizer::bytes()),
             TokenKind::Chars => Arc::new(Tokenizer::chars_of(text)),
@@ -182,7 +174,7 @@ impl<'t> TextSplits<'t> {
 fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Result<TrainingData> {
     let length = options.sequence_length;
     let text = std::str::from_utf8(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the text file is not UTF-8")
+        err!(Data, "the text file is not UTF-8")
             .at(origin.clone())
             .because(e.to_string())
             .hint_setting("save it as UTF-8, or name its encoding: data.records.encoding=latin1")
@@ -195,9 +187,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
     };
     let sequences = |ids: &[i32], which: &str| -> Result<(Dataset, usize)> {
         let count = ids.len().saturating_sub(1) / length;
-        if count == 0 {
-            return Err(too_short(&origin, &format!("{} {unit}", ids.len()), which, length));
-        }
+        ensure!(count != 0, too_short(&origin, &format!("{} {unit}", ids.len()), which, length));
         let tokens = |from: usize| Literal::from_slice([count, length], &ids[from..from + count * length]);
         let fields = [("tokens", tokens(0)?), ("label", tokens(1)?)];
         Ok((Dataset::from_named_slices(format!("{name} {which}"), fields)?, count))
@@ -240,7 +230,7 @@ fn cut(name: String, origin: String, bytes: &[u8], options: &TextOptions) -> Res
 }
 
 fn too_short(origin: &str, there_are: &str, which: &str, length: usize) -> Error {
-    Error::new(ErrorKind::Data, "the prompt or text is too short for the model")
+    err!(Data, "the prompt or text is too short for the model")
         .at(origin)
         .because(format!(
             "the {which} split has {there_are}; one sequence needs {length}, plus one for the last label"
@@ -273,6 +263,7 @@ fn draw(seed: u64, bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     #[test]

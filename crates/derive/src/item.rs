@@ -16,6 +16,8 @@ pub struct Item {
     pub strict: bool,
     /// Where clause of the deserialized type: `bound(deserialize = "…")`.
     pub bound: String,
+    /// `#[serde(from_str)]`: a string is read by the type's `FromStr`, whose error names similar names.
+    pub from_str: bool,
     /// `#[serde(remote = "Self")]`: the type implements serde's traits itself, with the help of the generated conversions.
     pub remote: bool,
     pub body: Body,
@@ -39,7 +41,7 @@ pub struct Field {
     pub skip: bool,
     /// Function that decides whether to leave the field out.
     pub skip_if: Option<String>,
-    /// Function that returns the value of a missing field.
+    /// Expression for the value of a missing field: a literal, or a call of the function that `default` names.
     pub default: Option<String>,
     /// Function that reads the field: `deserialize_with`.
     pub read: Option<String>,
@@ -109,6 +111,7 @@ pub fn parse(input: TokenStream) -> Result<Item> {
         _ => return Err(format!("cannot derive JSON for {name}: expected fields or variants")),
     };
     let (mut defaults, mut strict, mut remote, mut bound) = (false, false, false, String::new());
+    let (mut from_str, mut skip_none) = (false, false);
     let (mut tag, mut content, mut case, mut untagged, mut expecting) = (None, None, None, false, None);
     for (key, value) in attributes {
         match (key.as_str(), value) {
@@ -120,6 +123,8 @@ pub fn parse(input: TokenStream) -> Result<Item> {
             ("bound", Some(text)) if text.is_empty() => {}
             ("bound", Some(text)) => bound = format!("where {text}"),
             ("untagged", None) => untagged = true,
+            ("from_str", None) => from_str = true,
+            ("skip_serializing_none", None) => skip_none = true,
             ("expecting", text) => expecting = text,
             ("remote", Some(_)) => remote = true,
             _ => return Err(format!("unsupported attribute `{key}` of {name}")),
@@ -129,11 +134,13 @@ pub fn parse(input: TokenStream) -> Result<Item> {
     let untagged = untagged.then(|| expecting.unwrap_or_else(no_variant));
     let body = match (kind.as_str(), tag.zip(content)) {
         ("struct", None) if newtype => Body::Newtype,
-        ("struct", None) => Body::Struct(fields(body)?),
-        ("enum", tags) => Body::Enum(Enum { variants: variants(body, case.as_deref())?, tags, untagged }),
+        ("struct", None) => Body::Struct(fields(body, skip_none)?),
+        ("enum", tags) => {
+            Body::Enum(Enum { variants: variants(body, case.as_deref(), skip_none)?, tags, untagged })
+        }
         _ => return Err(format!("unsupported combination of attributes of {name}")),
     };
-    Ok(Item { name, generics, arguments, defaults, strict, bound, remote, body })
+    Ok(Item { name, generics, arguments, defaults, strict, bound, from_str, remote, body })
 }
 
 /// Reads `#[…]` and returns the arguments of `#[serde(…)]`: keys, with values if they have one.
@@ -153,7 +160,10 @@ fn attributes(tokens: &mut Tokens) -> Result<Vec<(String, Option<String>)>> {
                     Some(TokenTree::Punct(p)) if p.as_char() == '=' => {
                         let text = list.next().map(|t| t.to_string()).unwrap_or_default();
                         list.next();
-                        Some(unquoted(&text).to_string())
+                        match unquoted(&text) {
+                            path if key == "default" && path != text => Some(format!("{path}()")),
+                            text => Some(text.to_string()),
+                        }
                     }
                     Some(TokenTree::Group(group)) => {
                         list.next();
@@ -189,7 +199,7 @@ fn deserialize_bound(arguments: TokenStream) -> String {
 }
 
 /// Parses named fields.
-fn fields(body: TokenStream) -> Result<Vec<Field>> {
+fn fields(body: TokenStream, skip_none: bool) -> Result<Vec<Field>> {
     let mut tokens = body.into_iter().peekable();
     let mut all = Vec::new();
     while tokens.peek().is_some() {
@@ -200,14 +210,18 @@ fn fields(body: TokenStream) -> Result<Vec<Field>> {
         field.key = field.name.trim_start_matches("r#").to_string();
         for (key, value) in attributes {
             match (key.as_str(), value) {
-                ("default", None) => field.default = Some("::std::default::Default::default".into()),
-                ("default", path) => field.default = path,
+                ("default", None) => field.default = Some("::std::default::Default::default()".into()),
+                ("default", value) => field.default = value,
                 ("skip", None) => field.skip = true,
                 ("skip_serializing_if", path) => field.skip_if = path,
                 ("deserialize_with", path) => field.read = path,
                 ("rename", Some(name)) => field.key = name,
                 _ => return Err(format!("unsupported attribute `{key}` of field {}", field.name)),
             }
+        }
+        tokens.next();
+        if skip_none && is_option(tokens.peek()) {
+            field.skip_if = Some("::std::option::Option::is_none".into());
         }
         skip_past_comma(&mut tokens);
         all.push(field);
@@ -216,7 +230,7 @@ fn fields(body: TokenStream) -> Result<Vec<Field>> {
 }
 
 /// Parses the variants of an enum; `case` is the value of `rename_all`.
-fn variants(body: TokenStream, case: Option<&str>) -> Result<Vec<Variant>> {
+fn variants(body: TokenStream, case: Option<&str>, skip_none: bool) -> Result<Vec<Variant>> {
     let mut tokens = body.into_iter().peekable();
     let mut all = Vec::new();
     while tokens.peek().is_some() {
@@ -233,7 +247,7 @@ fn variants(body: TokenStream, case: Option<&str>) -> Result<Vec<Variant>> {
         }
         let fields = match tokens.peek() {
             Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
-                VariantFields::Named(fields(group.stream())?)
+                VariantFields::Named(fields(group.stream(), skip_none)?)
             }
             Some(TokenTree::Group(_)) => VariantFields::One,
             _ => VariantFields::Unit,
@@ -333,6 +347,15 @@ fn word(tokens: &mut Tokens) -> Result<String> {
             word(&mut group.stream().into_iter().peekable())
         }
         other => Err(format!("expected a name, got {}", other.map_or("nothing".into(), |t| t.to_string()))),
+    }
+}
+
+/// Whether a type's first token is `Option`; a macro's `$ty` is a group without delimiters.
+fn is_option(token: Option<&TokenTree>) -> bool {
+    match token {
+        Some(TokenTree::Ident(word)) => word.to_string() == "Option",
+        Some(TokenTree::Group(group)) => is_option(group.stream().into_iter().next().as_ref()),
+        _ => false,
     }
 }
 

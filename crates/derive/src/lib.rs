@@ -5,7 +5,8 @@
 //! calls functions of `crate::json`, which the deriving crate defines.
 //!
 //! Supported: structs with named fields, enums of unit variants, externally tagged enums and adjacently tagged ones, with the attributes
-//! that `item` reads. Anything else is a compile error.
+//! that `item` reads, among them `default` with a literal (`default = 0.5`), `from_str` and `skip_serializing_none`, which serde
+//! lacks. Anything else is a compile error.
 
 mod item;
 
@@ -56,6 +57,12 @@ pub fn deserialize(input: TokenStream) -> TokenStream {
             Body::Struct(fields) => {
                 let expected = format!("struct {}", item.name);
                 read_fields("Self", fields, "value", &expected, item.defaults, item.strict)
+            }
+            Body::Enum(of) if item.from_str => {
+                format!(
+                    "if value.is_string() {{ return crate::json::parse(&value); }} {}",
+                    read_enum(item, of)
+                )
             }
             Body::Enum(of) => read_enum(item, of),
         };
@@ -155,7 +162,7 @@ fn read_fields(
     for field in fields {
         let Field { name, key, .. } = field;
         let default = match (&field.default, defaults) {
-            (Some(path), _) => Some(format!("{path}()")),
+            (Some(value), _) => Some(value.clone()),
             (None, true) => Some(format!("defaults.{name}")),
             (None, false) => None,
         };

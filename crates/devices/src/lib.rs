@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 use systole_pjrt::{AcceleratorPlatform, CompileCache, Search, TpuClusterResolver};
 use systole_runtime::{Backend, BackendProvider, cache_folder};
 
@@ -69,7 +69,7 @@ fn open(platform: AcceleratorPlatform) -> Result<Arc<dyn Backend>> {
 fn open_named() -> Result<Arc<dyn Backend>> {
     let path = knobs::PJRT_PLUGIN.get();
     if path.is_empty() {
-        let e = Error::new(ErrorKind::Config, "the device `pjrt` requires a plugin file");
+        let e = err!(Config, "the device `pjrt` requires a plugin file");
         return Err(e.hint("pass pjrt:PATH, or set SYSTOLE_PJRT_PLUGIN"));
     }
     systole_pjrt::open_file(Path::new(&path), compile_cache()?)

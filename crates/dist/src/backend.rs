@@ -5,7 +5,7 @@ use crate::{DeviceOwnership, SimulatedMesh, Strategy, partition};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::op::DeviceCounts;
-use systole_ir::{Error, ErrorKind, Graph, Literal, Mesh, Result, Shardings, TensorType};
+use systole_ir::{Graph, Literal, Mesh, Result, Shardings, TensorType, err};
 use systole_runtime::sharded_array::{self, ShardedArray};
 use systole_runtime::{
     Backend, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg, ExecutableReport,
@@ -38,10 +38,13 @@ impl Strategy {
         let backend = more.transpose()?.unwrap_or(backend);
         let there = backend.devices().len();
         if there > 1 && mesh.devices() > there {
-            let what =
-                format!("the mesh {mesh} has {} devices, but {} has {there}", mesh.devices(), backend.name());
-            return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("use a mesh of at most {there} devices, such as data={there}")));
+            return Err(err!(
+                Config,
+                "the mesh {mesh} has {} devices, but {} has {there}",
+                mesh.devices(),
+                backend.name()
+            )
+            .hint(format!("use a mesh of at most {there} devices, such as data={there}")));
         }
         self.takes_all(&*backend, mesh.devices())?;
         Ok(Arc::new(DistributedBackend::new(backend, self.clone(), mesh)))
@@ -51,8 +54,7 @@ impl Strategy {
     fn takes_all(&self, backend: &dyn Backend, devices: usize) -> Result<()> {
         let there = backend.devices().len();
         let Some(hosts) = backend.hosts().filter(|_| devices < there) else { return Ok(()) };
-        let what = format!("{self} uses {devices} of {there} devices on {} hosts", hosts.count());
-        Err(Error::new(ErrorKind::Config, what)
+        Err(err!(Config, "{self} uses {devices} of {there} devices on {} hosts", hosts.count())
             .because("every host runs the same program and needs at least one of its devices")
             .hint(format!("use data_parallel or fully_sharded over all {there} devices")))
     }
@@ -93,8 +95,7 @@ impl DistributedBackend {
         }
         let (less, more) = (size / parts * parts, size.div_ceil(parts) * parts);
         let near = if less > 0 { format!("{less} or {more}") } else { more.to_string() };
-        let what = format!("cannot split a batch of {size} samples evenly over {parts} devices");
-        Err(Error::new(ErrorKind::Config, what)
+        Err(err!(Config, "cannot split a batch of {size} samples evenly over {parts} devices")
             .at(format!("mesh {}", self.mesh))
             .hint(format!("use a batch size of {near}; the last batch of an epoch may be smaller")))
     }

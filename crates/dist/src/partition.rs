@@ -9,7 +9,7 @@ use systole_ir::op::{
 };
 use systole_ir::{
     DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Mesh, Node, Op, Result, Sharding, Shardings,
-    Tensor, TensorType, ValueId,
+    Tensor, TensorType, ValueId, err,
 };
 
 /// Partitions a program with global shapes into the program that each device runs.
@@ -97,13 +97,13 @@ fn check(graph: &Graph, spread: &Shardings) -> Result<AxisPlacements> {
         return Err(Error::new(ErrorKind::Config, what).because(why));
     }
     if let Some(node) = graph.nodes.iter().find(|n| n.op.meets()) {
-        let what = format!(
+        return Err(err!(
+            Unsupported,
             "cannot partition `{}` over devices: it contains the collective {}",
             graph.name,
             node.op.name()
-        );
-        return Err(Error::new(ErrorKind::Unsupported, what)
-            .because("a program with collectives is already the program of one device"));
+        )
+        .because("a program with collectives is already the program of one device"));
     }
     let all = || spread.params.iter().zip(&own).chain(spread.results.iter().zip(&made));
     for (sharding, ty) in all() {
@@ -116,12 +116,9 @@ fn check(graph: &Graph, spread: &Shardings) -> Result<AxisPlacements> {
     axes.dedup();
     if axes.len() > 1 {
         let names: Vec<&str> = axes.iter().map(|&a| spread.mesh.axes()[a].0.as_str()).collect();
-        let what = format!(
-            "arrays are sharded along more than one axis: {} of the mesh {}",
+        return Err(err!(Unsupported, "arrays are sharded along more than one axis: {} of the mesh {}",
             names.join(" and "),
-            spread.mesh
-        );
-        return Err(Error::new(ErrorKind::Unsupported, what)
+            spread.mesh)
             .because("the CPU and reference backends partition programs along one axis only (the batch or the parameters)")
             .hint("use data_parallel or fully_sharded here; other shardings need a TPU or GPU, where XLA partitions programs"));
     }

@@ -5,9 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 use systole_ir::op::{Case, DeviceCounts, While, agreed};
-use systole_ir::{
-    Error, ErrorKind, Graph, GraphBuilder, Literal, Op, Result, Scalar, Tensor, TensorType, ValueId,
-};
+use systole_ir::{Graph, GraphBuilder, Literal, Op, Result, Scalar, Tensor, TensorType, ValueId, err};
 use systole_runtime::{Backend, Buffer, CompileOptions, Executable, ExecutableArg, ExecutableReport};
 
 /// An SPMD program with collectives, run on logical devices of one backend.
@@ -87,8 +85,9 @@ impl DeviceOwnership {
         let lengths: Vec<usize> = types.iter().map(TensorType::bytes).collect();
         let each: usize = lengths.iter().sum();
         if all.len() != each * self.devices.count() {
-            let what = format!("got {} bytes for {} devices", all.len(), self.devices.count());
-            return Err(Error::new(ErrorKind::Bug, what).at(op.name()));
+            return Err(
+                err!(Bug, "got {} bytes for {} devices", all.len(), self.devices.count()).at(op.name())
+            );
         }
         let device = |d: usize| {
             let mut rest = &all[d * each..(d + 1) * each];
@@ -181,8 +180,7 @@ impl SimulatedMesh {
     pub fn run(&self, args: Vec<Vec<ExecutableArg<'_>>>) -> Result<Vec<Vec<Buffer>>> {
         let (graph, n) = (&*self.graph, self.team.own.len());
         if args.len() != n || args.iter().any(|own| own.len() != graph.params.len()) {
-            let what = format!("got arguments for {} devices, expected {n}", args.len());
-            return Err(Error::new(ErrorKind::Graph, what)
+            return Err(err!(Graph, "got arguments for {} devices, expected {n}", args.len())
                 .because(format!("the program expects {} arguments per device", graph.params.len())));
         }
         let mut left = HashMap::new();
@@ -290,12 +288,9 @@ impl CollectiveStep {
                 Ok(CollectiveStep::Branches(branches))
             }
             op if op.collective().is_some() => Ok(CollectiveStep::Collective),
-            op => Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("unsupported collective in a body of {}", op.name()),
-            )
-            .because("collectives are supported at the top level and in bodies of loops and branches")
-            .hint("move the collective out of the body")),
+            op => Err(err!(Unsupported, "unsupported collective in a body of {}", op.name())
+                .because("collectives are supported at the top level and in bodies of loops and branches")
+                .hint("move the collective out of the body")),
         }
     }
 

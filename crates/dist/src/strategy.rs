@@ -1,7 +1,7 @@
 //! Distribution strategies: which arrays of a program are sharded over which mesh axes.
 
 use std::ops::Range;
-use systole_ir::{Error, ErrorKind, Graph, Mesh, Result, Sharding, Shardings, TensorType};
+use systole_ir::{Graph, Mesh, Result, Sharding, Shardings, TensorType, err};
 use systole_runtime::ValueRoles;
 
 /// Distribution strategy: how training steps are split over devices. An argument of `compile`.
@@ -88,7 +88,7 @@ impl Strategy {
     pub fn parse(name: &str) -> Result<Strategy> {
         let found = KINDS.iter().find(|(n, _)| *n == name).map(|(_, kind)| Strategy::of(*kind));
         found.ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("unknown strategy `{name}`"))
+            err!(Config, "unknown strategy `{name}`")
                 .hint(format!("choose one of these strategies: {}", Strategy::NAMES.join(", ")))
         })
     }
@@ -175,8 +175,7 @@ impl Strategy {
             let mut sharding = whole;
             for (d, own) in axes.iter().enumerate().filter_map(|(d, a)| Some((d, a.as_ref()?))) {
                 let axis = mesh.axis(own).ok_or_else(|| {
-                    Error::new(ErrorKind::Config, format!("the mesh {mesh} has no axis `{own}`"))
-                        .at(format!("sharding of {pattern}"))
+                    err!(Config, "the mesh {mesh} has no axis `{own}`").at(format!("sharding of {pattern}"))
                 })?;
                 sharding = sharding.split(d, axis);
             }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Literal, Result, err};
 use systole_cpu::int8::Int8Isa;
 use systole_cpu::{Level, ThreadPool};
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator};
@@ -142,7 +142,7 @@ impl Int8Program {
     /// If an input has the wrong shape or type, or an operator cannot be computed.
     pub fn run(&self, inputs: &[Literal]) -> Result<Vec<Literal>> {
         let mut all = self.run_all(&[inputs])?;
-        all.pop().ok_or_else(|| Error::new(ErrorKind::Bug, "a run of one sample returned no outputs"))
+        all.pop().ok_or_else(|| err!(Bug, "a run of one sample returned no outputs"))
     }
 
     /// Runs many samples, each with its inputs, and returns their outputs.
@@ -181,7 +181,7 @@ impl Int8Program {
         } else {
             team.run(parts.len(), 1e9, &one);
         }
-        let lost = || Error::new(ErrorKind::Bug, "a batch of samples was not run");
+        let lost = || err!(Bug, "a batch of samples was not run");
         let mut all = Vec::with_capacity(samples.len());
         for part in made {
             let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -193,14 +193,12 @@ impl Int8Program {
     /// Checks inputs, with the interpreter's errors.
     fn check(&self, inputs: &[Literal]) -> Result<()> {
         if inputs.len() != self.model.inputs.len() {
-            let what = format!("got {} inputs, the model has {}", inputs.len(), self.model.inputs.len());
-            return Err(Error::new(ErrorKind::Data, what));
+            return Err(err!(Data, "got {} inputs, the model has {}", inputs.len(), self.model.inputs.len()));
         }
         for (&i, given) in self.model.inputs.iter().zip(inputs) {
             let t = self.model.tensor(i)?;
             if given.ty() != &t.ty {
-                let what = format!("input {} is {}, expected {}", t.name, given.ty(), t.ty);
-                return Err(Error::new(ErrorKind::Data, what)
+                return Err(err!(Data, "input {} is {}, expected {}", t.name, given.ty(), t.ty)
                     .hint("run `systole summary FILE.tflite` to list the model's inputs"));
             }
         }
@@ -342,10 +340,7 @@ impl SegmentRun<'_> {
                     Literal::from_bytes(tensor.ty.clone(), &self.slots[home.slot].bytes()[place])
                 }
                 (None, Some(data)) => Ok(data.clone()),
-                (None, None) => Err(Error::new(
-                    ErrorKind::Bug,
-                    format!("no step of the program computes output tensor {t}"),
-                )),
+                (None, None) => Err(err!(Bug, "no step of the program computes output tensor {t}")),
             }
         };
         (0..samples.len()).map(|s| model.outputs.iter().map(|&t| output(s, t)).collect()).collect()

@@ -4,7 +4,7 @@
 use crate::graph::{DERIVATIVE, Grad, GraphBuilder, Op, OptimizationBarrier, Tensor, ValueId};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
-use systole_base::{Error, ErrorKind, TensorType};
+use systole_base::{TensorType, err};
 
 /// Computes the gradients of the scalar `y: T[]` with respect to each of `xs`, with the types of `xs`.
 ///
@@ -12,7 +12,7 @@ use systole_base::{Error, ErrorKind, TensorType};
 #[track_caller]
 pub fn grad(y: &Tensor, xs: &[&Tensor]) -> Vec<Tensor> {
     if y.rank() != 0 && !y.is_poisoned() {
-        let error = Error::new(ErrorKind::Graph, format!("grad needs a scalar loss, got {}", y.ty()))
+        let error = err!(Graph, "grad needs a scalar loss, got {}", y.ty())
             .hint("sum or average the value first, or use vjp with a cotangent");
         return vec![y.fail(error); xs.len()];
     }
@@ -114,7 +114,7 @@ fn back_through(
             Grad::Zero => {}
             Grad::None { why } => g.in_scope_of(node, DERIVATIVE, || {
                 let loc = g.with_node(node, |n| n.loc);
-                let mut e = Error::new(ErrorKind::Graph, format!("cannot differentiate `{}`", op.name()))
+                let mut e = err!(Graph, "cannot differentiate `{}`", op.name())
                     .because(why)
                     .hint("apply stop_gradient to the value, or write the loss without it");
                 if let Some(loc) = loc {
@@ -199,7 +199,8 @@ fn accumulate(cotangents: &mut BTreeMap<ValueId, Tensor>, v: ValueId, t: Tensor)
 }
 
 fn poisoned(g: &GraphBuilder) -> Tensor {
-    g.scalar(systole_base::DType::F32, 0.0).fail(g.error().unwrap_or_else(|| {
-        Error::new(ErrorKind::Graph, "cannot differentiate a tensor that carries an earlier error")
-    }))
+    g.scalar(systole_base::DType::F32, 0.0).fail(
+        g.error()
+            .unwrap_or_else(|| err!(Graph, "cannot differentiate a tensor that carries an earlier error")),
+    )
 }

@@ -1,5 +1,6 @@
 //! Reference interpreter: evaluates each node with its op's naive `eval`. Slow; serves as test oracle for backends.
 
+use crate::ensure;
 use crate::graph::{Graph, MAX_DEPTH, Op, While, too_deep};
 use crate::op::{DeviceCounts, agreed};
 use systole_base::{Literal, Result};
@@ -46,9 +47,7 @@ fn in_step(
     args: &[Vec<&Literal>],
     depth: usize,
 ) -> Result<Vec<Vec<Literal>>> {
-    if depth == MAX_DEPTH {
-        return Err(too_deep());
-    }
+    ensure!(depth != MAX_DEPTH, too_deep());
     let mut values: Vec<Vec<Vec<Literal>>> = vec![Vec::new(); devices.count()];
     for node in &graph.nodes {
         let inputs: Vec<Vec<&Literal>> = values

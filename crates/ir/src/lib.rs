@@ -33,7 +33,7 @@ pub use op::{attention, composites, control_builders, quantized_weights};
 pub use sharding::{Mesh, Sharding, Shardings};
 pub use systole_base::{
     DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,
-    TensorType, bf16, bug, f16, knobs, renamed, rng, user_line,
+    TensorType, bf16, bug, conversions, ensure, err, f16, knobs, renamed, rng, user_line,
 };
 
 systole_base::renamed! { Loc => SourceLoc, Spread => Shardings }

@@ -3,10 +3,11 @@
 //! Terms follow Shardy (the `sdy` dialect). A sharding lists, for each dimension of an array, the axes that split it.
 //! Arrays are replicated along all other axes.
 
+use crate::ensure;
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
-use systole_base::{Dims, Error, ErrorKind, Result, Shape, TensorType};
+use systole_base::{Dims, Error, ErrorKind, Result, Shape, TensorType, err};
 
 /// A grid of devices with named axes; device numbers are row-major (last axis fastest).
 ///
@@ -95,7 +96,7 @@ impl std::str::FromStr for Mesh {
         };
         let axes: Option<Vec<_>> = text.split(',').map(axis).collect();
         Mesh::new(axes.ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("invalid mesh {text:?}"))
+            err!(Config, "invalid mesh {text:?}")
                 .hint("write each axis with its size, such as data=4 or data=4,model=2")
         })?)
     }
@@ -116,9 +117,7 @@ impl Sharding {
     /// Creates a sharding from the names of the axes that split each dimension. Errors like [`local`](Sharding::local), or for an unknown axis.
     pub fn of_axes(dims: &[Vec<String>], mesh: &Mesh, ty: &TensorType) -> Result<Sharding> {
         let refused = |what: String| Error::new(ErrorKind::Data, what);
-        if dims.len() != ty.rank() {
-            return Err(refused(format!("got {} sharding dimensions for {ty}", dims.len())));
-        }
+        ensure!(dims.len() == ty.rank(), refused(format!("got {} sharding dimensions for {ty}", dims.len())));
         let mut whole = Sharding::replicated(ty.rank());
         for (d, name) in dims.iter().enumerate().flat_map(|(d, axes)| axes.iter().map(move |name| (d, name)))
         {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 
 /// Name of the launch agent's subcommand.
 pub const COMMAND: &str = "launch-agent";
@@ -45,7 +45,7 @@ pub fn run_agent(note: impl Fn(&str)) -> Result<u8> {
     let mut first = String::new();
     let order = stdin().lock().read_line(&mut first).ok().and_then(|_| serde_json::from_str(&first).ok());
     let order: AgentRequest = order.ok_or_else(|| {
-        let e = Error::new(ErrorKind::Config, "cannot parse the request on standard input");
+        let e = err!(Config, "cannot parse the request on standard input");
         e.hint("start the agent with `systole launch --hosts`, and use the same version on all machines")
     })?;
     let mut child = order.start()?;
@@ -57,11 +57,9 @@ pub fn run_agent(note: impl Fn(&str)) -> Result<u8> {
 
 impl AgentRequest {
     fn start(&self) -> Result<Child> {
-        let failed = |e: std::io::Error| {
-            Error::new(ErrorKind::Io, "cannot start a child process").because(e.to_string())
-        };
+        let failed = |e: std::io::Error| err!(Io, "cannot start a child process").because(e.to_string());
         if !self.folder.is_dir() {
-            let e = Error::new(ErrorKind::Io, format!("no such folder: {}", self.folder.display()));
+            let e = err!(Io, "no such folder: {}", self.folder.display());
             return Err(e.hint("call the launch in a folder that exists on all machines"));
         }
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -97,9 +95,9 @@ fn attend(child: &mut Child, signals: &Signals, words: &Receiver<String>) -> Res
     // A second signal would end training without a backup.
     let mut is_asked = false;
     loop {
-        let ended = child.try_wait().map_err(|e| {
-            Error::new(ErrorKind::Io, "cannot query the state of a child process").because(e.to_string())
-        })?;
+        let ended = child
+            .try_wait()
+            .map_err(|e| err!(Io, "cannot query the state of a child process").because(e.to_string()))?;
         if let Some(status) = ended {
             let code = killed(status).map(|signal| SIGNALLED + signal).or(status.code());
             return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));

@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use systole_config::{LaunchConfig, LaunchTarget};
 use systole_data::RunSecret;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, ErrorKind, Result, err, knobs};
 use watch::{LaunchEnd, watch};
 
 /// The plugin's hint when another process is gone. A launcher that started only this process restarts it.
@@ -127,7 +127,7 @@ impl Launch {
             None if self.count() < 2 => None,
             None if self.part.is_none() => Some(RunSecret::random()?),
             None => {
-                let e = Error::new(ErrorKind::Config, "the processes have no common secret");
+                let e = err!(Config, "the processes have no common secret");
                 let e = e.because("process 0 listens for processes on other machines");
                 return Err(e.at(knobs::SECRET.name).hint_setting(match place {
                     LaunchTarget::Slurm => format!("before srun, run: {}", RunSecret::command()),
@@ -174,7 +174,7 @@ fn environment(config: &LaunchConfig) -> Result<BTreeMap<String, String>> {
             None => (given.as_str(), std::env::var(given).ok()),
         };
         let value = value.filter(|_| !name.is_empty()).ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("the variable `{given}` is not set")).at("--env");
+            let e = err!(Config, "the variable `{given}` is not set").at("--env");
             e.hint_command("set the variable in the environment, or pass its value: --env NAME=VALUE")
         })?;
         all.insert(name.into(), value);
@@ -357,9 +357,8 @@ impl RunningLaunch<'_> {
         let mut env = self.launch.env.clone();
         env.insert(options.0.into(), options.1);
         env.extend(secret.map(|(name, text)| (name.to_string(), text.to_string())));
-        let folder = std::env::current_dir().map_err(|e| {
-            Error::new(ErrorKind::Io, "the current directory does not exist").because(e.to_string())
-        })?;
+        let folder = std::env::current_dir()
+            .map_err(|e| err!(Io, "the current directory does not exist").because(e.to_string()))?;
         let share = if self.command.sets_threads { 0 } else { self.launch.machines[machine].slots };
         let order = AgentRequest {
             folder,
@@ -405,16 +404,15 @@ fn port_of(address: &str) -> &str {
 }
 
 fn here() -> Result<PathBuf> {
-    std::env::current_exe().map_err(|e| {
-        Error::new(ErrorKind::Io, "cannot determine the path of this program").because(e.to_string())
-    })
+    std::env::current_exe()
+        .map_err(|e| err!(Io, "cannot determine the path of this program").because(e.to_string()))
 }
 
 fn free_port() -> Result<u16> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())
-        .map_err(|e| Error::new(ErrorKind::Io, "no free TCP port was found").because(e.to_string()))
+        .map_err(|e| err!(Io, "no free TCP port was found").because(e.to_string()))
 }
 
 // Names of the previous version.

@@ -63,10 +63,7 @@ impl<'a> MergedLog<'a> {
 
     /// Prints a line that `--quiet` writes to the log only.
     pub(crate) fn detail(&self, text: &str) {
-        match self.output.is_quiet() {
-            true => self.write(&format!("[launch] {text}")),
-            false => self.launch(text),
-        }
+        if self.output.is_quiet() { self.write(&format!("[launch] {text}")) } else { self.launch(text) }
     }
 
     /// Handles a line of a process's standard output.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use systole_config::{LaunchConfig, LaunchTarget};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use systole_nn::did_you_mean::suggestion;
 
 /// Maximum number of processes; more are assumed to be a mistake.
@@ -58,11 +58,11 @@ fn listed(text: &str, path: &Path) -> Result<Vec<LaunchMachine>> {
         let Some(name) = words.next() else { continue };
         // The name becomes an argument of ssh.
         if name.starts_with('-') || name.contains('=') {
-            let e = Error::new(ErrorKind::Config, format!("`{name}` is not a machine name")).at(place());
+            let e = err!(Config, "`{name}` is not a machine name").at(place());
             return Err(e.hint_setting("write NAME, or NAME slots=N"));
         }
         if machines.iter().any(|machine| machine.name.as_deref() == Some(name)) {
-            let e = Error::new(ErrorKind::Config, format!("{name} is listed twice")).at(place());
+            let e = err!(Config, "{name} is listed twice").at(place());
             return Err(e.hint_setting(format!("for several processes on the machine write: {name} slots=2")));
         }
         let mut slots = 1;
@@ -73,7 +73,7 @@ fn listed(text: &str, path: &Path) -> Result<Vec<LaunchMachine>> {
     }
     let processes: u32 = machines.iter().map(|machine| machine.slots).sum();
     if !(1..=MOST).contains(&processes) {
-        let e = Error::new(ErrorKind::Config, format!("{} lists {processes} processes", path.display()));
+        let e = err!(Config, "{} lists {processes} processes", path.display());
         return Err(e
             .at("--hosts")
             .hint_setting(format!("write one machine per line, with at most {MOST} processes in total")));
@@ -85,13 +85,11 @@ fn slots_of(word: &str) -> Result<u32> {
     let hint = "write NAME, or NAME slots=N";
     let (key, value) = word.split_once('=').unwrap_or((word, ""));
     if key != "slots" {
-        let e = Error::new(ErrorKind::Config, format!("unknown word `{word}`"));
+        let e = err!(Config, "unknown word `{word}`");
         return Err(e.hint_setting(if value.is_empty() { hint.into() } else { suggestion(key, &["slots"]) }));
     }
     let number = value.parse().ok().filter(|n| (1..=MOST).contains(n));
-    number.ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("expected a number of slots, got `{value}`")).hint_setting(hint)
-    })
+    number.ok_or_else(|| err!(Config, "expected a number of slots, got `{value}`").hint_setting(hint))
 }
 
 /// Returns the machine of each process for a round: all remaining machines, or with `batch` the most machines whose

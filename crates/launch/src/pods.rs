@@ -9,7 +9,7 @@
 
 use crate::process_rank::{PORT, ProcessRank, VariableLookup};
 use systole_config::LaunchConfig;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// Index of the pod in its job, from 0.
 const POD: &str = "JOB_COMPLETION_INDEX";
@@ -84,7 +84,7 @@ impl Pod<'_> {
     fn first_number(&self, names: &[&'static str]) -> Result<Option<u32>> {
         let Some((name, text)) = self.first(names) else { return Ok(None) };
         let number = text.trim().parse().map_err(|_| {
-            let e = Error::new(ErrorKind::Config, format!("{name}: expected a number, got `{text}`"));
+            let e = err!(Config, "{name}: expected a number, got `{text}`");
             e.at("--k8s").hint_setting(format!("set {name} to an integer of at least 0"))
         })?;
         Ok(Some(number))

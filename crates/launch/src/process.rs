@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use systole_data::shell_quoted as quoted;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, Result, err, knobs};
 
 /// Exit code of ssh if it cannot reach a machine.
 const UNREACHED: i32 = 255;
@@ -45,7 +45,7 @@ pub(crate) enum ProcessExit {
 }
 
 fn failed(e: std::io::Error) -> Error {
-    Error::new(ErrorKind::Io, "cannot start a child process").because(e.to_string())
+    err!(Io, "cannot start a child process").because(e.to_string())
 }
 
 impl Process {
@@ -80,7 +80,7 @@ impl Process {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         apart(&mut command);
         let mut child = command.spawn().map_err(|e| {
-            let e = Error::new(ErrorKind::Io, format!("cannot start {ssh}")).because(e.to_string());
+            let e = err!(Io, "cannot start {ssh}").because(e.to_string());
             e.at("--hosts").hint_setting(format!(
                 "install the remote shell, or set another remote shell with {}",
                 knobs::SSH.name
@@ -88,7 +88,7 @@ impl Process {
         })?;
         let mut orders = child.stdin.take();
         let text = serde_json::to_string(order)
-            .map_err(|e| Error::new(ErrorKind::Bug, "cannot serialize the request").because(e.to_string()))?;
+            .map_err(|e| err!(Bug, "cannot serialize the request").because(e.to_string()))?;
         if let Some(orders) = &mut orders {
             // If ssh has already ended, its exit code explains why.
             let _ = writeln!(orders, "{text}");
@@ -116,7 +116,7 @@ impl Process {
     pub(crate) fn look(&mut self) -> Result<()> {
         if self.ended.is_none() {
             let e = |e: std::io::Error| {
-                Error::new(ErrorKind::Io, "cannot query the state of a child process").because(e.to_string())
+                err!(Io, "cannot query the state of a child process").because(e.to_string())
             };
             self.ended = self.child.try_wait().map_err(e)?;
         }
@@ -154,8 +154,7 @@ impl Process {
     pub(crate) fn check_program(&self) -> Result<()> {
         match (&self.name, self.end()) {
             (Some(name), Some(ProcessExit::Code(code))) if NO_PROGRAM.contains(&code) => {
-                let e =
-                    Error::new(ErrorKind::Config, format!("{name} cannot start the program")).at("--hosts");
+                let e = err!(Config, "{name} cannot start the program").at("--hosts");
                 Err(e.hint_command("install the program at the same path on all machines, or name its path with --program FILE"))
             }
             _ => Ok(()),

@@ -5,7 +5,7 @@
 use crate::pods::of_pod;
 use crate::process_rank::{PORT, ProcessRank, VariableLookup};
 use systole_config::{LaunchConfig, LaunchTarget};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 use systole_pjrt::TpuClusterResolver;
 
 /// Coordinator ports of SLURM jobs: the last 4096 ports, selected by job id as in JAX.
@@ -24,9 +24,13 @@ pub(crate) fn part(config: &LaunchConfig, tpu: &str) -> Result<Option<ProcessRan
         LaunchTarget::Tpu => of_tpu(config, tpu)?,
     };
     if part.index >= part.count {
-        let what =
-            format!("the index of this process is {}, but there are {} processes", part.index, part.count);
-        let e = Error::new(ErrorKind::Config, what).because("indices start at 0");
+        let e = err!(
+            Config,
+            "the index of this process is {}, but there are {} processes",
+            part.index,
+            part.count
+        )
+        .because("indices start at 0");
         return Err(e
             .at(format!("--{}", config.place.name()))
             .hint("check the environment variables of the scheduler"));
@@ -74,13 +78,12 @@ fn first_node(list: &str) -> String {
 fn of_tpu(config: &LaunchConfig, name: &str) -> Result<ProcessRank> {
     let tpu = TpuClusterResolver::new("").map_err(|e| e.at("--tpu"))?;
     if let Some(other) = tpu.name.as_ref().filter(|other| !name.is_empty() && *other != name) {
-        let what = format!("this is a host of the TPU {other}, not of {name}");
-        return Err(Error::new(ErrorKind::Config, what)
+        return Err(err!(Config, "this is a host of the TPU {other}, not of {name}")
             .at("--tpu")
             .hint("run the command on the hosts of the TPU with this name"));
     }
     let Some(first) = tpu.hosts.first() else {
-        let e = Error::new(ErrorKind::Config, "the hosts of the TPU are unknown").at("--tpu");
+        let e = err!(Config, "the hosts of the TPU are unknown").at("--tpu");
         let why = tpu.explain().join("; ");
         return Err(e.because(why).hint("run the command on each host of the slice, on the TPU VM itself"));
     };

@@ -5,7 +5,7 @@ use signal_hook::flag;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// Forwarded signals, with their names in the agent protocol.
 pub(crate) const FORWARDED: [(i32, &str); 2] = [(SIGINT, "INT"), (SIGTERM, "TERM")];
@@ -27,7 +27,7 @@ impl Signals {
             }
             let flag = Arc::new(AtomicBool::new(false));
             flag::register(signal, Arc::clone(&flag))
-                .map_err(|e| Error::new(ErrorKind::Io, "cannot listen for Ctrl-C").because(e.to_string()))?;
+                .map_err(|e| err!(Io, "cannot listen for Ctrl-C").because(e.to_string()))?;
             received.push((signal, flag));
         }
         Ok(Signals { received, is_asked: AtomicBool::new(false) })

@@ -421,9 +421,7 @@ fn numbers(text: &str) -> Option<Vec<usize>> {
 
 /// Parses the device order of the tiles: `<=[8]`, `<=[2,4]T(1,0)`, `0,2,1,3`; more words may follow.
 fn device_order(text: &str, devices: usize) -> Option<Vec<usize>> {
-    let Some(iota) = text.strip_prefix("<=[") else {
-        return numbers(text.split_whitespace().next()?);
-    };
+    let Some(iota) = text.strip_prefix("<=[") else { return numbers(text.split_whitespace().next()?) };
     let (dims, rest) = iota.split_once(']')?;
     let dims = numbers(dims)?;
     if dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d)) != Some(devices) {

@@ -2,7 +2,7 @@
 //! (complex numbers, int4, float8) are held in arrays of other types.
 
 use crate::narrow_types::Narrow;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Scalar, TensorType};
+use systole_base::{DType, Literal, Result, Scalar, TensorType, err};
 
 /// Element type of an argument or result in the source program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,10 +73,7 @@ impl ProgramPort {
     /// `Data` if the number of bytes does not match.
     pub fn split(&self, bytes: &[u8]) -> Result<Vec<Literal>> {
         if bytes.len() != self.bytes() {
-            return Err(Error::new(
-                ErrorKind::Data,
-                format!("the argument has {} bytes, expected {}", bytes.len(), self.bytes()),
-            ));
+            return Err(err!(Data, "the argument has {} bytes, expected {}", bytes.len(), self.bytes()));
         }
         match self.element {
             SourceElement::Plain(_) => {
@@ -110,7 +107,7 @@ impl ProgramPort {
     pub fn join(&self, arrays: &[&Literal]) -> Result<Vec<u8>> {
         let one = |i: usize| {
             let found = arrays.get(i).copied();
-            found.ok_or_else(|| Error::new(ErrorKind::Data, "an array of the result is missing"))
+            found.ok_or_else(|| err!(Data, "an array of the result is missing"))
         };
         match self.element {
             SourceElement::Plain(_) => Ok(one(0)?.bytes().to_vec()),

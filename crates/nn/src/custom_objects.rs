@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt::Debug;
 use std::panic::Location;
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, user_line};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, err, user_line};
 use systole_runtime::Params;
 
 /// A custom loss. [`Loss::from`](crate::loss::Loss) converts it for `compile`; a plain function needs no type:
@@ -253,9 +253,8 @@ impl UserMetric {
                     None => "is not returned".to_string(),
                 };
                 let name_of = self.metric.name();
-                let what = format!("`{name}` of the metric {name_of} is {} and {is}", old.ty());
                 old.fail(
-                    Error::new(ErrorKind::Graph, what)
+                    err!(Graph, "`{name}` of the metric {name_of} is {} and {is}", old.ty())
                         .because("an update must return the state's names with unchanged types")
                         .hint("map the old state, state.map(|name, old| …), and convert added values to the old type"),
                 )
@@ -285,7 +284,7 @@ fn check_name(of: &str, name: &str) -> Result<()> {
     if !name.is_empty() && !name.contains('/') && name != "loss" {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Config, format!("`{name}` cannot be the name of a {of}"))
+    Err(err!(Config, "`{name}` cannot be the name of a {of}")
         .because(
             "the name is a key of the logs: it cannot be empty, contain `/`, or be `loss`, the key of the \
         mean loss",
@@ -300,7 +299,7 @@ fn place_of(
 ) -> Result<usize> {
     let name = &kept.name;
     let Some((at, found)) = known.enumerate().filter(|(_, k)| k.name == *name).last() else {
-        return Err(Error::new(ErrorKind::Config, format!("unknown custom {of} `{name}`"))
+        return Err(err!(Config, "unknown custom {of} `{name}`")
             .because("a model file stores the name and arguments of custom objects, not their code")
             .hint(format!(
                 "load the model with CustomObjects::new().{of}(…), or for prediction only with \
@@ -310,7 +309,7 @@ fn place_of(
     if found.config == kept.config {
         return Ok(at);
     }
-    Err(Error::new(ErrorKind::Config, format!("the {of} `{name}` has different arguments"))
+    Err(err!(Config, "the {of} `{name}` has different arguments")
         .because(format!("the file has the arguments {}, this program {}", kept.config, found.config))
         .hint(format!("give CustomObjects the {of} with the file's arguments")))
 }
@@ -346,7 +345,7 @@ struct UnresolvedCustomObject {
 impl UnresolvedCustomObject {
     fn error(&self, of: &str) -> Error {
         let none = std::iter::empty();
-        let bug = || Error::new(ErrorKind::Bug, format!("the {of} `{}` has no code", self.kept.name));
+        let bug = || err!(Bug, "the {of} `{}` has no code", self.kept.name);
         place_of(of, &self.kept, none).err().unwrap_or_else(bug)
     }
 }

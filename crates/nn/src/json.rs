@@ -6,6 +6,7 @@
 use serde::de::{self, DeserializeOwned, Error as _, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::Error;
+use std::str::FromStr;
 
 pub(crate) use serde::de::{Deserialize, Deserializer};
 pub(crate) use serde::ser::{Error as SerializeError, Serialize, Serializer};
@@ -50,6 +51,19 @@ pub(crate) fn value<T: Serialize + ?Sized>(field: &T) -> Result<Value> {
 /// Reads a field's value.
 pub(crate) fn read<T: DeserializeOwned>(value: Value) -> Result<T> {
     serde_json::from_value(value)
+}
+
+/// Reads a value by its name; the error is on one line, for use inside other messages.
+pub(crate) fn parse<T: FromStr<Err = systole_ir::Error>>(name: &Value) -> Result<T> {
+    name.as_str().unwrap_or_default().parse().map_err(|e| custom(&one_line(&e)))
+}
+
+/// Formats an error and its hint on one line, for use inside other messages.
+pub(crate) fn one_line(e: &systole_ir::Error) -> String {
+    match e.hint_text() {
+        Some(hint) => format!("{}; {hint}", e.what()),
+        None => e.what().to_string(),
+    }
 }
 
 /// Adds a field to an object.

@@ -64,6 +64,8 @@ pub use prune::channels::RemovedChannels;
 pub use prune::masks::WeightSparsity;
 pub use quantize::qat_ranges::{TrainedRange, TrainedRanges};
 pub use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
+#[doc(hidden)]
+pub use systole_data::with_defaults;
 pub use train::batch_size_finder::{BatchSizeFinder, BatchSizeResult, format_bytes, needed_by_step};
 pub use train::device_batch::{DeviceBatchPrediction, DeviceBatchTraining};
 pub use train::fine_tune::FineTune;

@@ -1,23 +1,15 @@
-//! Macros for argument structs: field defaults and chainable setters with Keras's names.
+//! Macros for argument structs: field defaults, constructors and chainable setters with Keras's names.
 
-/// Declares a struct with the default of each field next to its type: `with_defaults! { pub struct Window<const N:
-/// usize> { /** doc */ pub strides: Sizes<N> = Sizes([1; N]), } }`.
-macro_rules! with_defaults {
-    (
-        $(#[$meta:meta])*
-        $see:vis struct $name:ident $(<const $n:ident: usize>)? {
-            $($(#[$about:meta])* $see_field:vis $field:ident: $ty:ty = $default:expr,)*
-        }
-    ) => {
-        $(#[$meta])*
-        $see struct $name $(<const $n: usize>)? {
-            $($(#[$about])* $see_field $field: $ty,)*
-        }
-
-        impl $(<const $n: usize>)? Default for $name $(<$n>)? {
-            fn default() -> Self {
-                $name { $($field: $default,)* }
-            }
+/// Declares an argument struct with defaults that is stored in model files and rejects unknown arguments:
+/// `arguments! { pub struct ELU { /** doc */ pub alpha: f64 = 1.0, } }`.
+macro_rules! arguments {
+    ($(#[$meta:meta])* pub struct $($rest:tt)*) => {
+        $crate::setters::with_defaults! {
+            #[derive(Clone, Debug, PartialEq, $crate::json::Serialize, $crate::json::Deserialize)]
+            // Serde derives no bound for const generics.
+            #[serde(default, deny_unknown_fields, bound(deserialize = ""))]
+            $(#[$meta])*
+            pub struct $($rest)*
         }
     };
 }
@@ -38,26 +30,17 @@ macro_rules! setters {
     };
 }
 
-/// Declares setters that replace the fields of the same name: `field_setters! { impl Timer { /** doc */
-/// interval(interval: TimerInterval); limit(value: f64) => Some(value); } }`.
-macro_rules! field_setters {
-    (impl $(<$f:ident: $bound:ident>)? $of:ident $(<$g:ident>)? {
-        $($(#[$about:meta])* $name:ident($value:ident: $ty:ty) $(=> $how:expr)?;)*
-    }) => {
-        impl $(<$f: $bound>)? $of $(<$g>)? {
-            $($(#[$about])*
-            pub fn $name(mut self, $value: $ty) -> Self {
-                self.$name = $crate::setters::field_setters!(@value $value $(, $how)?);
-                self
-            })*
-        }
-    };
-    (@value $value:ident) => {
-        $value
-    };
-    (@value $value:ident, $how:expr) => {
-        $how
+/// Declares public constructors, `constructors!(LayerSpec: /** doc */ fn relu() = ReLU::default();)`: functions that
+/// convert the value to the type.
+macro_rules! constructors {
+    ($of:ty: $($(#[$doc:meta])* fn $name:ident($($argument:ident: $ty:ty),*) = $value:expr;)*) => {
+        $($(#[$doc])*
+        #[track_caller]
+        pub fn $name($($argument: $ty),*) -> $of {
+            $value.into()
+        })*
     };
 }
 
-pub(crate) use {field_setters, setters, with_defaults};
+pub(crate) use systole_data::{field_setters, with_defaults};
+pub(crate) use {arguments, constructors, setters};

@@ -58,7 +58,10 @@ fn constructors() -> Vec<Item> {
         .for_each(|folder| files.extend(sources(&source(folder))));
     let makes = ["LayerSpec {", "Loss {", "Metric {", "Optimizer {", "Symbol {"];
     let is_one = |l: &str| {
-        l.starts_with("pub fn ") && makes.iter().any(|m| l.ends_with(m)) && !l.contains("defaults()")
+        let is_function = l.starts_with("pub fn ") && makes.iter().any(|m| l.ends_with(m));
+        // Rows of `constructors!`: `    fn relu() = ReLU::default();`.
+        let is_row = l.starts_with("    fn ") && l.contains(") =");
+        (is_function || is_row) && !l.contains("defaults()")
     };
     files.iter().flat_map(|file| items(file, is_one)).collect()
 }
@@ -66,7 +69,7 @@ fn constructors() -> Vec<Item> {
 #[test]
 fn constructors_begin_with_shapes_and_have_an_example_that_runs() {
     let all = constructors();
-    assert!(all.len() > 50, "{} constructors were found", all.len());
+    assert!(all.len() > 150, "{} constructors were found", all.len());
     for item in &all {
         assert!(item.runs(), "{}: `{}` has no example that runs", item.place, item.name());
         let uses = item.docs.iter().any(|l| l.contains(&format!("{}(", item.name())));

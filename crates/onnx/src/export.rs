@@ -6,7 +6,7 @@ use crate::ops::{
     BatchCheck, ChannelOrder, OnnxBuilder, OnnxRecurrent, TfliteSource, export_of, is_quantized,
     write_recurrent,
 };
-use systole_base::{Error, ErrorKind, Result, ResultExt};
+use systole_base::{Result, ResultExt, err};
 use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator};
 
 /// Opset version that exported ONNX models have.
@@ -100,14 +100,14 @@ pub fn export_with_loops(lite: &Lite, loops: &[OnnxRecurrent]) -> Result<OnnxMod
 
 fn operator(e: &mut OnnxBuilder, operator: &TfliteOperator) -> Result<()> {
     let (name, export) = export_of(operator.op).ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("cannot export {} to ONNX", operator.op))
+        err!(Unsupported, "cannot export {} to ONNX", operator.op)
             .hint("export the model as .tflite, or remove the layer with this operator")
     })?;
     let y = match operator.outputs[..] {
         [y] => y,
         [y, ..] if operator.op == TfliteOp::Split => y,
         _ => {
-            return Err(Error::new(ErrorKind::Unsupported, "cannot export an operator with several outputs")
+            return Err(err!(Unsupported, "cannot export an operator with several outputs")
                 .hint("export the model as .tflite, or remove the layer with this operator"));
         }
     };

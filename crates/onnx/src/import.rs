@@ -4,7 +4,7 @@ use crate::model::{DimSize, OnnxAttribute, OnnxFunction, OnnxModel, OnnxNode, Va
 use crate::ops::{NodeCall, RuleOutput, ValueTable, checked, row};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_base::{Error, ErrorKind, Literal, Result, ResultExt, TensorType, ensure, err};
 use systole_ir::{Graph, GraphBuilder};
 
 /// First and last supported opset.
@@ -55,9 +55,7 @@ impl OnnxModel {
                     let more: Vec<String> = unknown.map_or_else(Vec::new, |at| self.small_sources(at, sizes));
                     let before = fixed.len();
                     fixed.extend(more);
-                    if fixed.len() == before {
-                        return Err(e);
-                    }
+                    ensure!(fixed.len() != before, e);
                 }
             }
         }
@@ -93,9 +91,7 @@ impl OnnxModel {
         let outputs =
             self.graph.outputs.iter().map(|p| values.plain(&p.name).at(|| format!("output {}", p.name)));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
-        if outputs.is_empty() {
-            return Err(broken("the model has no outputs"));
-        }
+        ensure!(!outputs.is_empty(), broken("the model has no outputs"));
         let graph = g.finish(&outputs)?;
         Ok(ImportedOnnx { graph, settled: settled.order, fixed: fixed.iter().cloned().collect(), types })
     }
@@ -122,8 +118,7 @@ impl OnnxModel {
         if known.contains(&self.opset) {
             return Ok(());
         }
-        let what = format!("unsupported opset {}", self.opset);
-        Err(Error::new(ErrorKind::Unsupported, what)
+        Err(err!(Unsupported, "unsupported opset {}", self.opset)
             .because(format!("supported opsets: {} to {}", OPSETS.0, OPSETS.1))
             .hint(format!("convert it: onnx.version_converter.convert_version(model, {})", OPSETS.1)))
     }
@@ -239,22 +234,24 @@ impl<'a> ResolvedSizes<'a> {
                 let DimSize::Named(name) = size else { continue };
                 let (n, whose) = settled.told.entry(name.clone()).or_insert((here, port.name.clone()));
                 if *n != here {
-                    let what =
-                        format!("dimension `{name}` is {here} in `{}`, but {n} in `{whose}`", port.name);
-                    return Err(Error::new(ErrorKind::Data, what).hint("pass arrays with consistent sizes"));
+                    return Err(err!(
+                        Data,
+                        "dimension `{name}` is {here} in `{}`, but {n} in `{whose}`",
+                        port.name
+                    )
+                    .hint("pass arrays with consistent sizes"));
                 }
             }
         }
         let names: Vec<&str> =
             ports.iter().flat_map(|p| p.sizes.iter().flatten()).filter_map(DimSize::name).collect();
         match sizes.named.keys().find(|name| !names.contains(&name.as_str())) {
-            Some(name) => {
-                Err(Error::new(ErrorKind::Config, format!("the model has no dimension named `{name}`"))
-                    .hint_command(match names.is_empty() {
-                        true => format!("remove the size of `{name}`: all dimensions of the model are fixed"),
-                        false => format!("use one of: `{}`", names.join("`, `")),
-                    }))
-            }
+            Some(name) => Err(err!(Config, "the model has no dimension named `{name}`").hint_command(
+                match names.is_empty() {
+                    true => format!("remove the size of `{name}`: all dimensions of the model are fixed"),
+                    false => format!("use one of: `{}`", names.join("`, `")),
+                },
+            )),
             None => Ok(settled),
         }
     }
@@ -279,13 +276,13 @@ impl<'a> ResolvedSizes<'a> {
     }
 
     fn ty(&mut self, port: &ValueInfo, index: usize, inputs: usize) -> Result<TensorType> {
-        let dtype = port.dtype.ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "the model input's element type is missing or unsupported")
-        })?;
+        let dtype = port
+            .dtype
+            .ok_or_else(|| err!(Unsupported, "the model input's element type is missing or unsupported"))?;
         let given = self.given(port, index, inputs);
         let Some(sizes) = &port.sizes else {
             let dims = given.ok_or_else(|| {
-                Error::new(ErrorKind::Config, "the file does not state the number of dimensions of the input")
+                err!(Config, "the file does not state the number of dimensions of the input")
                     .hint_command("pass input arrays: --input FILE.npz")
             })?;
             return Ok(TensorType::new(dtype, checked(dims.to_vec())?));

@@ -1,7 +1,7 @@
 //! Plain data types for the contents of an ONNX file: model, graph, nodes, attributes.
 
 use std::collections::BTreeMap;
-use systole_base::{DType, Error, ErrorKind, Literal};
+use systole_base::{DType, Error, Literal, err};
 
 /// An ONNX model: a graph and its opset version.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -214,7 +214,7 @@ impl OnnxNode {
 
 /// Returns an error about an invalid file or graph.
 pub(crate) fn broken(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "invalid ONNX model").because(why)
+    err!(Data, "invalid ONNX model").because(why)
 }
 
 /// Codes of element types in ONNX.

@@ -3,10 +3,10 @@
 use crate::model::{
     DimSize, OnnxAttribute, OnnxFunction, OnnxGraph, OnnxModel, OnnxNode, ValueInfo, broken, dtype_of,
 };
-use crate::protobuf::{add_fixed, add_ints, content, each, number, text};
+use crate::protobuf::{add_fixed, add_ints, content, number, text};
 use std::collections::{BTreeMap, btree_map::Entry};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
-use systole_runtime::protobuf::ProtoValue;
+use systole_base::{DType, Error, Literal, Result, Shape, TensorType, ensure, err};
+use systole_runtime::protobuf::{ProtoValue, fields};
 
 /// Function that reads an external data file of an ONNX model by the name that the model uses for it.
 pub type ExternalData<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>>;
@@ -31,7 +31,7 @@ impl OnnxModel {
     /// See [`OnnxModel::from_parts`]; also if a constant is in an external file.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<OnnxModel> {
         OnnxModel::from_parts(name, bytes, &|file| {
-            Err(Error::new(ErrorKind::Unsupported, format!("constants are in an external file, {file}"))
+            Err(err!(Unsupported, "constants are in an external file, {file}")
                 .hint("pass the model's path, with that file in the same directory"))
         })
     }
@@ -62,38 +62,35 @@ impl OnnxReader<'_> {
     fn model(&mut self, bytes: &[u8]) -> Result<OnnxModel> {
         let mut model = OnnxModel::default();
         let mut graph = None;
-        each(bytes, |field, value| {
-            match field {
-                1 => model.ir_version = number(value)?,
-                2 => model.producer = text(value)?,
-                7 => graph = Some(content(value)?),
-                8 => {
+        for field in fields(bytes) {
+            match field? {
+                (1, value) => model.ir_version = number(value)?,
+                (2, value) => model.producer = text(value)?,
+                (7, value) => graph = Some(content(value)?),
+                (8, value) => {
                     let (domain, version) = named(value, 2, number)?;
                     if domain.is_empty() || domain == "ai.onnx" {
                         model.opset = version;
                     }
                 }
-                14 => model.notes.extend([named(value, 2, text)?]),
-                25 => model.functions.push(self.function(content(value)?)?),
+                (14, value) => model.notes.extend([named(value, 2, text)?]),
+                (25, value) => model.functions.push(self.function(content(value)?)?),
                 _ => {}
             }
-            Ok(())
-        })?;
-        let graph = graph.ok_or_else(|| broken("the model has no graph").hint("pass a valid .onnx file"))?;
-        if model.opset < 1 {
-            return Err(broken("the opset version is missing"));
         }
+        let graph = graph.ok_or_else(|| broken("the model has no graph").hint("pass a valid .onnx file"))?;
+        ensure!(model.opset >= 1, broken("the opset version is missing"));
         model.graph = self.graph(graph)?;
         Ok(model)
     }
 
     fn graph(&mut self, bytes: &[u8]) -> Result<OnnxGraph> {
         let mut g = OnnxGraph::default();
-        each(bytes, |field, value| {
-            match field {
-                1 => g.nodes.push(self.node(value)?),
-                2 => g.name = text(value)?,
-                5 => {
+        for field in fields(bytes) {
+            match field? {
+                (1, value) => g.nodes.push(self.node(value)?),
+                (2, value) => g.name = text(value)?,
+                (5, value) => {
                     let (name, value) = self.tensor(content(value)?)?;
                     match g.constants.entry(name) {
                         Entry::Vacant(slot) => drop(slot.insert(value)),
@@ -102,36 +99,36 @@ impl OnnxReader<'_> {
                         }
                     }
                 }
-                11 => g.inputs.push(port(value)?),
-                12 => g.outputs.push(port(value)?),
-                15 => return Err(Error::new(ErrorKind::Unsupported, "sparse constants are not supported")),
+                (11, value) => g.inputs.push(port(value)?),
+                (12, value) => g.outputs.push(port(value)?),
+                (15, _) => {
+                    return Err(err!(Unsupported, "sparse constants are not supported"));
+                }
                 _ => {}
             }
-            Ok(())
-        })?;
+        }
         Ok(g)
     }
 
     fn function(&mut self, bytes: &[u8]) -> Result<OnnxFunction> {
         let mut f = OnnxFunction::default();
-        each(bytes, |field, value| {
-            match field {
-                1 => f.name = text(value)?,
-                4 => f.inputs.push(text(value)?),
-                5 => f.outputs.push(text(value)?),
-                7 => f.nodes.push(self.node(value)?),
-                9 => {
+        for field in fields(bytes) {
+            match field? {
+                (1, value) => f.name = text(value)?,
+                (4, value) => f.inputs.push(text(value)?),
+                (5, value) => f.outputs.push(text(value)?),
+                (7, value) => f.nodes.push(self.node(value)?),
+                (9, value) => {
                     let (domain, version) = named(value, 2, number)?;
                     if domain.is_empty() || domain == "ai.onnx" {
                         f.opset = version;
                     }
                 }
-                10 => f.domain = text(value)?,
-                11 => f.defaults.extend([self.attribute(content(value)?)?]),
+                (10, value) => f.domain = text(value)?,
+                (11, value) => f.defaults.extend([self.attribute(content(value)?)?]),
                 _ => {}
             }
-            Ok(())
-        })?;
+        }
         Ok(f)
     }
 
@@ -147,48 +144,44 @@ impl OnnxReader<'_> {
 
     fn node(&mut self, value: ProtoValue) -> Result<OnnxNode> {
         let mut n = OnnxNode::default();
-        each(content(value)?, |field, value| {
-            match field {
-                1 => n.inputs.push(text(value)?),
-                2 => n.outputs.push(text(value)?),
-                3 => n.name = text(value)?,
-                4 => n.op = text(value)?,
-                5 => {
+        for field in fields(content(value)?) {
+            match field? {
+                (1, value) => n.inputs.push(text(value)?),
+                (2, value) => n.outputs.push(text(value)?),
+                (3, value) => n.name = text(value)?,
+                (4, value) => n.op = text(value)?,
+                (5, value) => {
                     let (name, attribute) = self.attribute(content(value)?)?;
                     n.attributes.insert(name, attribute);
                 }
-                7 => n.domain = text(value)?,
+                (7, value) => n.domain = text(value)?,
                 _ => {}
             }
-            Ok(())
-        })?;
-        match n.op.is_empty() {
-            true => Err(broken("a node has no operator type")),
-            false => Ok(n),
         }
+        ensure!(!n.op.is_empty(), broken("a node has no operator type"));
+        Ok(n)
     }
 
     fn attribute(&mut self, bytes: &[u8]) -> Result<(String, OnnxAttribute)> {
         let (mut name, mut kind, mut single, mut reference) = (String::new(), 0, None, None);
         let (mut ints, mut floats, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-        each(bytes, |field, value| {
-            match field {
-                1 => name = text(value)?,
-                2 => single = Some(OnnxAttribute::Float(f32::from_bits(number(value)? as u32))),
-                3 => single = Some(OnnxAttribute::Int(number(value)?)),
-                4 => single = Some(OnnxAttribute::Text(text(value)?)),
-                5 => single = Some(OnnxAttribute::Tensor(self.tensor(content(value)?)?.1)),
-                6 => single = Some(OnnxAttribute::Graph(Box::new(self.nested(content(value)?)?))),
-                10.. if field < 20 => single = Some(OnnxAttribute::Other),
-                7 => add_fixed::<4>(&mut floats, value),
-                8 => add_ints(&mut ints, value)?,
-                9 => texts.push(text(value)?),
-                20 => kind = number(value)?,
-                21 => reference = Some(text(value)?).filter(|name| !name.is_empty()),
+        for field in fields(bytes) {
+            match field? {
+                (1, value) => name = text(value)?,
+                (2, value) => single = Some(OnnxAttribute::Float(f32::from_bits(number(value)? as u32))),
+                (3, value) => single = Some(OnnxAttribute::Int(number(value)?)),
+                (4, value) => single = Some(OnnxAttribute::Text(text(value)?)),
+                (5, value) => single = Some(OnnxAttribute::Tensor(self.tensor(content(value)?)?.1)),
+                (6, value) => single = Some(OnnxAttribute::Graph(Box::new(self.nested(content(value)?)?))),
+                (10..20, _) => single = Some(OnnxAttribute::Other),
+                (7, value) => add_fixed::<4>(&mut floats, value),
+                (8, value) => add_ints(&mut ints, value)?,
+                (9, value) => texts.push(text(value)?),
+                (20, value) => kind = number(value)?,
+                (21, value) => reference = Some(text(value)?).filter(|name| !name.is_empty()),
                 _ => {}
             }
-            Ok(())
-        })?;
+        }
         if !floats.len().is_multiple_of(4) {
             return Err(broken(format!("attribute `{name}`: the list of floats is truncated")));
         }
@@ -216,21 +209,20 @@ impl OnnxReader<'_> {
 
     fn tensor(&mut self, bytes: &[u8]) -> Result<(String, Literal)> {
         let mut t = TensorProto::default();
-        each(bytes, |field, value| {
-            match field {
-                1 => add_ints(&mut t.dims, value)?,
-                2 => t.code = number(value)?,
-                4 => add_fixed::<4>(&mut t.bytes, value),
-                5 | 7 | 11 => add_ints(&mut t.ints, value)?,
-                8 => t.name = text(value)?,
-                9 => t.bytes = content(value)?.to_vec(),
-                10 => add_fixed::<8>(&mut t.bytes, value),
-                13 => t.place.extend([named(value, 2, text)?]),
-                14 => t.is_beside = number(value)? == 1,
+        for field in fields(bytes) {
+            match field? {
+                (1, value) => add_ints(&mut t.dims, value)?,
+                (2, value) => t.code = number(value)?,
+                (4, value) => add_fixed::<4>(&mut t.bytes, value),
+                (5 | 7 | 11, value) => add_ints(&mut t.ints, value)?,
+                (8, value) => t.name = text(value)?,
+                (9, value) => t.bytes = content(value)?.to_vec(),
+                (10, value) => add_fixed::<8>(&mut t.bytes, value),
+                (13, value) => t.place.extend([named(value, 2, text)?]),
+                (14, value) => t.is_beside = number(value)? == 1,
                 _ => {}
             }
-            Ok(())
-        })?;
+        }
         let place = format!("constant {}", t.name);
         let name = t.name.clone();
         let value = self.literal(t).map_err(|e| e.at(place))?;
@@ -239,8 +231,7 @@ impl OnnxReader<'_> {
 
     fn literal(&mut self, t: TensorProto) -> Result<Literal> {
         let dtype = dtype_of(t.code).ok_or_else(|| {
-            let what = format!("unsupported ONNX element type {}", t.code);
-            Error::new(ErrorKind::Unsupported, what)
+            err!(Unsupported, "unsupported ONNX element type {}", t.code)
                 .hint("supported are floats of 16 or more bits, integers of 8 or more bits, and bools")
         })?;
         let size = |&d: &i64| usize::try_from(d).map_err(|_| broken(format!("invalid dimension size {d}")));
@@ -253,12 +244,8 @@ impl OnnxReader<'_> {
             () if !t.ints.is_empty() => t.ints.iter().flat_map(|&v| of_int(v, dtype)).collect(),
             () => t.bytes,
         };
-        if bytes.len() != size {
-            return Err(broken(format!("{ty} has {} bytes, expected {size}", bytes.len())));
-        }
-        if dtype == DType::Bool && bytes.iter().any(|b| *b > 1) {
-            return Err(broken("a bool is neither 0 nor 1"));
-        }
+        ensure!(bytes.len() == size, broken(format!("{ty} has {} bytes, expected {size}", bytes.len())));
+        ensure!(dtype != DType::Bool || bytes.iter().all(|b| *b <= 1), broken("a bool is neither 0 nor 1"));
         Literal::from_bytes(ty, &bytes)
     }
 
@@ -319,79 +306,75 @@ fn named<T: Default>(
     read: fn(ProtoValue) -> Result<T>,
 ) -> Result<(String, T)> {
     let mut both = (String::new(), T::default());
-    each(content(value)?, |field, value| {
-        match field {
-            1 => both.0 = text(value)?,
-            _ if field == other => both.1 = read(value)?,
+    for field in fields(content(value)?) {
+        match field? {
+            (1, value) => both.0 = text(value)?,
+            (field, value) if field == other => both.1 = read(value)?,
             _ => {}
         }
-        Ok(())
-    })?;
+    }
     Ok(both)
 }
 
 fn port(value: ProtoValue) -> Result<ValueInfo> {
     let mut p = ValueInfo::default();
-    each(content(value)?, |field, value| {
-        match field {
-            1 => p.name = text(value)?,
-            2 => each(content(value)?, |kind, value| match kind {
-                1 => tensor_type(value, &mut p),
-                _ => {
-                    let what = format!("{} is not a tensor", text_of_kind(kind));
-                    Err(Error::new(ErrorKind::Unsupported, what)
-                        .at(format!("the ONNX graph's input or output {}", p.name)))
+    for field in fields(content(value)?) {
+        match field? {
+            (1, value) => p.name = text(value)?,
+            (2, value) => {
+                for field in fields(content(value)?) {
+                    let (kind, value) = field?;
+                    ensure!(kind == 1, not_a_tensor(kind, &p.name));
+                    tensor_type(value, &mut p)?;
                 }
-            })?,
+            }
             _ => {}
         }
-        Ok(())
-    })?;
+    }
     Ok(p)
 }
 
-/// Returns the kind of a non-tensor type for error messages.
-fn text_of_kind(kind: u64) -> &'static str {
-    match kind {
+/// Returns the error for an input or output of another type than a tensor.
+fn not_a_tensor(kind: u64, name: &str) -> Error {
+    let of_kind = match kind {
         4 => "a sequence",
         5 => "a map",
         8 => "a sparse tensor",
         9 => "an optional value",
         _ => "a value of unknown type",
-    }
+    };
+    err!(Unsupported, "{of_kind} is not a tensor").at(format!("the ONNX graph's input or output {name}"))
 }
 
 fn tensor_type(value: ProtoValue, p: &mut ValueInfo) -> Result<()> {
-    each(content(value)?, |field, value| {
-        match field {
-            1 => p.dtype = dtype_of(number(value)?),
-            2 => {
+    for field in fields(content(value)?) {
+        match field? {
+            (1, value) => p.dtype = dtype_of(number(value)?),
+            (2, value) => {
                 let mut sizes = Vec::new();
-                each(content(value)?, |field, value| {
-                    if field == 1 {
+                for field in fields(content(value)?) {
+                    if let (1, value) = field? {
                         sizes.push(size(value)?);
                     }
-                    Ok(())
-                })?;
+                }
                 p.sizes = Some(sizes);
             }
             _ => {}
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 fn size(value: ProtoValue) -> Result<DimSize> {
     let mut size = DimSize::Open;
-    each(content(value)?, |field, value| {
-        match field {
+    for field in fields(content(value)?) {
+        match field? {
             // Some writers use −1 for an unknown size.
-            1 => size = usize::try_from(number(value)?).map_or(DimSize::Open, DimSize::Known),
-            2 => size = DimSize::Named(text(value)?),
+            (1, value) => size = usize::try_from(number(value)?).map_or(DimSize::Open, DimSize::Known),
+            (2, value) => size = DimSize::Named(text(value)?),
             _ => {}
         }
-        Ok(())
-    })?;
+    }
     Ok(match size {
         DimSize::Named(name) if name.is_empty() => DimSize::Open,
         size => size,
@@ -401,7 +384,7 @@ fn size(value: ProtoValue) -> Result<DimSize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protobuf::ProtoWriter;
+    use systole_runtime::protobuf::ProtoMessage;
 
     fn reader() -> OnnxReader<'static> {
         OnnxReader { beside: &|file| Err(broken(file)), files: BTreeMap::new(), left: 0, depth: 0 }
@@ -409,20 +392,15 @@ mod tests {
 
     #[test]
     fn a_function_has_the_version_of_its_default_domain() {
-        let import = |domain: &str, version| {
-            let mut m = ProtoWriter::default();
-            m.text(1, domain);
-            m.int(2, version);
-            m
-        };
+        let import = |domain: &str, version| ProtoMessage::default().text(1, domain).int(2, version);
         for domain in ["", "ai.onnx"] {
-            let mut function = ProtoWriter::default();
-            function.text(1, "Gelu");
-            function.text(4, "x");
-            function.text(5, "y");
-            function.message(9, import(domain, 17));
-            function.message(9, import("com.example", 3));
-            function.text(10, "com.example");
+            let function = ProtoMessage::default()
+                .text(1, "Gelu")
+                .text(4, "x")
+                .text(5, "y")
+                .message(9, import(domain, 17))
+                .message(9, import("com.example", 3))
+                .text(10, "com.example");
             let expected = OnnxFunction {
                 name: "Gelu".into(),
                 domain: "com.example".into(),
@@ -437,18 +415,16 @@ mod tests {
 
     #[test]
     fn attributes_without_a_type_have_that_of_their_values() {
-        let read = |write: fn(&mut ProtoWriter)| {
-            let mut attribute = ProtoWriter::default();
-            attribute.text(1, "a");
-            write(&mut attribute);
+        let read = |write: fn(ProtoMessage) -> ProtoMessage| {
+            let attribute = write(ProtoMessage::default().text(1, "a"));
             reader().attribute(&attribute.done()).unwrap()
         };
         let named = |value| ("a".to_string(), value);
-        assert_eq!(read(|a| a.ints(8, &[2, 128])), named(OnnxAttribute::Ints(vec![2, 128])));
+        assert_eq!(read(|a| a.packed(8, [2, 128])), named(OnnxAttribute::Ints(vec![2, 128])));
         assert_eq!(read(|a| a.floats(7, &[0.5, -2.0])), named(OnnxAttribute::Floats(vec![0.5, -2.0])));
         assert_eq!(read(|a| a.text(9, "b")), named(OnnxAttribute::Texts(vec!["b".into()])));
         assert_eq!(read(|a| a.int(3, 7)), named(OnnxAttribute::Int(7)));
         assert_eq!(read(|a| a.int(20, 2)), named(OnnxAttribute::Int(0)));
-        assert_eq!(read(|_| ()), named(OnnxAttribute::Other));
+        assert_eq!(read(|a| a), named(OnnxAttribute::Other));
     }
 }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use systole_ir::{Error, ErrorKind, Graph, Literal, Result, TensorType, knobs};
+use systole_ir::{Error, ErrorKind, Graph, Literal, Result, TensorType, err, knobs};
 use systole_runtime::{DeviceData, ReadyEvent, STEPS_IN_FLIGHT, events};
 
 /// Options for the number of devices of plugins that create them on request, by platform.
@@ -75,9 +75,11 @@ impl Client {
         let mut named = NamedValues::default();
         options.iter().for_each(|(name, value)| named.push(name, value.clone()));
         let raw = named.raw();
-        let mut args =
-            sys::Client_Create { create_options: raw.as_ptr(), num_options: raw.len(), ..ApiArgs::new() };
-        plugin.call(&mut args)?;
+        let args = plugin.call(sys::Client_Create {
+            create_options: raw.as_ptr(),
+            num_options: raw.len(),
+            ..ApiArgs::new()
+        })?;
         let mut connection = Connection {
             plugin: plugin.clone(),
             object: args.client,
@@ -136,10 +138,9 @@ impl Client {
 
     /// Returns the platform's name and version as the plugin reports them.
     pub fn platform(&self) -> Result<(String, String)> {
-        let mut name = sys::Client_PlatformName { client: self.connection.object, ..ApiArgs::new() };
-        let mut version = sys::Client_PlatformVersion { client: self.connection.object, ..ApiArgs::new() };
-        self.connection.plugin.call(&mut name)?;
-        self.connection.plugin.call(&mut version)?;
+        let Connection { plugin, object: client, .. } = &*self.connection;
+        let name = plugin.call(sys::Client_PlatformName { client: *client, ..ApiArgs::new() })?;
+        let version = plugin.call(sys::Client_PlatformVersion { client: *client, ..ApiArgs::new() })?;
         // SAFETY: both strings belong to the client, which is alive.
         Ok(unsafe {
             (
@@ -153,14 +154,14 @@ impl Client {
     pub fn put(&self, value: &Literal, device: usize) -> Result<PjrtBuffer> {
         let to = self.device(device)?;
         if !self.connection.local.contains(&device) {
-            let what = format!(
+            return Err(err!(
+                Config,
                 "device {device} belongs to process {}: only that process can copy arrays to it",
                 to.process
-            );
-            return Err(Error::new(ErrorKind::Config, what));
+            ));
         }
         let dims: Vec<i64> = value.shape().iter().map(|d| *d as i64).collect();
-        let mut args = sys::Client_BufferFromHostBuffer {
+        let args = self.connection.plugin.call(sys::Client_BufferFromHostBuffer {
             client: self.connection.object,
             data: value.bytes().as_ptr().cast(),
             type_: sys::buffer_type(value.dtype()),
@@ -169,8 +170,7 @@ impl Client {
             host_buffer_semantics: sys::host_buffer::UNTIL_TRANSFER_COMPLETES,
             device: to.object,
             ..ApiArgs::new()
-        };
-        self.connection.plugin.call(&mut args)?;
+        })?;
         let array = PjrtBuffer { client: self.clone(), object: args.buffer, run: None };
         self.keep_until(args.done_with_host_buffer, value.clone())?;
         Ok(array)
@@ -178,9 +178,7 @@ impl Client {
 
     fn device(&self, index: usize) -> Result<&PjrtDevice> {
         self.connection.devices.get(index).ok_or_else(|| {
-            let what =
-                format!("there is no device {index}: the plugin offers {}", self.connection.devices.len());
-            Error::new(ErrorKind::Config, what)
+            err!(Config, "there is no device {index}: the plugin offers {}", self.connection.devices.len())
         })
     }
 
@@ -191,8 +189,8 @@ impl Client {
         }
         let kept = Box::new(HostTransfer { plugin: self.connection.plugin.clone(), event, _memory: memory });
         let user_arg = Box::into_raw(kept).cast::<c_void>();
-        let mut args = sys::Event_OnReady { event, callback: Some(release), user_arg, ..ApiArgs::new() };
-        self.connection.plugin.call(&mut args).inspect_err(|_| {
+        let args = sys::Event_OnReady { event, callback: Some(release), user_arg, ..ApiArgs::new() };
+        self.connection.plugin.call(args).map(drop).inspect_err(|_| {
             // SAFETY: the plugin returned an error, so it will not call back, and this is the only owner.
             drop(unsafe { Box::from_raw(user_arg.cast::<HostTransfer>()) });
         })
@@ -211,8 +209,12 @@ impl Client {
     pub fn compile_parts(&self, text: &str, devices: usize) -> Result<LoadedExecutable> {
         let ids: Vec<i64> = self.connection.devices.iter().take(devices).map(|d| d.id).collect();
         if ids.len() < devices {
-            let what = format!("the program requires {devices} devices, but the plugin offers {}", ids.len());
-            return Err(Error::new(ErrorKind::Config, what).hint("choose a smaller device mesh"));
+            return Err(err!(
+                Config,
+                "the program requires {devices} devices, but the plugin offers {}",
+                ids.len()
+            )
+            .hint("choose a smaller device mesh"));
         }
         self.compile_for(text, &ids)
     }
@@ -276,26 +278,24 @@ impl Client {
 
     fn compile_anew(&self, text: &str, options: &[u8], devices: usize) -> Result<LoadedExecutable> {
         let program = program(text);
-        let mut args = sys::Client_Compile {
+        let args = self.connection.plugin.call(sys::Client_Compile {
             client: self.connection.object,
             program: &raw const program,
             compile_options: options.as_ptr(),
             compile_options_size: options.len(),
             ..ApiArgs::new()
-        };
-        self.connection.plugin.call(&mut args)?;
+        })?;
         self.loaded(args.executable, devices)
     }
 
     /// Loads a program that this plugin serialized for these devices.
     fn load(&self, bytes: &[u8], devices: usize) -> Result<LoadedExecutable> {
-        let mut args = sys::Executable_DeserializeAndLoad {
+        let args = self.connection.plugin.call(sys::Executable_DeserializeAndLoad {
             client: self.connection.object,
             serialized_executable: bytes.as_ptr(),
             serialized_executable_size: bytes.len(),
             ..ApiArgs::new()
-        };
-        self.connection.plugin.call(&mut args)?;
+        })?;
         let mut loaded = self.loaded(args.loaded_executable, devices)?;
         loaded.from_cache = true;
         Ok(loaded)
@@ -307,9 +307,8 @@ impl Client {
         let devices: Vec<_> = self.devices().iter().map(|d| (d.id, d.process, &d.kind)).collect();
         let own = self.connection.process;
         let whole = (plugin.path(), build(plugin.path()), self.platform()?, own, devices, options);
-        serde_json::to_vec(&whole).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize the client's devices").because(e.to_string())
-        })
+        serde_json::to_vec(&whole)
+            .map_err(|e| err!(Bug, "cannot serialize the client's devices").because(e.to_string()))
     }
 
     /// Wraps an executable; `devices` counts those of all processes.
@@ -333,12 +332,10 @@ impl Client {
 
 impl Connection {
     fn list(&mut self) -> Result<()> {
-        let mut all = sys::Client_Devices { client: self.object, ..ApiArgs::new() };
-        let mut own = sys::Client_AddressableDevices { client: self.object, ..ApiArgs::new() };
-        let mut process = sys::Client_ProcessIndex { client: self.object, ..ApiArgs::new() };
-        self.plugin.call(&mut all)?;
-        self.plugin.call(&mut own)?;
-        self.plugin.call(&mut process)?;
+        let all = self.plugin.call(sys::Client_Devices { client: self.object, ..ApiArgs::new() })?;
+        let own =
+            self.plugin.call(sys::Client_AddressableDevices { client: self.object, ..ApiArgs::new() })?;
+        let process = self.plugin.call(sys::Client_ProcessIndex { client: self.object, ..ApiArgs::new() })?;
         // SAFETY: both lists belong to the client, which is alive.
         let (all, own) = unsafe {
             (slice(all.devices, all.num_devices), slice(own.addressable_devices, own.num_addressable_devices))
@@ -367,21 +364,19 @@ impl Connection {
     }
 
     fn describe(&self, object: OpaquePtr) -> Result<PjrtDevice> {
-        let mut args = sys::Device_GetDescription { device: object, ..ApiArgs::new() };
-        self.plugin.call(&mut args)?;
+        let args = self.plugin.call(sys::Device_GetDescription { device: object, ..ApiArgs::new() })?;
         let described = describe(&self.plugin, args.device_description)?;
         if let Some(PluginValue::Text(text)) = described.attributes.get(REJECTED_CONNECTIONS) {
             events::emit(0, || text.clone());
         }
-        let mut process = sys::DeviceDescription_ProcessIndex {
+        let process = self.plugin.call(sys::DeviceDescription_ProcessIndex {
             device_description: args.device_description,
             ..ApiArgs::new()
-        };
-        self.plugin.call(&mut process)?;
-        let mut stats = sys::Device_MemoryStats { device: object, ..ApiArgs::new() };
+        })?;
         // Not every plugin reports memory.
-        let told = self.plugin.call(&mut stats).is_ok() && stats.bytes_limit_is_set;
-        let memory_limit = told.then(|| u64::try_from(stats.bytes_limit).unwrap_or(0));
+        let stats = self.plugin.call(sys::Device_MemoryStats { device: object, ..ApiArgs::new() });
+        let stats = stats.ok().filter(|stats| stats.bytes_limit_is_set);
+        let memory_limit = stats.map(|stats| u64::try_from(stats.bytes_limit).unwrap_or(0));
         let (id, kind, process) = (described.id, described.kind, process.process_index);
         Ok(PjrtDevice { object, id, process, kind, memory_limit })
     }
@@ -446,14 +441,13 @@ impl DeviceData for PjrtBuffer {
         };
         let layout = sys::MemoryLayout { tiled, type_: sys::layout::TILED, ..ApiArgs::new() };
         let bytes = value.bytes_mut();
-        let mut args = sys::Buffer_ToHostBuffer {
+        let args = self.client.connection.plugin.call(sys::Buffer_ToHostBuffer {
             src: self.object,
             host_layout: (&raw const layout).cast(),
             dst: bytes.as_mut_ptr().cast(),
             dst_size: bytes.len(),
             ..ApiArgs::new()
-        };
-        self.client.connection.plugin.call(&mut args)?;
+        })?;
         PjrtEvent { plugin: self.client.connection.plugin.clone(), object: args.event }.wait()?;
         Ok(value)
     }
@@ -476,7 +470,7 @@ impl PjrtEvent {
     fn wait(&self) -> Result<()> {
         match self.object.is_null() {
             true => Ok(()),
-            false => self.plugin.call(&mut sys::Event_Await { event: self.object, ..ApiArgs::new() }),
+            false => self.plugin.call(sys::Event_Await { event: self.object, ..ApiArgs::new() }).map(drop),
         }
     }
 
@@ -487,8 +481,8 @@ impl PjrtEvent {
         }
         let (plugin, event) = (self.plugin.clone(), self.object);
         let user_arg = Box::into_raw(Box::new(DeviceRun { event: self, run: run.clone() })).cast::<c_void>();
-        let mut args = sys::Event_OnReady { event, callback: Some(part_is_done), user_arg, ..ApiArgs::new() };
-        if plugin.call(&mut args).is_err() {
+        let args = sys::Event_OnReady { event, callback: Some(part_is_done), user_arg, ..ApiArgs::new() };
+        if plugin.call(args).is_err() {
             // SAFETY: the plugin returned an error, so it will not call back, and this is the only owner.
             let part = unsafe { Box::from_raw(user_arg.cast::<DeviceRun>()) };
             part.run.done(part.event.wait());
@@ -581,21 +575,18 @@ impl LoadedExecutable {
     pub fn run_parts(&self, inputs: &[&[RunInput<'_>]]) -> Result<Vec<Vec<PjrtBuffer>>> {
         let count = inputs.first().map_or(0, |list| list.len());
         if inputs.len() != self.devices || inputs.iter().any(|list| list.len() != count) {
-            let what = format!(
+            return Err(err!(
+                Config,
                 "got arguments for {} devices, but the program runs on {}",
                 inputs.len(),
                 self.devices
-            );
-            return Err(
-                Error::new(ErrorKind::Config, what).hint("pass lists of the same length for all devices")
-            );
+            )
+            .hint("pass lists of the same length for all devices"));
         }
         let foreign = |list: &&[RunInput<'_>]| list.iter().position(|i| !i.array().belongs_to(&self.client));
         if let Some(foreign) = inputs.iter().find_map(foreign) {
-            let what = format!("argument {foreign} belongs to another client");
-            return Err(
-                Error::new(ErrorKind::Config, what).hint("read the buffer and copy it to this client")
-            );
+            return Err(err!(Config, "argument {foreign} belongs to another client")
+                .hint("read the buffer and copy it to this client"));
         }
         self.wait_for_room()?;
         let is_kept = |i: &usize| inputs.iter().any(|list| matches!(list[*i], RunInput::Kept(_)));
@@ -611,7 +602,7 @@ impl LoadedExecutable {
         let mut events: Vec<OpaquePtr> = vec![std::ptr::null_mut(); self.devices];
         let argument_lists: Vec<*const OpaquePtr> = arguments.iter().map(|list| list.as_ptr()).collect();
         let output_lists: Vec<*mut OpaquePtr> = results.iter_mut().map(|list| list.as_mut_ptr()).collect();
-        self.client.connection.plugin.call(&mut sys::LoadedExecutable_Execute {
+        self.client.connection.plugin.call(sys::LoadedExecutable_Execute {
             executable: self.object,
             options: &raw const options,
             argument_lists: argument_lists.as_ptr(),
@@ -660,9 +651,8 @@ impl LoadedExecutable {
 
     pub(crate) fn executable(&self) -> Result<AheadExecutable> {
         let plugin = &self.client.connection.plugin;
-        let mut args =
-            sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..ApiArgs::new() };
-        plugin.call(&mut args)?;
+        let args = plugin
+            .call(sys::LoadedExecutable_GetExecutable { loaded_executable: self.object, ..ApiArgs::new() })?;
         Ok(AheadExecutable::new(plugin.clone(), args.executable))
     }
 }

@@ -1,8 +1,8 @@
 //! Serializes compile options (`xla.CompileOptionsProto`): numbers of replicas and partitions, device assignment,
 //! flags. Field numbers: <https://github.com/openxla/xla/blob/main/xla/pjrt/proto/compile_options.proto>.
 
-use crate::proto::ProtoMessage;
 use systole_ir::{Result, knobs};
+use systole_runtime::protobuf::ProtoMessage;
 
 /// Compile options of a program.
 pub(crate) struct XlaCompileOptions<'a> {

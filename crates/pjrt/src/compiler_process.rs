@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 use systole_runtime::{AotCompiler, AotMemory, AotReport, AotRequest, AotTopology};
 
 /// Hidden command of the `systole` program that runs [`serve`].
@@ -178,8 +178,7 @@ fn watch(mut child: Child, time: Duration, memory: u64) -> Result<(ExitStatus, u
         }
         most = most.max(resident(child.id()));
         if most > memory {
-            let what = format!("the compiler used {} MiB of memory and was stopped", most >> 20);
-            let why = Error::new(ErrorKind::Unsupported, what)
+            let why = err!(Unsupported, "the compiler used {} MiB of memory and was stopped", most >> 20)
                 .because(format!("the memory limit of the compiler process is {} MiB", memory >> 20));
             return stop(
                 &mut child,
@@ -187,8 +186,8 @@ fn watch(mut child: Child, time: Duration, memory: u64) -> Result<(ExitStatus, u
             );
         }
         if began.elapsed() > time {
-            let what = format!("the compiler did not end within {} s and was stopped", time.as_secs_f64());
-            let why = Error::new(ErrorKind::Unsupported, what);
+            let why =
+                err!(Unsupported, "the compiler did not end within {} s and was stopped", time.as_secs_f64());
             return stop(
                 &mut child,
                 why.hint("raise the time limit with --time-limit, or compile a smaller program"),
@@ -208,8 +207,7 @@ fn resident(process: u32) -> u64 {
 
 /// Returns the error for a child that left no response.
 fn ended(status: ExitStatus, folder: &TempDir) -> Error {
-    let what = format!("the compiler ended without a response: {status}");
-    let mut e = Error::new(ErrorKind::Unsupported, what);
+    let mut e = err!(Unsupported, "the compiler ended without a response: {status}");
     let log = folder.end_of_log();
     if !log.is_empty() {
         e = e.because(log);
@@ -218,7 +216,7 @@ fn ended(status: ExitStatus, folder: &TempDir) -> Error {
 }
 
 fn unwritable(e: serde_json::Error) -> Error {
-    Error::new(ErrorKind::Bug, "cannot serialize a request").because(e.to_string())
+    err!(Bug, "cannot serialize a request").because(e.to_string())
 }
 
 /// Request to the child; the program is in a separate file.
@@ -282,8 +280,7 @@ impl ReportInFile {
     fn report(self, folder: &Path, library: &Path) -> Result<AotReport> {
         let file = |name: &str, size: usize| {
             let bytes = if size == 0 { Vec::new() } else { RequestDir(folder).bytes(name)? };
-            let cut =
-                || Error::new(ErrorKind::Data, "the compiler's response is incomplete").at(name.to_string());
+            let cut = || err!(Data, "the compiler's response is incomplete").at(name.to_string());
             if bytes.len() == size { Ok(bytes) } else { Err(cut()) }
         };
         let [code, arguments, outputs, aliased, temporaries, peak] = self.memory;
@@ -401,9 +398,7 @@ impl RequestDir<'_> {
 
     fn compile(&self) -> Result<ReportInFile> {
         let wanted: CompileRequest = serde_json::from_str(&self.read("request.json")?).map_err(|e| {
-            Error::new(ErrorKind::Data, "cannot parse the compile request")
-                .at("request.json")
-                .because(e.to_string())
+            err!(Data, "cannot parse the compile request").at("request.json").because(e.to_string())
         })?;
         let program = self.read("program.mlir")?;
         let plugin = Plugin::load(&wanted.library)?;

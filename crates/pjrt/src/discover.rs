@@ -4,7 +4,7 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 
 /// Accelerator platform of a PJRT plugin: TPU, CUDA or XLA on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,19 +86,16 @@ impl Search {
         let name = platform.name();
         self.plugin().map(|p| p.path.clone()).ok_or_else(|| {
             let rules: Vec<String> = self.paths.iter().map(SearchPath::to_string).collect();
-            Error::new(
-                ErrorKind::Unsupported,
-                format!("no PJRT plugin for `{name}` was found on this machine"),
-            )
-            .because(format!(
-                "searched {}",
-                if rules.is_empty() { "nothing".into() } else { rules.join("; ") }
-            ))
-            .hint(format!(
-                "run `systole setup {}` to download {}, or set SYSTOLE_PJRT_PLUGIN to a file",
-                platform.setup(),
-                platform.file()
-            ))
+            err!(Unsupported, "no PJRT plugin for `{name}` was found on this machine")
+                .because(format!(
+                    "searched {}",
+                    if rules.is_empty() { "nothing".into() } else { rules.join("; ") }
+                ))
+                .hint(format!(
+                    "run `systole setup {}` to download {}, or set SYSTOLE_PJRT_PLUGIN to a file",
+                    platform.setup(),
+                    platform.file()
+                ))
         })
     }
 

@@ -20,7 +20,6 @@ mod plugin;
 mod profile;
 mod profiler;
 mod program_text;
-mod proto;
 pub mod sys;
 mod topology;
 mod tpu_cluster;

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::path::Path;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 use systole_runtime::Backend;
 
 /// Opens a platform's devices through the plugin that was found, as a backend; compiled programs are cached in `cache`.
@@ -85,7 +85,7 @@ fn options(text: &str) -> Result<Vec<(&str, PluginValue)>> {
 /// Parses `num_devices=8`; a value is an integer, a float, `true` or `false`, or text.
 fn option(text: &str) -> Result<(&str, PluginValue)> {
     let (name, value) = text.split_once('=').ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("invalid option `{text}`"))
+        err!(Config, "invalid option `{text}`")
             .hint("write plugin options as NAME=VALUE, for example num_devices=8")
     })?;
     let number = || value.parse().map(PluginValue::Int).or_else(|_| value.parse().map(PluginValue::Float));
@@ -96,6 +96,7 @@ fn option(text: &str) -> Result<(&str, PluginValue)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::ErrorKind;
 
     #[test]
     fn options_have_the_type_of_their_value() {

@@ -5,7 +5,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ensure, err};
 
 /// A PJRT plugin, loaded from a file or linked into this program. Clones share the library, which stays loaded until the
 /// process ends, since plugins start threads that outlive every handle.
@@ -92,7 +92,7 @@ impl Plugin {
 
     fn initialized(self) -> Result<Plugin> {
         self.check_version()?;
-        self.call(&mut sys::Plugin_Initialize::new())?;
+        self.call(sys::Plugin_Initialize::new())?;
         self.check_dialect()?;
         Ok(self)
     }
@@ -121,8 +121,13 @@ impl Plugin {
             return Ok(());
         }
         let read = format!("it supports {} to {}", shown(&least), shown(&greatest));
-        let what = format!("the plugin does not support StableHLO {}, which Systole writes", shown(WRITTEN));
-        let e = Error::new(ErrorKind::Unsupported, what).at(self.path.display().to_string()).because(read);
+        let e = err!(
+            Unsupported,
+            "the plugin does not support StableHLO {}, which Systole writes",
+            shown(WRITTEN)
+        )
+        .at(self.path.display().to_string())
+        .because(read);
         Err(e.hint(format!("install a newer version of {}", if newer { "Systole" } else { "the plugin" })))
     }
 
@@ -149,9 +154,7 @@ impl Plugin {
         // SAFETY: it takes no arguments and returns a constant table.
         let api = unsafe { entry() };
         std::mem::forget(library);
-        if api.is_null() {
-            return Err(refused("the plugin returned no function table"));
-        }
+        ensure!(!api.is_null(), refused("the plugin returned no function table"));
         Ok(Plugin { api, path: path.into() })
     }
 
@@ -182,16 +185,16 @@ impl Plugin {
     ///
     /// # Errors
     /// The plugin's error with its message; or if it lacks the function.
-    pub(crate) fn call<A: ApiArgs>(&self, args: &mut A) -> Result<()> {
+    pub(crate) fn call<A: ApiArgs>(&self, mut args: A) -> Result<A> {
         let function = self.function(A::SLOT).ok_or_else(|| self.lacks(A::NAME))?;
         // SAFETY: the slot's function takes this structure, which states its size (contract of `ApiArgs`).
-        let error = unsafe { function((&raw mut *args).cast()) };
-        self.check(error, A::NAME)
+        let error = unsafe { function((&raw mut args).cast()) };
+        self.check(error, A::NAME).map(|()| args)
     }
 
     /// Calls a destructor, whose errors are ignored.
-    pub(crate) fn free<A: ApiArgs>(&self, mut args: A) {
-        let _ = self.call(&mut args);
+    pub(crate) fn free<A: ApiArgs>(&self, args: A) {
+        let _ = self.call(args);
     }
 
     /// Returns the extension of this type, if the plugin has it.
@@ -220,7 +223,7 @@ impl Plugin {
 
     fn lacks(&self, name: &str) -> Error {
         let (major, minor) = self.version();
-        Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"))
+        err!(Unsupported, "the plugin does not offer {name}")
             .at(self.path.display().to_string())
             .because(format!("the plugin has PJRT version {major}.{minor}"))
             .hint("install a newer version of the plugin")
@@ -273,8 +276,7 @@ impl Plugin {
 
     /// Returns the plugin's attributes, such as XLA and StableHLO versions.
     pub fn attributes(&self) -> Result<Vec<(String, PluginValue)>> {
-        let mut args = sys::Plugin_Attributes::new();
-        self.call(&mut args)?;
+        let args = self.call(sys::Plugin_Attributes::new())?;
         // SAFETY: the plugin's list, alive as long as the plugin.
         Ok(unsafe { values(args.attributes, args.num_attributes) })
     }
@@ -289,7 +291,7 @@ fn check_file(path: &Path) -> Result<()> {
             .hint("pass the path of a shared library such as libtpu.so")
     })?;
     let wrong = |why: &str| {
-        let e = Error::new(ErrorKind::Unsupported, "the file is not a library for this machine");
+        let e = err!(Unsupported, "the file is not a library for this machine");
         e.at(path.display().to_string()).because(why)
     };
     if cfg!(target_os = "linux") {
@@ -458,7 +460,7 @@ mod tests {
         std::ptr::null_mut()
     }
 
-    fn refused(result: Result<()>) -> String {
+    fn refused<T>(result: Result<T>) -> String {
         result.err().map(|e| e.to_string()).unwrap_or_default()
     }
 
@@ -479,7 +481,7 @@ mod tests {
             assert!(e.contains("PJRT_Plugin_Attributes") && e.contains("0.40"), "{e}");
         }
         // A table with a null function.
-        let e = refused(plugin((0, 40), 5, reads::<1>).call(&mut sys::Error_Destroy::new()));
+        let e = refused(plugin((0, 40), 5, reads::<1>).call(sys::Error_Destroy::new()));
         assert!(e.contains("PJRT_Error_Destroy"), "{e}");
     }
 

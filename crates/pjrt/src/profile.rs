@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn paths_stand_in_the_optimized_program() {
-        use crate::proto::ProtoMessage;
+        use systole_runtime::protobuf::ProtoMessage;
         let instruction = |name: &str, path: &str| {
             let metadata = ProtoMessage::default().bytes(1, b"add").bytes(2, path.as_bytes()).done();
             ProtoMessage::default().bytes(1, name.as_bytes()).bytes(2, b"add").bytes(7, &metadata).done()

@@ -2,13 +2,13 @@
 //! [`xspace`](crate::xspace).
 
 use crate::plugin::{Plugin, text};
-use crate::proto::ProtoMessage;
 use crate::sys::profiler::{
     Api, CollectData, ErrorCodeArgs, ProfilerArgs, ProfilerCreateArgs, ProfilerExtension, TYPE,
 };
 use crate::sys::{self, ApiFunction, OpaquePtr};
 use std::ffi::c_void;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
+use systole_runtime::protobuf::ProtoMessage;
 use systole_runtime::{events, trace};
 
 /// Whether profiling is enabled.
@@ -93,7 +93,7 @@ impl ProfilerSession {
     /// Calls a function with its argument structure.
     fn call<A>(&self, pick: fn(&Api) -> Option<ApiFunction>, args: *mut A, name: &str) -> Result<()> {
         let Some(function) = self.function(pick) else {
-            let e = Error::new(ErrorKind::Unsupported, format!("the plugin does not offer {name}"));
+            let e = err!(Unsupported, "the plugin does not offer {name}");
             return Err(e.at(self.plugin.path().display().to_string()));
         };
         // SAFETY: the function takes this structure (ensured by the callers).

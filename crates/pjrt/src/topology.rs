@@ -4,7 +4,7 @@ use crate::compile_options::XlaCompileOptions;
 use crate::plugin::{NamedValues, Plugin, PluginValue, program, slice, taken, text, values};
 use crate::sys::{self, ApiArgs, OpaquePtr};
 use std::collections::BTreeMap;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 use systole_runtime::{AotMemory, AotTopology};
 
 /// A device topology: devices and their interconnect.
@@ -65,38 +65,42 @@ impl Topology {
 
     fn create(plugin: &Plugin, name: &str, options: &NamedValues) -> Result<Topology> {
         let raw = options.raw();
-        let mut args = sys::TopologyDescription_Create {
-            topology_name: name.as_ptr(),
-            topology_name_size: name.len(),
-            create_options: raw.as_ptr(),
-            num_options: raw.len(),
-            ..ApiArgs::new()
-        };
-        plugin.call(&mut args).map_err(|e| e.at(format!("topology {name}")))?;
+        let args = plugin
+            .call(sys::TopologyDescription_Create {
+                topology_name: name.as_ptr(),
+                topology_name_size: name.len(),
+                create_options: raw.as_ptr(),
+                num_options: raw.len(),
+                ..ApiArgs::new()
+            })
+            .map_err(|e| e.at(format!("topology {name}")))?;
         Ok(Topology { plugin: plugin.clone(), object: args.topology })
     }
 
     /// Returns the topology's platform and version as the plugin reports them.
     pub fn version(&self) -> Result<String> {
-        let mut args = sys::TopologyDescription_PlatformVersion { topology: self.object, ..ApiArgs::new() };
-        self.plugin.call(&mut args)?;
+        let args = self
+            .plugin
+            .call(sys::TopologyDescription_PlatformVersion { topology: self.object, ..ApiArgs::new() })?;
         // SAFETY: the string belongs to the topology, which is alive.
         Ok(unsafe { text(args.platform_version, args.platform_version_size) })
     }
 
     /// Returns the topology's attributes.
     pub fn attributes(&self) -> Result<Vec<(String, PluginValue)>> {
-        let mut args = sys::TopologyDescription_Attributes { topology: self.object, ..ApiArgs::new() };
-        self.plugin.call(&mut args)?;
+        let args = self
+            .plugin
+            .call(sys::TopologyDescription_Attributes { topology: self.object, ..ApiArgs::new() })?;
         // SAFETY: the list belongs to the topology, which is alive.
         Ok(unsafe { values(args.attributes, args.num_attributes) })
     }
 
     /// Returns the topology's devices.
     pub fn devices(&self) -> Result<Vec<TopologyDevice>> {
-        let mut args =
-            sys::TopologyDescription_GetDeviceDescriptions { topology: self.object, ..ApiArgs::new() };
-        self.plugin.call(&mut args)?;
+        let args = self.plugin.call(sys::TopologyDescription_GetDeviceDescriptions {
+            topology: self.object,
+            ..ApiArgs::new()
+        })?;
         // SAFETY: the list belongs to the topology, which is alive.
         let list = unsafe { slice(args.descriptions, args.num_descriptions) };
         list.iter().map(|d| describe(&self.plugin, *d)).collect()
@@ -116,8 +120,12 @@ impl Topology {
         let devices = self.devices()?;
         let wanted = replicas * partitions;
         if wanted > devices.len() {
-            let what = format!("the program requires {wanted} devices, but the slice has {}", devices.len());
-            return Err(Error::new(ErrorKind::Config, what).hint("choose a larger slice or a smaller mesh"));
+            return Err(err!(
+                Config,
+                "the program requires {wanted} devices, but the slice has {}",
+                devices.len()
+            )
+            .hint("choose a larger slice or a smaller mesh"));
         }
         let ids: Vec<i64> = devices.iter().take(wanted).map(|d| d.id).collect();
         // XLA cannot choose GPU kernels without autotuning if there is no GPU: determinism flags are omitted.
@@ -125,14 +133,16 @@ impl Topology {
             XlaCompileOptions { replicas, partitions, devices: &ids, quick, ..XlaCompileOptions::default() };
         let options = options.compile_options();
         let program = program(text);
-        let mut args = sys::Compile {
-            topology: self.object,
-            program: &raw const program,
-            compile_options: options.as_ptr(),
-            compile_options_size: options.len(),
-            ..ApiArgs::new()
-        };
-        self.plugin.call(&mut args).map_err(assembler_told)?;
+        let args = self
+            .plugin
+            .call(sys::Compile {
+                topology: self.object,
+                program: &raw const program,
+                compile_options: options.as_ptr(),
+                compile_options_size: options.len(),
+                ..ApiArgs::new()
+            })
+            .map_err(assembler_told)?;
         Ok(AheadExecutable { plugin: self.plugin.clone(), object: args.executable })
     }
 }
@@ -174,14 +184,11 @@ fn host_bounds(extents: &[usize]) -> Option<Vec<i64>> {
     Some(vec![if even(0) { 2 } else { 1 }, if even(1) { 2 } else { 1 }, 1])
 }
 
-pub(crate) fn describe(plugin: &Plugin, description: OpaquePtr) -> Result<TopologyDevice> {
-    let mut id = sys::DeviceDescription_Id { device_description: description, ..ApiArgs::new() };
-    let mut kind = sys::DeviceDescription_Kind { device_description: description, ..ApiArgs::new() };
-    let mut attributes =
-        sys::DeviceDescription_Attributes { device_description: description, ..ApiArgs::new() };
-    plugin.call(&mut id)?;
-    plugin.call(&mut kind)?;
-    plugin.call(&mut attributes)?;
+pub(crate) fn describe(plugin: &Plugin, device_description: OpaquePtr) -> Result<TopologyDevice> {
+    let id = plugin.call(sys::DeviceDescription_Id { device_description, ..ApiArgs::new() })?;
+    let kind = plugin.call(sys::DeviceDescription_Kind { device_description, ..ApiArgs::new() })?;
+    let attributes =
+        plugin.call(sys::DeviceDescription_Attributes { device_description, ..ApiArgs::new() })?;
     Ok(TopologyDevice {
         id: id.id.into(),
         // SAFETY: the string belongs to the device, which lives as long as its topology or client.
@@ -205,18 +212,18 @@ impl AheadExecutable {
 
     /// Returns the number of results.
     pub(crate) fn count_outputs(&self) -> Result<usize> {
-        let mut args = sys::Executable_NumOutputs { executable: self.object, ..ApiArgs::new() };
-        self.plugin.call(&mut args)?;
+        let args =
+            self.plugin.call(sys::Executable_NumOutputs { executable: self.object, ..ApiArgs::new() })?;
         Ok(args.num_outputs)
     }
 
     /// Returns the compiler's cost analysis, with its names; empty if there is none, as with the CUDA plugin.
     pub fn cost(&self) -> Result<BTreeMap<String, f64>> {
-        let mut args = sys::Executable_GetCostAnalysis { executable: self.object, ..ApiArgs::new() };
-        match self.plugin.call(&mut args) {
+        let args = sys::Executable_GetCostAnalysis { executable: self.object, ..ApiArgs::new() };
+        let args = match self.plugin.call(args) {
             Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(BTreeMap::new()),
-            said => said?,
-        }
+            args => args?,
+        };
         // SAFETY: the list belongs to the executable, which is alive.
         let list = unsafe { values(args.properties, args.num_properties) };
         Ok(list.into_iter().filter_map(|(name, v)| Some((name, v.number()?))).collect())
@@ -224,8 +231,9 @@ impl AheadExecutable {
 
     /// Returns the memory that the compiled program needs on each device.
     pub fn memory(&self) -> Result<AotMemory> {
-        let mut args = sys::Executable_GetCompiledMemoryStats { executable: self.object, ..ApiArgs::new() };
-        self.plugin.call(&mut args)?;
+        let args = self
+            .plugin
+            .call(sys::Executable_GetCompiledMemoryStats { executable: self.object, ..ApiArgs::new() })?;
         let bytes = |n: i64| u64::try_from(n).unwrap_or(0);
         Ok(AotMemory {
             code: bytes(args.generated_code_size_in_bytes),
@@ -240,24 +248,23 @@ impl AheadExecutable {
     /// Returns the optimized program: a serialized `HloModuleProtoWithConfig`.
     pub fn optimized(&self) -> Result<Vec<u8>> {
         let mut program: sys::Program = ApiArgs::new();
-        let mut args = sys::Executable_OptimizedProgram {
+        let args = sys::Executable_OptimizedProgram {
             executable: self.object,
             program: &raw mut program,
             ..ApiArgs::new()
         };
         // The first call returns the size, the second fills the buffer.
-        self.plugin.call(&mut args)?;
+        let args = self.plugin.call(args)?;
         let mut bytes = vec![0u8; program.code_size];
         program.code = bytes.as_mut_ptr();
-        args.program = &raw mut program;
-        self.plugin.call(&mut args)?;
+        self.plugin.call(sys::Executable_OptimizedProgram { program: &raw mut program, ..args })?;
         Ok(bytes)
     }
 
     /// Serializes the executable for this plugin build and topology.
     pub fn serialized(&self) -> Result<Vec<u8>> {
-        let mut args = sys::Executable_Serialize { executable: self.object, ..ApiArgs::new() };
-        self.plugin.call(&mut args)?;
+        let args =
+            self.plugin.call(sys::Executable_Serialize { executable: self.object, ..ApiArgs::new() })?;
         // SAFETY: the plugin filled the structure in.
         Ok(unsafe {
             taken(

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 
 /// Environment in which a program runs: TPU VM, GKE, Colab or elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,20 +212,19 @@ impl TpuClusterResolver {
     /// If this machine has no TPU, or the host or slice index is inconsistent.
     pub fn connect(&self) -> Result<()> {
         if self.nodes.is_empty() {
-            let e = Error::new(ErrorKind::Unsupported, "this machine has no TPU")
-                .because(self.explain().join("; "));
+            let e = err!(Unsupported, "this machine has no TPU").because(self.explain().join("; "));
             return Err(e.hint("run the program on the TPU VM (docs/guide/tpu.md); `systole compile MODEL --target v5e:2x2` needs no TPU"));
         }
         if self.slice_id >= self.slices {
-            let what = format!("this is slice {} of {}", self.slice_id, self.slices);
-            let e = Error::new(ErrorKind::Config, what).because("TPU slices are numbered from 0");
+            let e = err!(Config, "this is slice {} of {}", self.slice_id, self.slices)
+                .because("TPU slices are numbered from 0");
             return Err(e.hint(
                 "set MEGASCALE_NUM_SLICES and MEGASCALE_SLICE_ID as `systole cloud` does, or unset both",
             ));
         }
         if !self.hosts.is_empty() && self.worker >= self.hosts.len() {
-            let what = format!("this is host {} of {}", self.worker, self.hosts.len());
-            let e = Error::new(ErrorKind::Config, what).because("TPU hosts are numbered from 0");
+            let e = err!(Config, "this is host {} of {}", self.worker, self.hosts.len())
+                .because("TPU hosts are numbered from 0");
             return Err(e.hint("unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES: libtpu then queries the cloud"));
         }
         Ok(())
@@ -243,8 +242,7 @@ impl TpuClusterResolver {
         if count <= 1 || hosts == 0 || (index, count) == (host, all) {
             return Ok(());
         }
-        let what = format!("the plugin reports process {index} of {count}");
-        Err(Error::new(ErrorKind::Config, what)
+        Err(err!(Config, "the plugin reports process {index} of {count}")
             .because(format!("the environment states host {host} of {all}"))
             .hint("run `systole doctor` to see which setting is wrong; unset TPU_WORKER_ID TPU_WORKER_HOSTNAMES \
             and start again on every host"))
@@ -261,7 +259,7 @@ pub fn refuse_retired(tpu: &str) -> Result<()> {
     if !tpu.starts_with("grpc://") && (port.is_empty() || port.parse::<u16>().is_err()) {
         return Ok(());
     }
-    let e = Error::new(ErrorKind::Unsupported, format!("`{tpu}` is the address of a TPU node"));
+    let e = err!(Unsupported, "`{tpu}` is the address of a TPU node");
     Err(e.because("Google retired TPU nodes, which were used over the network; programs now run on the TPU VM")
         .hint("create a TPU VM, or choose a TPU runtime (v5e-1, v6e-1) in Colab, and unset COLAB_TPU_ADDR; see docs/guide/tpu.md"))
 }

@@ -2,10 +2,9 @@
 //! with names, times and statistics, as far as device time attribution requires. Field numbers:
 //! <https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto>.
 
-use crate::proto::ProtoMessage;
 use std::collections::HashMap;
 use systole_ir::Result;
-use systole_runtime::protobuf::{ProtoValue, fields};
+use systole_runtime::protobuf::{ProtoMessage, ProtoValue, fields};
 
 /// A timed event in an `XSpace` profile.
 #[derive(Clone, Debug, Default, PartialEq)]

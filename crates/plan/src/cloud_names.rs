@@ -7,7 +7,6 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields)]
 pub struct CloudNames {
     /// Accelerator type in the Cloud TPU API, if the generation has TPU VMs.
-    #[serde(default)]
     pub api: Option<String>,
     /// Runtime image of the TPU VMs.
     #[serde(default)]
@@ -16,7 +15,6 @@ pub struct CloudNames {
     #[serde(default)]
     pub alone: GkeNode,
     /// GKE names of machines in multi-machine slices, if they differ.
-    #[serde(default)]
     pub together: Option<GkeNode>,
     /// Numbers of chips that a single-machine slice may have.
     pub alone_chips: Vec<usize>,
@@ -71,9 +69,6 @@ impl CloudNames {
 
     /// Returns the zones that offer a slice of `chips` chips.
     pub fn zones_of(&self, chips: usize) -> &[String] {
-        match self.machines(chips) > 1 && !self.pod_zones.is_empty() {
-            true => &self.pod_zones,
-            false => &self.zones,
-        }
+        if self.machines(chips) > 1 && !self.pod_zones.is_empty() { &self.pod_zones } else { &self.zones }
     }
 }

@@ -16,7 +16,7 @@ use crate::table::{ChipTables, Tpu};
 use crate::traffic::traffic;
 use crate::value_placement::ValuePlacement;
 use std::collections::HashMap;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_runtime::AotReport;
 
 /// Estimates the time of a step whose devices each do `work`, from the compiler's report for a TPU.
@@ -27,15 +27,15 @@ pub fn compiled(
     tables: &ChipTables,
 ) -> Result<Estimate> {
     let Machine::Slice(slice) = machine else {
-        return Err(Error::new(ErrorKind::Unsupported, "compiled estimates support only TPU slices"));
+        return Err(err!(Unsupported, "compiled estimates support only TPU slices"));
     };
-    let tpu = tables.tpu(&slice.generation).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("the tables do not have the generation `{}`", slice.generation))
-    })?;
+    let tpu = tables
+        .tpu(&slice.generation)
+        .ok_or_else(|| err!(Config, "the tables do not have the generation `{}`", slice.generation))?;
     let device = machine.device(tables, HalfType::Bf16)?;
     let module = OptimizedHlo::read(&said.hlo)?;
     let entry = module.computations.get(&module.entry).ok_or_else(|| {
-        Error::new(ErrorKind::Data, "the compiled program has no entry computation")
+        err!(Data, "the compiled program has no entry computation")
             .hint("check that the file is an HloModuleProtoWithConfig")
     })?;
     let reader = HloReader { module: &module, tpu, device: &device };

@@ -174,10 +174,7 @@ impl DeviceModel {
     pub(crate) fn array_bytes(&self, a: &MemoryArray) -> f64 {
         // f32 factors that are multiplied as bf16 are stored as bf16 without loss.
         let narrow = a.factor && self.tile.is_some() && a.ty.dtype == DType::F32;
-        match narrow {
-            true => self.bytes(&TensorType::new(DType::BF16, a.ty.shape.clone())),
-            false => self.bytes(&a.ty),
-        }
+        if narrow { self.bytes(&TensorType::new(DType::BF16, a.ty.shape.clone())) } else { self.bytes(&a.ty) }
     }
 
     /// Bytes of an array in the device's memory. TPUs store tiles of 8 × 128 32-bit words, in the layout with the least

@@ -3,7 +3,7 @@
 //! Fields: <https://github.com/openxla/xla/blob/main/xla/stream_executor/device_description.proto>.
 
 use crate::table::{Gpu, GpuTarget};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_runtime::AotTopology;
 
 impl Gpu {
@@ -20,8 +20,7 @@ impl Gpu {
     /// If the table has no compiler data for the GPU.
     pub fn ahead(&self, count: usize) -> Result<AotTopology> {
         let target = self.target.as_ref().ok_or_else(|| {
-            let what = format!("the table has no compiler data for the GPU `{}`", self.name);
-            Error::new(ErrorKind::Config, what).hint(
+            err!(Config, "the table has no compiler data for the GPU `{}`", self.name).hint(
                 "add [gpu.target] to the GPU's entry, with the fields as in crates/plan/tables/gpu.toml",
             )
         })?;

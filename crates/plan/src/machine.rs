@@ -5,7 +5,7 @@ use crate::collective;
 use crate::device_model::{CpuCeilings, DeviceModel};
 use crate::table::{ChipTables, Gpu};
 use crate::tpu_slice::TpuSlice;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use systole_runtime::AotTopology;
 
 /// A machine that can run a program: a TPU slice, GPUs or this computer.
@@ -34,7 +34,7 @@ fn unknown(name: &str, family: &str, tables: &ChipTables) -> Error {
     let mut near = gpus(tables);
     let common = |gpu: &str| family.bytes().zip(gpu.bytes()).take_while(|(a, b)| a == b).count();
     near.sort_by_key(|gpu| std::cmp::Reverse(common(gpu)));
-    Error::new(ErrorKind::Config, format!("unknown TPU slice or GPU `{name}`"))
+    err!(Config, "unknown TPU slice or GPU `{name}`")
         .because(format!("the available GPUs are {}", gpus(tables).join(", ")))
         .hint(format!(
             "did you mean {}? Write several GPUs as 8*h100, slices as v5e-8 or v5e:2x2",
@@ -63,7 +63,7 @@ impl Machine {
             });
         };
         let count = count.filter(|n| size.is_none() && (1..=8).contains(n)).ok_or_else(|| {
-            Error::new(ErrorKind::Config, format!("expected GPUs of one machine, got `{name}`"))
+            err!(Config, "expected GPUs of one machine, got `{name}`")
                 .because("GPUs of several machines are not supported")
                 .hint(format!(
                     "use 1 to 8 GPUs, such as {0} or {1}*{0}",
@@ -88,10 +88,9 @@ impl Machine {
         match self {
             Machine::Slice(slice) => Ok(slice.ahead(tables)),
             Machine::Gpus(gpu, count) => gpu.ahead(*count),
-            Machine::Cpu(_) => Err(Error::new(
-                ErrorKind::Unsupported,
-                "ahead-of-time compilation is not available for this CPU",
-            )),
+            Machine::Cpu(_) => {
+                Err(err!(Unsupported, "ahead-of-time compilation is not available for this CPU"))
+            }
         }
     }
 
@@ -143,12 +142,11 @@ impl Machine {
     /// Returns the performance model of one device of the machine.
     pub fn device(&self, tables: &ChipTables, half: HalfType) -> Result<DeviceModel> {
         Ok(match self {
-            Machine::Slice(s) => DeviceModel::tpu(tables.tpu(&s.generation).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Config,
-                    format!("the tables do not have the generation `{}`", s.generation),
-                )
-            })?),
+            Machine::Slice(s) => {
+                DeviceModel::tpu(tables.tpu(&s.generation).ok_or_else(|| {
+                    err!(Config, "the tables do not have the generation `{}`", s.generation)
+                })?)
+            }
             Machine::Gpus(g, _) => DeviceModel::gpu(g, half == HalfType::F16),
             Machine::Cpu(cpu) => DeviceModel::cpu(cpu),
         })

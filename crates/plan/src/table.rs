@@ -6,7 +6,7 @@
 use crate::cloud_names::CloudNames;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 const TPU: &str = include_str!("../tables/tpu.toml");
 const GPU: &str = include_str!("../tables/gpu.toml");
@@ -37,7 +37,6 @@ pub struct Tpu {
     /// Name, such as `v5e`.
     pub name: String,
     /// Product name, if it is not `TPU` plus the name.
-    #[serde(default)]
     pub product: Option<String>,
     /// Other prefixes of slice names, such as `v5litepod`.
     #[serde(default)]
@@ -45,7 +44,6 @@ pub struct Tpu {
     /// Name in libtpu topologies.
     pub libtpu: String,
     /// libtpu's `chip_config_name`, if the cloud's differs from the default.
-    #[serde(default)]
     pub chip_config: Option<String>,
     /// PJRT device kind.
     pub kind: String,
@@ -75,7 +73,6 @@ pub struct Tpu {
     /// Bandwidth of one inter-chip link in one direction, in 10⁹ bytes per second.
     pub link_gb_per_s: f64,
     /// Source of that figure, if sources differ.
-    #[serde(default)]
     pub link_note: Option<String>,
     /// Number of torus axes.
     pub axes: usize,
@@ -92,15 +89,12 @@ pub struct Tpu {
     /// An axis is a ring if its length is a multiple of this number; otherwise it is a line.
     pub wrap_axis: usize,
     /// Electrical power, if published.
-    #[serde(default)]
     pub watts: Option<f64>,
     /// Kind of the power figure.
-    #[serde(default)]
     pub watts_note: Option<String>,
     /// Meaning of the number in slice names: `cores`, `chips` or `topology`.
     pub names_count: String,
     /// Maximum number of 4×4×4 cubes per slice, if slices consist of cubes.
-    #[serde(default)]
     pub cubes: Option<usize>,
     /// Slice names and their topologies.
     pub slices: BTreeMap<String, String>,
@@ -108,13 +102,10 @@ pub struct Tpu {
     #[serde(default)]
     pub usual: Vec<String>,
     /// Machine names in Google Cloud, if it offers the generation.
-    #[serde(default)]
     pub cloud: Option<CloudNames>,
     /// Year of introduction.
-    #[serde(default)]
     pub year: Option<u32>,
     /// Manufacturing process in nanometers, if published.
-    #[serde(default)]
     pub process_nm: Option<f64>,
     /// Source of the figures.
     #[serde(default)]
@@ -138,13 +129,11 @@ pub struct PrintedFigure {
     #[serde(default)]
     pub unit: String,
     /// Table value for the comparison: `peak`, `dollars`, `spot_dollars`, `chips`; `None` for no comparison.
-    #[serde(default)]
     pub of: Option<String>,
     /// Number of chips that the figure covers.
     #[serde(default = "one")]
     pub chips: usize,
     /// Region of a price.
-    #[serde(default)]
     pub region: Option<String>,
 }
 
@@ -167,16 +156,12 @@ pub struct HistoricChip {
     /// Memory in 10⁹ bytes.
     pub memory_gb: f64,
     /// Memory bandwidth in 10⁹ bytes per second, if the chip has external memory.
-    #[serde(default)]
     pub memory_gb_per_s: Option<f64>,
     /// Electrical power, if published.
-    #[serde(default)]
     pub watts: Option<f64>,
     /// Kind of the power figure.
-    #[serde(default)]
     pub watts_note: Option<String>,
     /// Manufacturing process in nanometers, if published.
-    #[serde(default)]
     pub process_nm: Option<f64>,
     /// Why plans do not support the chip.
     pub why: String,
@@ -235,7 +220,6 @@ pub struct Gpu {
     /// Maximum electrical power.
     pub watts: f64,
     /// Year of introduction.
-    #[serde(default)]
     pub year: Option<u32>,
     /// Machines compared by default: `h100`, `8*h100`.
     #[serde(default)]
@@ -247,7 +231,6 @@ pub struct Gpu {
     #[serde(default)]
     pub printed: Vec<PrintedFigure>,
     /// Compiler target data. A GPU added by a user has none unless it is given.
-    #[serde(default)]
     pub target: Option<GpuTarget>,
 }
 
@@ -290,23 +273,18 @@ pub struct Price {
     /// On-demand price in dollars.
     pub on_demand: f64,
     /// Spot price in dollars.
-    #[serde(default)]
     pub spot: Option<f64>,
     /// On-demand price in slices of several hosts, if it differs.
-    #[serde(default)]
     pub pod: Option<f64>,
     /// Spot price in slices of several hosts.
-    #[serde(default)]
     pub pod_spot: Option<f64>,
     /// Price of the host in dollars, if billed separately.
     #[serde(default)]
     pub host: f64,
     /// Spot price of the host.
-    #[serde(default)]
     pub host_spot: Option<f64>,
     /// Price of the VM that was rented in addition to a slice for legacy TPU nodes. Shown, but not included in any sum:
     /// a current TPU VM includes its host.
-    #[serde(default)]
     pub node_vm: Option<f64>,
     /// Date of the source: `2026-09-10`.
     pub date: String,
@@ -390,7 +368,7 @@ impl ChipTables {
 }
 
 fn wrong(e: &toml::de::Error, origin: &str) -> Error {
-    Error::new(ErrorKind::Config, "cannot parse a table of chips or prices")
+    err!(Config, "cannot parse a table of chips or prices")
         .at(origin)
         .because(e.message())
         .hint("see docs/guide/plan.md for the fields")
@@ -401,7 +379,7 @@ type TableFile = Vec<toml::Table>;
 /// Removes the list of tables `key` from a table and returns it.
 fn entries(whole: &mut toml::Table, key: &str, origin: &str) -> Result<TableFile> {
     whole.remove(key).map_or(Ok(Vec::new()), toml::Value::try_into).map_err(|_| {
-        Error::new(ErrorKind::Config, format!("key `{key}` of the tables: expected an array of tables"))
+        err!(Config, "key `{key}` of the tables: expected an array of tables")
             .at(origin)
             .hint(format!("write the entries as [[{key}]]"))
     })

@@ -1,7 +1,7 @@
 //! Resolves TPU slice names (`v5e-16`, `v5p:4x4x4`) to chips, hosts, topology and rings.
 
 use crate::table::{ChipTables, Tpu};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use systole_runtime::AotTopology;
 
 /// A TPU slice, or several equal ones over the data-center network.
@@ -43,8 +43,7 @@ impl TpuSlice {
         if let Some((n, rest)) = name.split_once('*') {
             let slices = n.trim().parse::<usize>().ok().filter(|n| (1..=1024).contains(n));
             let slices = slices.ok_or_else(|| {
-                let e =
-                    Error::new(ErrorKind::Config, format!("expected a number of slices, got `{n}`")).at(name);
+                let e = err!(Config, "expected a number of slices, got `{n}`").at(name);
                 e.hint("for two slices write 2*v5e-16")
             })?;
             return Ok(TpuSlice { slices, ..TpuSlice::of(rest, tables)? });
@@ -219,7 +218,7 @@ fn unknown(name: &str, tables: &ChipTables) -> Error {
         }
     };
     let (cores, chips, topology) = (counting("cores"), counting("chips"), counting("topology"));
-    Error::new(ErrorKind::Config, format!("unknown TPU slice `{name}`"))
+    err!(Config, "unknown TPU slice `{name}`")
         .because(format!(
             "the number counts TensorCores for {cores}, chips for {chips}; {topology} needs a topology"
         ))

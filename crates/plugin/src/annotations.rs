@@ -1,7 +1,7 @@
 //! Reads sharding and donation annotations (GSPMD, Shardy) of imported programs. Results without a sharding get one by
 //! a subset of Shardy's propagation, sufficient to name their axes.
 
-use crate::call::CallError;
+use crate::call::{CallError, CallResult};
 use std::collections::HashMap;
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::syntax::{
@@ -45,7 +45,7 @@ pub(crate) fn take(
     module: &mut MlirModule,
     devices: usize,
     chooses: &[bool],
-) -> Result<ShardingAnnotations, CallError> {
+) -> CallResult<ShardingAnnotations> {
     let missing = || CallError::invalid("the module has no function to run");
     let at = main_of(module).ok_or_else(missing)?;
     let main = module.functions.get(at).ok_or_else(missing)?;
@@ -109,7 +109,7 @@ fn tiles(
     attributes: &NamedAttributes,
     rank: usize,
     devices: usize,
-) -> Result<Option<DeviceSharding>, CallError> {
+) -> CallResult<Option<DeviceSharding>> {
     if let Some((mesh, dims, unreduced)) = find(attributes, "sdy.sharding").and_then(said) {
         return of_axes(module, mesh, &closed(dims), &unreduced, rank, devices).map(Some);
     }
@@ -143,7 +143,7 @@ fn of_axes(
     unreduced: &[String],
     rank: usize,
     devices: usize,
-) -> Result<DeviceSharding, CallError> {
+) -> CallResult<DeviceSharding> {
     let axes = module.meshes.iter().find(|(name, _)| name == mesh).map(|(_, axes)| axes.as_slice());
     let none = dims.iter().all(Vec::is_empty) && unreduced.is_empty();
     let whole = devices == 1 || dims.len() != rank || none;

@@ -7,7 +7,7 @@ use crate::event::PluginEvent;
 use crate::layout::{straight, turn};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use systole_ir::{Literal, TensorType};
+use systole_ir::{Literal, TensorType, ensure};
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_pjrt::sys::{self, OpaquePtr};
 use systole_runtime::Buffer;
@@ -87,7 +87,7 @@ impl PendingArrays {
 
 impl EngineArrays {
     /// Waits for the arrays and returns them, without a copy if nobody else holds them.
-    pub(crate) fn wait(self) -> Result<Vec<Buffer>, CallError> {
+    pub(crate) fn wait(self) -> CallResult<Vec<Buffer>> {
         match self {
             EngineArrays::Ready(arrays) => Ok(arrays),
             EngineArrays::Later(pending) => {
@@ -112,7 +112,7 @@ impl EngineArrays {
 
 impl GlobalArray {
     /// Waits for one device's shard and returns it.
-    pub(crate) fn part(&self, device: usize) -> Result<Vec<Buffer>, CallError> {
+    pub(crate) fn part(&self, device: usize) -> CallResult<Vec<Buffer>> {
         let arrays = self.held.clone().wait()?;
         if self.tiles.is_replicated() {
             return Ok(arrays);
@@ -124,7 +124,7 @@ impl GlobalArray {
 
 impl BufferContent {
     /// Waits for the engine's arrays and returns them.
-    pub(crate) fn wait(self) -> Result<Vec<Buffer>, CallError> {
+    pub(crate) fn wait(self) -> CallResult<Vec<Buffer>> {
         match self {
             BufferContent::Own(held) => held.wait(),
             BufferContent::Part(whole, device) => whole.part(device),
@@ -151,7 +151,7 @@ impl PluginBuffer {
         kind: Arc<BufferType>,
         arrays: Vec<Buffer>,
         device: OpaquePtr,
-    ) -> Result<OpaquePtr, CallError> {
+    ) -> CallResult<OpaquePtr> {
         PluginBuffer::object(
             kind,
             BufferContent::Own(EngineArrays::Ready(arrays)),
@@ -166,7 +166,7 @@ impl PluginBuffer {
         content: BufferContent,
         device: OpaquePtr,
         made: PluginEvent,
-    ) -> Result<OpaquePtr, CallError> {
+    ) -> CallResult<OpaquePtr> {
         // SAFETY: devices live as long as their client.
         let stats = unsafe { seen::<LogicalDevice>(device)? }.stats.clone();
         stats.add(kind.bytes());
@@ -187,7 +187,7 @@ impl PluginBuffer {
     }
 
     /// Returns the contents, removing them from the buffer if donated.
-    pub(crate) fn give(&self, donated: bool) -> Result<BufferContent, CallError> {
+    pub(crate) fn give(&self, donated: bool) -> CallResult<BufferContent> {
         let mut content = self.content();
         let given = if donated { self.take(&mut content) } else { content.clone() };
         match given {
@@ -215,7 +215,7 @@ impl PluginBuffer {
     }
 
     /// Waits for the engine's arrays and returns them.
-    fn arrays(&self) -> Result<Vec<Buffer>, CallError> {
+    fn arrays(&self) -> CallResult<Vec<Buffer>> {
         let given = self.give(false)?;
         let was_ready = matches!(given, BufferContent::Own(EngineArrays::Ready(_)));
         let arrays = given.wait()?;
@@ -229,10 +229,7 @@ impl PluginBuffer {
     }
 
     /// Calls `f` with the elements in the caller's memory layout.
-    pub(crate) fn with_memory<R>(
-        &self,
-        f: impl FnOnce(&[u8]) -> Result<R, CallError>,
-    ) -> Result<R, CallError> {
+    pub(crate) fn with_memory<R>(&self, f: impl FnOnce(&[u8]) -> CallResult<R>) -> CallResult<R> {
         if self.kind.is_row_major() {
             return self.with_bytes(f);
         }
@@ -240,10 +237,7 @@ impl PluginBuffer {
     }
 
     /// Waits for the elements and calls `f` with them in row-major order.
-    pub(crate) fn with_bytes<R>(
-        &self,
-        f: impl FnOnce(&[u8]) -> Result<R, CallError>,
-    ) -> Result<R, CallError> {
+    pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> CallResult<R>) -> CallResult<R> {
         if let Some(pinned) = self.pinned.get().filter(|_| self.kind.is_row_major() && !self.is_gone()) {
             return f(pinned.bytes(self.kind.bytes()));
         }
@@ -258,10 +252,8 @@ impl PluginBuffer {
     }
 
     /// Returns memory with the elements whose address is stable for the buffer's lifetime.
-    fn pin(&self) -> Result<*const u8, CallError> {
-        if self.is_gone() {
-            return Err(gone());
-        }
+    fn pin(&self) -> CallResult<*const u8> {
+        ensure!(!self.is_gone(), gone());
         if let Some(pinned) = self.pinned.get() {
             return Ok(pinned.bytes(self.kind.bytes()).as_ptr());
         }
@@ -290,7 +282,7 @@ impl PluginBuffer {
     }
 
     /// Copies the buffer to another device.
-    fn copy_to(&self, device: OpaquePtr) -> Result<OpaquePtr, CallError> {
+    fn copy_to(&self, device: OpaquePtr) -> CallResult<OpaquePtr> {
         // SAFETY: the caller passes a pointer that this plugin returned.
         let to: &LogicalDevice = unsafe { seen(device)? };
         if !to.is_local() {
@@ -379,7 +371,7 @@ handle! {
 ///
 /// # Safety
 /// Both are null or objects of this plugin.
-pub(crate) unsafe fn destination(device: OpaquePtr, memory: OpaquePtr) -> Result<OpaquePtr, CallError> {
+pub(crate) unsafe fn destination(device: OpaquePtr, memory: OpaquePtr) -> CallResult<OpaquePtr> {
     let device = match device.is_null() {
         // SAFETY: same contract as this function.
         true => unsafe { seen::<DeviceMemory>(memory)? }.device,
@@ -394,12 +386,12 @@ pub(crate) unsafe fn destination(device: OpaquePtr, memory: OpaquePtr) -> Result
 }
 
 /// Creates engine arrays from memory in the caller's layout.
-pub(crate) fn put_memory(kind: &BufferType, bytes: &[u8]) -> Result<Vec<Buffer>, CallError> {
+pub(crate) fn put_memory(kind: &BufferType, bytes: &[u8]) -> CallResult<Vec<Buffer>> {
     if kind.is_row_major() { put(kind, bytes) } else { put(kind, &straight(kind, bytes)?) }
 }
 
 /// Creates engine arrays from row-major elements. The engine reads host memory in place.
-pub(crate) fn put(kind: &BufferType, bytes: &[u8]) -> Result<Vec<Buffer>, CallError> {
+pub(crate) fn put(kind: &BufferType, bytes: &[u8]) -> CallResult<Vec<Buffer>> {
     Ok(kind.split(bytes)?.into_iter().map(Buffer::from).collect())
 }
 

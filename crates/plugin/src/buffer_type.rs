@@ -1,6 +1,6 @@
 //! Buffer types: PJRT element types and dimensions, and the engine arrays that hold them.
 
-use crate::call::CallError;
+use crate::call::{CallError, CallResult};
 use std::fmt;
 use std::sync::Arc;
 use systole_ir::{DType, Literal, TensorType};
@@ -72,7 +72,7 @@ const OTHERS: &[(i32, &str)] = &[
 ];
 
 /// Returns the PJRT code of an element type.
-fn code(element: SourceElement) -> Result<i32, CallError> {
+fn code(element: SourceElement) -> CallResult<i32> {
     if let SourceElement::Plain(dtype) = element {
         return Ok(sys::buffer_type(dtype));
     }
@@ -84,7 +84,7 @@ fn code(element: SourceElement) -> Result<i32, CallError> {
 }
 
 /// Returns the element type of a PJRT code.
-fn element(code: i32) -> Result<SourceElement, CallError> {
+fn element(code: i32) -> CallResult<SourceElement> {
     if let Some(dtype) = sys::element_type(code) {
         return Ok(SourceElement::Plain(dtype));
     }
@@ -100,7 +100,7 @@ fn element(code: i32) -> Result<SourceElement, CallError> {
 }
 
 impl BufferType {
-    pub(crate) fn new(element: SourceElement, dims: &[usize]) -> Result<BufferType, CallError> {
+    pub(crate) fn new(element: SourceElement, dims: &[usize]) -> CallResult<BufferType> {
         let code = code(element)?;
         let bytes = dims.iter().try_fold(element.size(), |n, d| n.checked_mul(*d));
         if bytes.is_none_or(|bytes| bytes > MOST_BYTES) {
@@ -116,19 +116,19 @@ impl BufferType {
     }
 
     /// Returns the type for a caller's element type and dimensions.
-    pub(crate) fn of_caller(code: i32, dims: &[i64]) -> Result<BufferType, CallError> {
+    pub(crate) fn of_caller(code: i32, dims: &[i64]) -> CallResult<BufferType> {
         let dims = dims.iter().map(|d| usize::try_from(*d)).collect::<Result<Vec<usize>, _>>();
         let dims = dims.map_err(|_| CallError::invalid("a dimension is negative"))?;
         BufferType::new(element(code)?, &dims)
     }
 
     /// Returns the type of an engine array.
-    pub(crate) fn of_type(ty: &TensorType) -> Result<BufferType, CallError> {
+    pub(crate) fn of_type(ty: &TensorType) -> CallResult<BufferType> {
         BufferType::new(SourceElement::Plain(ty.dtype), &ty.shape)
     }
 
     /// Returns the type with this memory order.
-    pub(crate) fn ordered(self, minor_to_major: &[i64]) -> Result<BufferType, CallError> {
+    pub(crate) fn ordered(self, minor_to_major: &[i64]) -> CallResult<BufferType> {
         let mut seen = minor_to_major.to_vec();
         seen.sort_unstable();
         if !seen.into_iter().eq(0..self.dims.len() as i64) {
@@ -159,7 +159,7 @@ impl BufferType {
     }
 
     /// Returns engine arrays that hold row-major elements.
-    pub(crate) fn split(&self, bytes: &[u8]) -> Result<Vec<Literal>, CallError> {
+    pub(crate) fn split(&self, bytes: &[u8]) -> CallResult<Vec<Literal>> {
         Ok(self.face.split(bytes)?)
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct CallError {
 pub(crate) static IS_OLD: AtomicBool = AtomicBool::new(false);
 
 /// Result of a plugin function.
-pub(crate) type CallResult = Result<(), CallError>;
+pub(crate) type CallResult<T = ()> = Result<T, CallError>;
 
 impl CallError {
     pub(crate) fn invalid(message: impl Into<String>) -> CallError {
@@ -124,7 +124,7 @@ pub(crate) fn error(failure: CallError) -> OpaquePtr {
 
 /// # Safety
 /// `object` is a pointer that this plugin handed out for a `T` that is alive.
-pub(crate) unsafe fn seen<'a, T>(object: OpaquePtr) -> Result<&'a T, CallError> {
+pub(crate) unsafe fn seen<'a, T>(object: OpaquePtr) -> CallResult<&'a T> {
     // SAFETY: same contract as this function.
     unsafe { object.cast::<T>().as_ref() }.ok_or_else(|| CallError::invalid("an object is null"))
 }

@@ -38,7 +38,7 @@ enum ProgramSource {
 }
 
 /// Parses text or bytecode.
-fn parse(code: &[u8]) -> Result<ProgramSource, CallError> {
+fn parse(code: &[u8]) -> CallResult<ProgramSource> {
     if code.starts_with(BYTECODE) {
         return Ok(ProgramSource::Other(Box::new(systole_bytecode::parse(code)?)));
     }
@@ -66,7 +66,7 @@ fn is_ours(text: &str) -> bool {
 }
 
 /// Returns which parts of a program this process's devices run.
-fn own_parts(assigned: &[OpaquePtr]) -> Result<Range<usize>, CallError> {
+fn own_parts(assigned: &[OpaquePtr]) -> CallResult<Range<usize>> {
     // SAFETY: pointers to devices, which the client owns.
     let local =
         |device: &OpaquePtr| Ok::<_, CallError>(unsafe { seen::<LogicalDevice>(*device)? }.is_local());
@@ -91,11 +91,7 @@ struct DeviceAssignment {
 }
 
 impl DeviceAssignment {
-    fn new(
-        client: &PluginClient,
-        options: &CompileSettings,
-        wanted: usize,
-    ) -> Result<DeviceAssignment, CallError> {
+    fn new(client: &PluginClient, options: &CompileSettings, wanted: usize) -> CallResult<DeviceAssignment> {
         if wanted > client.count() {
             let what = format!("the program requires {wanted} devices, the client has {}", client.count());
             return Err(CallError::invalid(what));
@@ -127,7 +123,7 @@ struct ProgramParts {
     is_foreign: bool,
 }
 
-fn compile(client: &PluginClient, source: SerializedSource) -> Result<CompiledProgram, CallError> {
+fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<CompiledProgram> {
     let options = CompileSettings::read(&source.options)?;
     let (place, parts) = match parse(&source.code)? {
         ProgramSource::Own(program) => own(client, &options, *program)?,

@@ -131,7 +131,7 @@ static MEMORY_FUNCTIONS: MemoryFunctions = MemoryFunctions {
 };
 
 impl PluginClient {
-    fn new(place: &ProcessOptions) -> Result<PluginClient, CallError> {
+    fn new(place: &ProcessOptions) -> CallResult<PluginClient> {
         let (each, process) = (place.devices, place.process as i32);
         if !(1..=MOST_DEVICES).contains(&each) {
             return Err(CallError::invalid(format!("num_devices is {each}, expected 1 to {MOST_DEVICES}")));
@@ -156,7 +156,7 @@ impl PluginClient {
         self.topology.device_list.len()
     }
 
-    pub(crate) fn device(&self, id: i32) -> Result<OpaquePtr, CallError> {
+    pub(crate) fn device(&self, id: i32) -> CallResult<OpaquePtr> {
         let found = usize::try_from(id).ok().and_then(|i| self.topology.device_list.get(i).copied());
         found.ok_or_else(|| {
             CallError::invalid(format!("there is no device {id}: the client has {}", self.count()))
@@ -181,7 +181,7 @@ impl PluginTopology {
         format!("{TOPOLOGY}{}", self.devices.len()).into_bytes()
     }
 
-    fn read(bytes: &[u8]) -> Result<PluginTopology, CallError> {
+    fn read(bytes: &[u8]) -> CallResult<PluginTopology> {
         let text = std::str::from_utf8(bytes).ok().and_then(|t| t.strip_prefix(TOPOLOGY));
         let count = text.and_then(|t| t.parse::<i64>().ok()).filter(|n| (1..=MOST_DEVICES).contains(n));
         let count =

@@ -6,7 +6,7 @@ use crate::event::PluginEvent;
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use systole_ir::Literal;
+use systole_ir::{Literal, ensure};
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_pjrt::sys::{self, OpaquePtr, code};
 use systole_runtime::{Buffer, ExecutableArg, trace};
@@ -61,7 +61,7 @@ impl CompiledProgram {
     }
 
     /// Returns the arrays that hold a global argument.
-    fn together(&self, i: usize, mut own: Vec<BufferContent>) -> Result<Vec<Buffer>, CallError> {
+    fn together(&self, i: usize, mut own: Vec<BufferContent>) -> CallResult<Vec<Buffer>> {
         let missing = || CallError::invalid("an argument is missing");
         if own.len() <= 1 {
             return own.pop().ok_or_else(missing)?.wait();
@@ -90,21 +90,21 @@ impl CompiledProgram {
         let parts = own.into_iter().map(BufferContent::wait).collect::<Result<Vec<_>, _>>()?;
         let whole = |(k, ty): (usize, &systole_ir::TensorType)| {
             let own = |arrays: &Vec<Buffer>| Ok(arrays.get(k).ok_or_else(missing)?.to_literal()?);
-            let own = parts.iter().map(own).collect::<Result<Vec<Literal>, CallError>>()?;
+            let own = parts.iter().map(own).collect::<CallResult<Vec<Literal>>>()?;
             Ok(tiles.join(ty, &own)?.into())
         };
         self.signature.wholes.get(i).ok_or_else(missing)?.iter().enumerate().map(whole).collect()
     }
 
     /// Runs the program on this thread.
-    fn compute(&self, given: DeviceArgs) -> Result<RunOutputs, CallError> {
+    fn compute(&self, given: DeviceArgs) -> CallResult<RunOutputs> {
         match self.module.is_empty() {
             true => self.computed(given),
             false => trace::within(&self.module, || self.computed(given)),
         }
     }
 
-    fn computed(&self, given: DeviceArgs) -> Result<RunOutputs, CallError> {
+    fn computed(&self, given: DeviceArgs) -> CallResult<RunOutputs> {
         match &self.engine {
             ProgramEngine::Alone(program) => {
                 let mut args = Vec::with_capacity(given.len());
@@ -139,9 +139,7 @@ impl CompiledProgram {
             }
             ProgramEngine::Copies(program) => {
                 let one = |args| Ok(self.grouped(program.run(args)?));
-                Ok(RunOutputs::Each(
-                    self.lists(given)?.into_iter().map(one).collect::<Result<_, CallError>>()?,
-                ))
+                Ok(RunOutputs::Each(self.lists(given)?.into_iter().map(one).collect::<CallResult<_>>()?))
             }
         }
     }
@@ -287,7 +285,7 @@ impl ExecuteCall<'_> {
     ///
     /// # Safety
     /// `execute_device` is null or a device of this plugin.
-    unsafe fn devices(&self, program: &CompiledProgram) -> Result<Vec<OpaquePtr>, CallError> {
+    unsafe fn devices(&self, program: &CompiledProgram) -> CallResult<Vec<OpaquePtr>> {
         if self.0.num_devices != program.devices.len() {
             let what = format!("got {} devices, expected {}", self.0.num_devices, program.devices.len());
             return Err(CallError::invalid(what));
@@ -337,9 +335,7 @@ impl ApiCall for sys::LoadedExecutable_Execute {
         // SAFETY: the caller passes a pointer that this plugin returned.
         let loaded = unsafe { seen::<PluginExecutable>(self.executable)? };
         let program = &loaded.program;
-        if loaded.is_deleted() {
-            return Err(CallError::invalid("the executable was deleted"));
-        }
+        ensure!(!loaded.is_deleted(), CallError::invalid("the executable was deleted"));
         // SAFETY: as above.
         let devices = unsafe { ExecuteCall(self).devices(program)? };
         if self.num_args != program.signature.arguments.len() {

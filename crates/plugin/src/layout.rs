@@ -1,10 +1,10 @@
 //! Buffer layouts: converts between the caller's dimension order and the engine's row-major order.
 
 use crate::buffer_type::BufferType;
-use crate::call::{CallError, list};
+use crate::call::{CallError, CallResult, list};
 use systole_pjrt::sys;
 
-pub(crate) fn room(bytes: usize) -> Result<Vec<u8>, CallError> {
+pub(crate) fn room(bytes: usize) -> CallResult<Vec<u8>> {
     let mut own = Vec::new();
     let refused = |e| CallError::exhausted(format!("cannot allocate {bytes} bytes: {e}"));
     own.try_reserve_exact(bytes).map_err(refused)?;
@@ -13,9 +13,7 @@ pub(crate) fn room(bytes: usize) -> Result<Vec<u8>, CallError> {
 
 /// # Safety
 /// `layout` is null or as the C API has it.
-pub(crate) unsafe fn minor_to_major<'a>(
-    layout: *const sys::MemoryLayout,
-) -> Result<Option<&'a [i64]>, CallError> {
+pub(crate) unsafe fn minor_to_major<'a>(layout: *const sys::MemoryLayout) -> CallResult<Option<&'a [i64]>> {
     // SAFETY: same contract as this function.
     let Some(layout) = (unsafe { layout.as_ref() }) else { return Ok(None) };
     match layout.type_ {
@@ -31,10 +29,7 @@ pub(crate) unsafe fn minor_to_major<'a>(
 ///
 /// # Safety
 /// See [`minor_to_major`].
-pub(crate) unsafe fn ordered(
-    layout: *const sys::MemoryLayout,
-    kind: BufferType,
-) -> Result<BufferType, CallError> {
+pub(crate) unsafe fn ordered(layout: *const sys::MemoryLayout, kind: BufferType) -> CallResult<BufferType> {
     // SAFETY: same contract as this function.
     match unsafe { minor_to_major(layout)? } {
         Some(order) => kind.ordered(order),
@@ -43,7 +38,7 @@ pub(crate) unsafe fn ordered(
 }
 
 /// Returns the type with a layout from a program; row-major if it states none.
-pub(crate) fn said(kind: BufferType, mode: &str) -> Result<BufferType, CallError> {
+pub(crate) fn said(kind: BufferType, mode: &str) -> CallResult<BufferType> {
     if matches!(mode, "" | "default" | "auto") {
         return Ok(kind);
     }
@@ -58,7 +53,7 @@ pub(crate) fn said(kind: BufferType, mode: &str) -> Result<BufferType, CallError
 }
 
 /// Converts row-major bytes to another dimension order.
-pub(crate) fn turn(kind: &BufferType, bytes: &[u8], minor_to_major: &[i64]) -> Result<Vec<u8>, CallError> {
+pub(crate) fn turn(kind: &BufferType, bytes: &[u8], minor_to_major: &[i64]) -> CallResult<Vec<u8>> {
     check(kind, bytes)?;
     let mut out = room(bytes.len())?;
     each(kind, minor_to_major, |at, size| out.extend_from_slice(&bytes[at..at + size]))?;
@@ -66,7 +61,7 @@ pub(crate) fn turn(kind: &BufferType, bytes: &[u8], minor_to_major: &[i64]) -> R
 }
 
 /// Converts bytes from the type's order to row-major order.
-pub(crate) fn straight(kind: &BufferType, bytes: &[u8]) -> Result<Vec<u8>, CallError> {
+pub(crate) fn straight(kind: &BufferType, bytes: &[u8]) -> CallResult<Vec<u8>> {
     check(kind, bytes)?;
     let mut out = room(bytes.len())?;
     out.resize(bytes.len(), 0);
@@ -79,7 +74,7 @@ pub(crate) fn straight(kind: &BufferType, bytes: &[u8]) -> Result<Vec<u8>, CallE
 }
 
 /// Checks that memory has the size of the array.
-fn check(kind: &BufferType, bytes: &[u8]) -> Result<(), CallError> {
+fn check(kind: &BufferType, bytes: &[u8]) -> CallResult {
     if bytes.len() == kind.bytes() {
         return Ok(());
     }
@@ -87,11 +82,7 @@ fn check(kind: &BufferType, bytes: &[u8]) -> Result<(), CallError> {
 }
 
 /// Calls `visit` for each element in this order with its row-major index and its size.
-fn each(
-    kind: &BufferType,
-    minor_to_major: &[i64],
-    mut visit: impl FnMut(usize, usize),
-) -> Result<(), CallError> {
+fn each(kind: &BufferType, minor_to_major: &[i64], mut visit: impl FnMut(usize, usize)) -> CallResult {
     let (dims, size) = (&kind.face.dims, kind.size());
     let mut order: Vec<usize> = minor_to_major.iter().rev().map(|d| *d as usize).collect();
     let mut seen = order.clone();

@@ -5,7 +5,7 @@
 //! slow: it tests numerics. A process that ends closes its connection, which the others notice at once; a silent one is
 //! given up after a timeout. Every process proves the run's secret first (`handshake`).
 
-use crate::call::CallError;
+use crate::call::{CallError, CallResult};
 use crate::handshake::{
     ConnectionGate, ExpectedReply, JoinError, ProcessGreeting, ProvenConnection, is_local, join, key_of,
     needs_secret,
@@ -36,7 +36,7 @@ pub(crate) struct ProcessOptions {
 }
 
 /// Returns the default number of devices.
-fn default_devices() -> std::result::Result<i64, CallError> {
+fn default_devices() -> CallResult<i64> {
     let text = knobs::DEVICES.get();
     text.trim().parse().map_err(|_| knobs::DEVICES.no_value(&text).into())
 }
@@ -49,10 +49,7 @@ const POLL: Duration = Duration::from_millis(20);
 impl ProcessOptions {
     /// # Safety
     /// `start` is null or points to `len` named values as the C API has them.
-    pub(crate) unsafe fn read(
-        start: *const sys::NamedValue,
-        len: usize,
-    ) -> std::result::Result<ProcessOptions, CallError> {
+    pub(crate) unsafe fn read(start: *const sys::NamedValue, len: usize) -> CallResult<ProcessOptions> {
         let mut place = ProcessOptions {
             devices: default_devices()?,
             process: 0,
@@ -92,7 +89,7 @@ impl ProcessOptions {
         Ok(place)
     }
 
-    fn check(&self) -> std::result::Result<(), CallError> {
+    fn check(&self) -> CallResult {
         let ProcessOptions { process, processes, .. } = *self;
         if !(1..=MOST_PROCESSES).contains(&processes) || !(0..processes).contains(&process) {
             let what = format!("process_id is {process} and num_processes {processes}");
@@ -109,7 +106,7 @@ impl ProcessOptions {
     }
 
     /// Waits until all processes are connected. `None` for a single process.
-    pub(crate) fn meet(&self) -> std::result::Result<Option<HostLinks>, CallError> {
+    pub(crate) fn meet(&self) -> CallResult<Option<HostLinks>> {
         if self.processes == 1 {
             return Ok(None);
         }

@@ -1,6 +1,6 @@
 //! Parses compile options (`xla.CompileOptionsProto`), as far as the plugin uses them.
 
-use crate::call::CallError;
+use crate::call::{CallError, CallResult};
 use systole_runtime::protobuf::{ProtoValue, fields};
 
 /// Maximum number of replicas.
@@ -27,7 +27,7 @@ pub(crate) struct CompileSettings {
 impl CompileSettings {
     /// Parses the options. Field numbers:
     /// <https://github.com/openxla/xla/blob/main/xla/pjrt/proto/compile_options.proto>.
-    pub(crate) fn read(bytes: &[u8]) -> Result<CompileSettings, CallError> {
+    pub(crate) fn read(bytes: &[u8]) -> CallResult<CompileSettings> {
         // Defaults of JAX's own CPU compiler.
         let mut options = CompileSettings {
             partitions: 1,
@@ -48,7 +48,7 @@ impl CompileSettings {
         Ok(options)
     }
 
-    fn read_build(&mut self, bytes: &[u8]) -> Result<(), CallError> {
+    fn read_build(&mut self, bytes: &[u8]) -> CallResult {
         for field in fields(bytes) {
             match field? {
                 (3, ProtoValue::Bytes(debug)) => self.read_debug(debug)?,
@@ -63,7 +63,7 @@ impl CompileSettings {
     }
 
     /// Parses `xla.DebugOptions`: <https://github.com/openxla/xla/blob/main/xla/xla.proto>.
-    fn read_debug(&mut self, bytes: &[u8]) -> Result<(), CallError> {
+    fn read_debug(&mut self, bytes: &[u8]) -> CallResult {
         for field in fields(bytes) {
             // xla_allow_excess_precision
             if let (122, ProtoValue::Number(n)) = field? {
@@ -74,7 +74,7 @@ impl CompileSettings {
     }
 
     /// Parses a per-compilation option: `jax.jit(f, compiler_options={"systole_winograd": True})`.
-    fn read_override(&mut self, entry: &[u8]) -> Result<(), CallError> {
+    fn read_override(&mut self, entry: &[u8]) -> CallResult {
         let (mut name, mut on) = (String::new(), None);
         for field in fields(entry) {
             match field? {
@@ -112,7 +112,7 @@ impl CompileSettings {
     }
 
     /// Parses the device list of each partition's replicas.
-    fn read_devices(&mut self, assignment: &[u8]) -> Result<(), CallError> {
+    fn read_devices(&mut self, assignment: &[u8]) -> CallResult {
         for field in fields(assignment) {
             if let (3, ProtoValue::Bytes(part)) = field? {
                 let mut own = Vec::new();
@@ -131,7 +131,7 @@ impl CompileSettings {
     }
 
     /// Returns the ids of `wanted` distinct devices; by default those from `first` on.
-    pub(crate) fn devices(&self, wanted: usize, first: usize) -> Result<Vec<i32>, CallError> {
+    pub(crate) fn devices(&self, wanted: usize, first: usize) -> CallResult<Vec<i32>> {
         let ids: Vec<i32> = match &self.devices[..] {
             [] => (first..first + wanted).map(|id| id as i32).collect(),
             // Replica-major order.

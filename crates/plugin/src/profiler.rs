@@ -4,7 +4,7 @@
 //! A process has one recording: two concurrent profilers share it, and the first to stop gets it. Callers need not
 //! state structure sizes, and JAX does not.
 
-use crate::call::{CallError, seen};
+use crate::call::{CallError, CallResult, seen};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -47,7 +47,7 @@ pub(crate) fn extension() -> ProfilerExtension {
 }
 
 /// Returns the result of a call: null, or an error that the caller destroys. Panics must not cross into C.
-fn answered(call: impl FnOnce() -> Result<(), CallError>) -> OpaquePtr {
+fn answered(call: impl FnOnce() -> CallResult) -> OpaquePtr {
     let outcome = catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|_| Err(CallError { code: code::INTERNAL, message: "the profiler panicked".into() }));
     outcome.err().map_or(null_mut(), |failure| Box::into_raw(Box::new(failure)).cast())
@@ -79,7 +79,7 @@ unsafe extern "C" fn destroy(args: *mut c_void) -> OpaquePtr {
 
 /// # Safety
 /// `object` is null or a profiler of this plugin, used by one call at a time.
-unsafe fn own<'a>(object: OpaquePtr) -> Result<&'a mut PluginProfiler, CallError> {
+unsafe fn own<'a>(object: OpaquePtr) -> CallResult<&'a mut PluginProfiler> {
     // SAFETY: same contract as this function.
     unsafe { object.cast::<PluginProfiler>().as_mut() }
         .ok_or_else(|| CallError::invalid("a profiler is null"))

@@ -1,6 +1,6 @@
 //! Runs programs asynchronously and in order, on one thread per client.
 
-use crate::call::CallError;
+use crate::call::{CallError, CallResult};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -25,7 +25,7 @@ impl RunQueue {
     }
 
     /// Adds a run to the queue.
-    pub(crate) fn push(&self, job: impl FnOnce() + Send + 'static) -> Result<(), CallError> {
+    pub(crate) fn push(&self, job: impl FnOnce() + Send + 'static) -> CallResult {
         let jobs = {
             let mut line = self.line();
             match &*line {

@@ -1,7 +1,8 @@
 //! Serializes a program's source: `MARK`, the plugin's version, a checksum, the compile options and the code.
 
-use crate::call::CallError;
+use crate::call::{CallError, CallResult};
 use crate::device::VERSION;
+use systole_ir::ensure;
 use systole_ir::rng::fnv1a;
 use systole_pjrt::sys::code;
 
@@ -31,7 +32,7 @@ impl SerializedSource {
     }
 
     /// Parses a serialized program. Errors: other data, another version, or damage.
-    pub(crate) fn read(bytes: &[u8]) -> Result<SerializedSource, CallError> {
+    pub(crate) fn read(bytes: &[u8]) -> CallResult<SerializedSource> {
         let wrong = |why: &str| CallError {
             code: code::INVALID_ARGUMENT,
             message: format!("this is not a program that Systole's plugin can load: {why}; compile it again"),
@@ -46,9 +47,7 @@ impl SerializedSource {
             return Err(wrong(&format!("it was written by {version:?}, but this is {VERSION:?}")));
         }
         let (sum, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
-        if fnv1a(rest) != u64::from_le_bytes(*sum) {
-            return Err(wrong("it is damaged"));
-        }
+        ensure!(fnv1a(rest) == u64::from_le_bytes(*sum), wrong("it is damaged"));
         let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| cut())?;
         let (options, code) = rest.split_at_checked(length).ok_or_else(cut)?;

@@ -14,7 +14,7 @@ use systole_pjrt::sys::{self, OpaquePtr};
 ///
 /// # Safety
 /// Each element that shape and strides reach from `data` is readable.
-unsafe fn gather(data: *const u8, kind: &BufferType, strides: &[i64]) -> Result<Vec<u8>, CallError> {
+unsafe fn gather(data: *const u8, kind: &BufferType, strides: &[i64]) -> CallResult<Vec<u8>> {
     let size = kind.size();
     let mut bytes: Vec<u8> = room(kind.bytes())?;
     let dims = &kind.face.dims;
@@ -85,7 +85,7 @@ struct HostDestination(*mut u8);
 unsafe impl Send for HostDestination {}
 
 /// Writes the elements in the caller's order when they are available.
-fn fetch(array: &PluginBuffer, order: Vec<i64>, to: HostDestination) -> Result<PluginEvent, CallError> {
+fn fetch(array: &PluginBuffer, order: Vec<i64>, to: HostDestination) -> CallResult<PluginEvent> {
     let write = move |kind: &BufferType, bytes: &[u8], to: &HostDestination| {
         let turned;
         let bytes = if order.iter().rev().copied().eq(0..kind.dims.len() as i64) {
@@ -188,7 +188,7 @@ impl ApiCall for sys::Client_CreateBuffersForAsyncHostToDevice {
             let pending = PendingArrays::new(PluginEvent::coming());
             Ok(PartialTransfer { kind: Arc::new(kind), pending, bytes: Mutex::new(Some(bytes)) })
         };
-        let arrays = specs.iter().map(arrival).collect::<Result<Vec<_>, CallError>>()?;
+        let arrays = specs.iter().map(arrival).collect::<CallResult<Vec<_>>>()?;
         self.transfer_manager = Box::into_raw(Box::new(TransferManager { device, arrays })).cast();
         Ok(())
     }

@@ -4,7 +4,7 @@ use crate::compare::{Difference, Tolerance, compare};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Error, Literal, Result, err};
 use systole_ir::op::Op;
 use systole_ir::{Graph, ValueId};
 use systole_runtime::{Backend, CompileOptions, DeviceId, ExecutableArg};
@@ -66,7 +66,7 @@ pub fn run(graph: &Arc<Graph>, arguments: &[Literal], device: &dyn Backend) -> R
 fn defect(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic without a message");
-    Error::new(ErrorKind::Bug, format!("panic: {text}")).hint("report this bug with the program")
+    err!(Bug, "panic: {text}").hint("report this bug with the program")
 }
 
 impl DevicePair {

@@ -3,7 +3,7 @@
 
 use crate::files::StoredArray;
 use systole_base::rng::{RandomStream, hash_name};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape};
+use systole_base::{DType, Error, Literal, Result, ResultExt, Shape, err};
 use systole_mlir::interface::ProgramPort;
 
 /// Returns the type of a program argument as text, `f32[2, 3]`, with the source element type.
@@ -26,7 +26,7 @@ pub fn listed(faces: &[ProgramPort]) -> String {
 pub fn missing(faces: &[ProgramPort]) -> Error {
     let arguments =
         if faces.len() == 1 { "an argument".into() } else { format!("{} arguments", faces.len()) };
-    Error::new(ErrorKind::Config, format!("the program requires {arguments}, got none"))
+    err!(Config, "the program requires {arguments}, got none")
         .because(listed(faces))
         .hint("pass --random 0 for random values, or arrays of these names with --input FILE.npz or FILE.safetensors")
 }
@@ -63,12 +63,12 @@ pub fn of_file(
         }
     }
     if !wrong.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the arrays do not match the program's arguments")
+        return Err(err!(Data, "the arrays do not match the program's arguments")
             .because(wrong.join("; "))
             .hint(format!("pass {}", listed(faces))));
     }
     let split = |(i, (face, array)): (usize, (&ProgramPort, Option<StoredArray>))| {
-        let array = array.ok_or_else(|| Error::new(ErrorKind::Bug, "a checked array is missing"));
+        let array = array.ok_or_else(|| err!(Bug, "a checked array is missing"));
         array.and_then(|a| face.split(&a.bytes)).at(|| name(i))
     };
     faces.iter().zip(found).enumerate().map(split).collect()
@@ -124,8 +124,7 @@ fn draw(element: &str, stream: &mut RandomStream, out: &mut Vec<u8>) -> Result<(
         "f8E8M0FNU" => below(0x7f, 4, 0),
         "f4E2M1FN" => (sign >> 4) | (bits % 8) as u8,
         _ => {
-            let what = format!("random elements of type {element} are not supported");
-            return Err(Error::new(ErrorKind::Unsupported, what)
+            return Err(err!(Unsupported, "random elements of type {element} are not supported")
                 .hint("pass arrays for the program's arguments with --input"));
         }
     });
@@ -136,6 +135,7 @@ fn draw(element: &str, stream: &mut RandomStream, out: &mut Vec<u8>) -> Result<(
 mod tests {
     use super::*;
     use crate::files::stored;
+    use systole_base::ErrorKind;
     use systole_mlir::interface::SourceElement;
 
     fn face(dtype: DType, dims: &[usize], first: usize) -> ProgramPort {

@@ -1,7 +1,7 @@
 //! Opens program files by content: StableHLO text (Systole's or external), portable bytecode, or an ONNX model.
 
 use std::path::{Path, PathBuf};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 use systole_data::format::ModelFormat;
 use systole_mlir::import::{self, ImportedProgram};
 use systole_mlir::syntax::MlirModule;
@@ -111,7 +111,7 @@ pub fn onnx(bytes: &[u8], around: &OpenContext) -> Result<OnnxModel> {
                     .hint("keep the external data in the ONNX model's directory")
             })
         }
-        None => Err(Error::new(ErrorKind::Unsupported, format!("constants are in an external file, {file}"))
+        None => Err(err!(Unsupported, "constants are in an external file, {file}")
             .hint("pass the model's path, with that file in the same directory")),
     };
     OnnxModel::from_parts("the ONNX model", bytes, &beside)
@@ -126,8 +126,7 @@ fn stays_in(folder: &Path, path: &Path) -> Result<()> {
     if real.starts_with(&folder) {
         return Ok(());
     }
-    let what = format!("external data {} is a symbolic link to {}", path.display(), real.display());
-    Err(Error::new(ErrorKind::Data, what)
+    Err(err!(Data, "external data {} is a symbolic link to {}", path.display(), real.display())
         .because("external data is read only from the model's directory")
         .hint("copy the file itself to the model's directory"))
 }
@@ -142,8 +141,7 @@ pub fn function(source: &ParsedProgram, name: Option<&str>) -> Result<ProgramFil
         ParsedProgram::Module(form, module) => (*form, module),
         ParsedProgram::Onnx(opened) if named.is_none_or(|n| n == "main") => return Ok((**opened).clone()),
         ParsedProgram::Onnx(_) => {
-            let e = Error::new(ErrorKind::Config, "an ONNX model has only one function");
-            return Err(e.hint("omit --function"));
+            return Err(err!(Config, "an ONNX model has only one function").hint("omit --function"));
         }
     };
     let imported = match named {
@@ -152,7 +150,7 @@ pub fn function(source: &ParsedProgram, name: Option<&str>) -> Result<ProgramFil
             Some(function) => import::of_function(module, function),
             None => {
                 let all: Vec<&str> = module.functions.iter().map(|f| f.name.as_str()).take(20).collect();
-                let e = Error::new(ErrorKind::Config, format!("the program has no function @{name}"));
+                let e = err!(Config, "the program has no function @{name}");
                 return Err(e.hint(format!("choose one of: `{}`", all.join("`, `"))));
             }
         },
@@ -193,11 +191,11 @@ pub fn module(bytes: &[u8]) -> Result<(ProgramFormat, MlirModule)> {
         return Ok((ProgramFormat::Bytecode, systole_bytecode::parse(bytes)?));
     }
     if let Some((what, hint)) = other_kind(bytes) {
-        return Err(Error::new(ErrorKind::Data, format!("not a program: {what}")).hint(hint));
+        return Err(err!(Data, "not a program: {what}").hint(hint));
     }
     let text = std::str::from_utf8(bytes).map_err(|e| {
         let at = e.valid_up_to();
-        Error::new(ErrorKind::Data, "the file is neither StableHLO text nor bytecode")
+        err!(Data, "the file is neither StableHLO text nor bytecode")
             .at(format!("byte {at}"))
             .because("the file is not UTF-8 text, and bytecode starts with ML\\xefR")
             .hint(HINT)
@@ -245,6 +243,7 @@ fn other_kind(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
 
     #[test]
     fn files_that_are_no_programs_say_what_they_seem_to_be() {

@@ -2,7 +2,7 @@
 
 use crate::inputs::{name, type_text};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_base::{Literal, Result, ResultExt, err};
 use systole_ir::Graph;
 use systole_mlir::import::{ImportedProgram, ResultCheck};
 use systole_mlir::interface::{ProgramInterface, ProgramPort};
@@ -104,13 +104,12 @@ impl ProgramRunner {
         let arrays = results.iter().map(Buffer::to_literal).collect::<Result<Vec<_>>>()?;
         let value = |face: &ProgramPort| {
             let held = arrays.get(face.first..face.first + face.element.held().len());
-            let held =
-                held.ok_or_else(|| Error::new(ErrorKind::Bug, "the device returned too few results"))?;
+            let held = held.ok_or_else(|| err!(Bug, "the device returned too few results"))?;
             Ok(ResultValue { face: face.clone(), held: held.to_vec() })
         };
         let values = self.interface.results.iter().map(value).collect::<Result<Vec<_>>>()?;
         let compared: usize = self.checks.iter().map(ResultCheck::arrays).sum();
-        let too_few = || Error::new(ErrorKind::Bug, "the device returned too few results");
+        let too_few = || err!(Bug, "the device returned too few results");
         let mut rest = arrays.len().checked_sub(compared).map(|at| &arrays[at..]).ok_or_else(too_few)?;
         let mut judge = |check: &ResultCheck| {
             let (own, others) = rest.split_at(check.arrays());
@@ -141,9 +140,11 @@ pub fn fits(graph: &Graph, all: bool) -> Result<()> {
     largest.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     let largest = largest.iter().take(4).map(|(bytes, ty)| format!("{ty} ({})", mib(*bytes)));
     let what = if all { "all its values" } else { "its arguments and results" };
-    Err(Error::new(
-        ErrorKind::Unsupported,
-        format!("this program needs {} of memory for {what}, and {} are free", mib(need), mib(free)),
+    Err(err!(
+        Unsupported,
+        "this program needs {} of memory for {what}, and {} are free",
+        mib(need),
+        mib(free)
     )
     .because(format!("the largest arrays of the program: {}", largest.collect::<Vec<_>>().join(", ")))
     .hint("use smaller arrays, raise --memory-limit, or use a machine with more memory"))

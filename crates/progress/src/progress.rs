@@ -295,9 +295,7 @@ fn short_time(s: f64) -> String {
 
 // Names of the previous version.
 #[doc(hidden)]
-pub use self::EpochPosition as Moment;
-#[doc(hidden)]
-pub use self::EventListener as Watcher;
+pub use self::{EpochPosition as Moment, EventListener as Watcher};
 
 #[cfg(test)]
 mod tests {

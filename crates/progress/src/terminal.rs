@@ -163,9 +163,7 @@ pub fn told_of(name: &str, told: &str, width: usize) -> String {
 
 // Names of the previous version.
 #[doc(hidden)]
-pub use self::LineSink as Sink;
-#[doc(hidden)]
-pub use self::OutputStream as Stream;
+pub use self::{LineSink as Sink, OutputStream as Stream};
 
 #[cfg(test)]
 mod tests {

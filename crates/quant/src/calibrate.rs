@@ -5,7 +5,8 @@ use crate::float_eval::{FloatEvaluator, TensorQuery, made};
 use crate::tflite_program::GraphEngine;
 use std::collections::BTreeMap;
 use systole_cpu::CpuBackend;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, ensure, err};
+use systole_nn::with_defaults;
 use systole_tflite::{TfliteInterpreter, TfliteModel};
 
 /// Number of histogram bins.
@@ -25,20 +26,16 @@ pub enum RangeMethod {
     Mse,
 }
 
-/// Settings of int8 calibration.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Calibration {
-    /// Range selection method.
-    pub method: RangeMethod,
-    /// Number of threads when samples run in the interpreter. The ranges do not depend on it.
-    pub threads: usize,
-    /// Evaluator of the float graph: the CPU engine, which processes batches, or the interpreter.
-    pub engine: GraphEngine,
-}
-
-impl Default for Calibration {
-    fn default() -> Calibration {
-        Calibration { method: RangeMethod::MinMax, threads: 1, engine: GraphEngine::Fast }
+with_defaults! {
+    /// Settings of int8 calibration.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    pub struct Calibration {
+        /// Range selection method.
+        pub method: RangeMethod = RangeMethod::MinMax,
+        /// Number of threads when samples run in the interpreter. The ranges do not depend on it.
+        pub threads: usize = 1,
+        /// Evaluator of the float graph: the CPU engine, which processes batches, or the interpreter.
+        pub engine: GraphEngine = GraphEngine::Fast,
     }
 }
 
@@ -75,13 +72,12 @@ impl Calibration {
     /// Like [`Calibration::ranges`], for a graph with several inputs: each sample has one array per input.
     pub fn ranges_of_inputs(&self, model: &TfliteModel, samples: &[Vec<Literal>]) -> Result<TensorRanges> {
         if samples.is_empty() {
-            return Err(Error::new(ErrorKind::Data, "there are no calibration samples")
-                .hint("pass at least one sample"));
+            return Err(err!(Data, "there are no calibration samples").hint("pass at least one sample"));
         }
         let seen = self.seen(model, samples)?;
         for &i in &model.inputs {
             if seen[i] == Some((0.0, 0.0)) {
-                return Err(Error::new(ErrorKind::Data, "all values of the calibration data are 0")
+                return Err(err!(Data, "all values of the calibration data are 0")
                     .at(format!("input {}", model.tensor(i)?.name))
                     .hint_command("calibrate on representative samples: --data-dir, --samples"));
             }
@@ -163,9 +159,7 @@ impl Calibration {
                 let (low, high) = all[i].unwrap_or((f32::INFINITY, f32::NEG_INFINITY));
                 let mut range = (low, high);
                 for &v in x {
-                    if !v.is_finite() {
-                        return Err(not_finite(model, i));
-                    }
+                    ensure!(v.is_finite(), not_finite(model, i));
                     range = (range.0.min(v), range.1.max(v));
                 }
                 all[i] = Some(range);
@@ -260,7 +254,7 @@ impl Calibration {
                     })
                 })
                 .collect();
-            let defect = || Error::new(ErrorKind::Bug, "a calibration thread ended early");
+            let defect = || err!(Bug, "a calibration thread ended early");
             threads.into_iter().map(|t| t.join().map_err(|_| defect())?).collect()
         })
     }

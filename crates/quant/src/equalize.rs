@@ -4,7 +4,7 @@
 
 use crate::calibrate::is_float;
 use crate::float_eval::{each_sample, made};
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Literal, Result, err};
 use systole_tflite::{FusedActivation, TfliteModel, TfliteOp, TfliteOperator};
 
 /// Number of equalization rounds; each pair changes the next one's ranges.
@@ -89,9 +89,7 @@ fn equalize_pair(model: &mut TfliteModel, n: usize, next: usize) -> Result<()> {
 
 fn floats(model: &TfliteModel, tensor: usize) -> Result<Vec<f32>> {
     let t = model.tensor(tensor)?;
-    let data = t.data.as_ref().ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("the weights {} are not constant", t.name))
-    })?;
+    let data = t.data.as_ref().ok_or_else(|| err!(Unsupported, "the weights {} are not constant", t.name))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_ir::{DType, Literal, Result, TensorType, err};
 use systole_onnx::{DimSize, DimSizes, OnnxNode};
 use systole_runtime::{Backend, Buffer, CompileOptions, Executable, ExecutableArg};
 use systole_tflite::{TfliteInterpreter, TfliteModel};
@@ -86,17 +86,15 @@ impl FloatEvaluator {
                 let mut bytes = Vec::with_capacity(ty.bytes());
                 for k in 0..self.batch {
                     let x = part.get(k).or(part.last()).and_then(|sample| sample.get(i));
-                    let x = x.ok_or_else(|| {
-                        Error::new(ErrorKind::Data, format!("the model's input {i} is missing"))
-                    })?;
+                    let x = x.ok_or_else(|| err!(Data, "the model's input {i} is missing"))?;
                     bytes.extend_from_slice(x.bytes());
                     if x.dtype() != ty.dtype || x.ty().bytes() * self.batch != ty.bytes() {
-                        let what = format!(
+                        return Err(err!(
+                            Data,
                             "the sample is {}, the model requires {ty} in batches of {}",
                             x.ty(),
                             self.batch
-                        );
-                        return Err(Error::new(ErrorKind::Data, what));
+                        ));
                     }
                 }
                 inputs.push(ExecutableArg::Donate(Buffer::from(Literal::from_bytes(ty.clone(), &bytes)?)));
@@ -170,7 +168,7 @@ pub fn in_floats(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Literal
     let samples: Vec<Vec<Literal>> = samples.iter().map(|x| vec![x.clone()]).collect();
     let mut all = Vec::with_capacity(samples.len());
     floats.run(&samples, |n, made| {
-        let y = made.first().ok_or_else(|| Error::new(ErrorKind::Bug, "the model returned no output"))?;
+        let y = made.first().ok_or_else(|| err!(Bug, "the model returned no output"))?;
         let dims = y.shape().dims();
         let one: Vec<usize> = std::iter::once(1).chain(dims.iter().skip(1).copied()).collect();
         let size = y.ty().bytes() / floats.batch().max(1);
@@ -185,6 +183,7 @@ pub fn in_floats(model: &TfliteModel, samples: &[Literal]) -> Result<Vec<Literal
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::ErrorKind;
     use systole_tflite::{TfliteOp, TfliteOperator, TfliteTensor};
 
     #[test]

@@ -2,7 +2,7 @@
 //! multiplication and an addition.
 
 use crate::builder::TfliteBuilder;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Literal, Result, err};
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
 /// Applies x · factor + offset per channel: `x: f32[…, C] → f32[…, C]`.
@@ -14,7 +14,7 @@ pub(crate) fn affine(
     offset: &[f64],
 ) -> Result<usize> {
     if factor.iter().chain(offset).any(|v| !v.is_finite()) {
-        return Err(Error::new(ErrorKind::Numeric, "the layer's statistics or weights are not finite")
+        return Err(err!(Numeric, "the layer's statistics or weights are not finite")
             .because("a weight is NaN or infinite, or a variance is negative")
             .hint("load an earlier checkpoint, or train again"));
     }
@@ -87,6 +87,7 @@ fn replace(b: &mut TfliteBuilder, tensor: usize, values: &[f32]) -> Result<()> {
 mod tests {
     use super::*;
     use systole_ir::DType;
+    use systole_ir::ErrorKind;
     use systole_tflite::TfliteTensor;
 
     /// A dense layer of two units and three inputs; returns its weights, bias and output.

@@ -1,7 +1,7 @@
 //! Quantizes inputs and dequantizes outputs of a TFLite model; runs whole models with float inputs and outputs.
 
 use crate::tflite_program::{GraphEngine, TfliteProgram};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_ir::{DType, Literal, Result, err};
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteTensor};
 
 /// Predictor over a TFLite graph with one input and one output, both in floats.
@@ -21,7 +21,7 @@ impl FloatPredictor {
     pub fn new(model: &TfliteModel, engine: GraphEngine, threads: usize) -> Result<FloatPredictor> {
         model.check()?;
         let ([input], [output]) = (&model.inputs[..], &model.outputs[..]) else {
-            return Err(Error::new(ErrorKind::Unsupported, "the model has several inputs or outputs")
+            return Err(err!(Unsupported, "the model has several inputs or outputs")
                 .hint_command("run `systole run FILE.tflite --input IN.npz`"));
         };
         let (input, output) = (model.tensor(*input)?.clone(), model.tensor(*output)?.clone());
@@ -46,10 +46,7 @@ impl FloatPredictor {
             }
         };
         let one = |y: Vec<Literal>| {
-            dequantized(
-                y.first().ok_or_else(|| Error::new(ErrorKind::Bug, "the model returned no output"))?,
-                &self.output,
-            )
+            dequantized(y.first().ok_or_else(|| err!(Bug, "the model returned no output"))?, &self.output)
         };
         made.into_iter().map(one).collect()
     }
@@ -63,7 +60,7 @@ impl FloatPredictor {
             let part =
                 |part| scope.spawn(move || <[Literal]>::iter(part).map(one).collect::<Result<Vec<_>>>());
             let threads: Vec<_> = samples.chunks(per).map(part).collect();
-            let defect = || Error::new(ErrorKind::Bug, "an interpreter thread ended early");
+            let defect = || err!(Bug, "an interpreter thread ended early");
             let parts: Vec<Vec<Vec<Literal>>> =
                 threads.into_iter().map(|t| t.join().map_err(|_| defect())?).collect::<Result<_>>()?;
             Ok(parts.concat())

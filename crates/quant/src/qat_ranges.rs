@@ -6,7 +6,7 @@ use crate::lower::lowered;
 use crate::quantize::{QuantizeOptions, choose};
 use crate::scales::spread;
 use std::collections::BTreeMap;
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Result, ResultExt, err};
 use systole_nn::{Model as Layers, NodeInput, TrainedRanges};
 use systole_tflite::{TfliteModel, TfliteOp, TfliteOperator};
 
@@ -104,7 +104,7 @@ fn tensor_of(
         within if within.contains('/') => within_layer(float, layer, within),
         other => other.strip_prefix("input_").and_then(|k| k.parse().ok()).and_then(input),
     };
-    found.ok_or_else(|| Error::new(ErrorKind::Bug, format!("no tensor found for {place}")))
+    found.ok_or_else(|| err!(Bug, "no tensor found for {place}"))
 }
 
 /// Returns the attention scores, after masking if there is a mask.
@@ -141,7 +141,7 @@ fn within_layer(float: &TfliteModel, layer: &str, place: &str) -> Option<usize> 
 /// Returns trained weight scales by weight tensor.
 fn steps_of(float: &TfliteModel, found: &TrainedRanges) -> Result<BTreeMap<usize, Vec<f32>>> {
     let one = |((layer, weight), steps): (&(String, String), &Vec<f32>)| {
-        let missing = || Error::new(ErrorKind::Bug, format!("no operator has weight {layer}/{weight}"));
+        let missing = || err!(Bug, "no operator has weight {layer}/{weight}");
         if let Some((path, _)) = weight.rsplit_once('/') {
             let own = format!("{layer}/{path}");
             let y =

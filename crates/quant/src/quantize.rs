@@ -4,31 +4,23 @@ use crate::calibrate::{TensorRanges, is_float, layer_of};
 use crate::quantize_weights::{QuantWeightLayout, constant, weighted};
 use crate::scales::assign;
 use std::collections::BTreeMap;
-use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
+use systole_ir::{DType, Result, ResultExt, err};
 use systole_nn::did_you_mean::suggestion;
+use systole_nn::with_defaults;
 use systole_tflite::{ScaleRule, TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
 
-/// Options of int8 quantization.
-#[derive(Clone, PartialEq, Debug)]
-pub struct QuantizeOptions {
-    /// Whether each output channel of a convolution has its own weight scale.
-    pub per_channel: bool,
-    /// The same for dense layers; old runtimes and the Edge TPU compiler do not support it.
-    pub per_channel_dense: bool,
-    /// Names of layers that stay in floats.
-    pub skip: Vec<String>,
-    /// Whether inputs and outputs are floats.
-    pub float_interface: bool,
-}
-
-impl Default for QuantizeOptions {
-    fn default() -> QuantizeOptions {
-        QuantizeOptions {
-            per_channel: true,
-            per_channel_dense: false,
-            skip: Vec::new(),
-            float_interface: false,
-        }
+with_defaults! {
+    /// Options of int8 quantization.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct QuantizeOptions {
+        /// Whether each output channel of a convolution has its own weight scale.
+        pub per_channel: bool = true,
+        /// The same for dense layers; old runtimes and the Edge TPU compiler do not support it.
+        pub per_channel_dense: bool = false,
+        /// Names of layers that stay in floats.
+        pub skip: Vec<String> = Vec::new(),
+        /// Whether inputs and outputs are floats.
+        pub float_interface: bool = false,
     }
 }
 
@@ -57,10 +49,7 @@ pub fn quantize(
     work.inputs(&is_int8)?;
     for (n, o) in model.operators.iter().enumerate() {
         let place = || format!("layer {}", layer_of(&work_name(model, o)));
-        match is_int8[n] {
-            true => work.on_int8(o).at(place)?,
-            false => work.on_floats(o).at(place)?,
-        }
+        if is_int8[n] { work.on_int8(o).at(place)? } else { work.on_floats(o).at(place)? }
     }
     work.outputs()?;
     work.made.check()?;
@@ -78,8 +67,7 @@ pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<V
     if let Some(unknown) = options.skip.iter().find(|name| !layers.contains(name)) {
         let mut known: Vec<&str> = layers.iter().map(String::as_str).collect();
         known.dedup();
-        return Err(Error::new(ErrorKind::Config, format!("no layer `{unknown}` to skip"))
-            .hint_command(suggestion(unknown, &known)));
+        return Err(err!(Config, "no layer `{unknown}` to skip").hint_command(suggestion(unknown, &known)));
     }
     let one = |(o, layer): (&TfliteOperator, &String)| {
         if options.skip.contains(layer) {
@@ -88,11 +76,9 @@ pub(crate) fn choose(model: &TfliteModel, options: &QuantizeOptions) -> Result<V
         let floats = o.outputs.iter().all(|&y| is_float(model, y));
         match (o.op.scales(), floats) {
             (_, false) => Ok(false),
-            (ScaleRule::None, true) => {
-                Err(Error::new(ErrorKind::Unsupported, format!("{} has no int8 form", o.op))
-                    .at(format!("layer {layer}"))
-                    .hint_command(format!("keep the layer in floats: --skip {layer}")))
-            }
+            (ScaleRule::None, true) => Err(err!(Unsupported, "{} has no int8 form", o.op)
+                .at(format!("layer {layer}"))
+                .hint_command(format!("keep the layer in floats: --skip {layer}"))),
             (_, true) => Ok(true),
         }
     };
@@ -121,8 +107,7 @@ impl GraphQuantizer<'_> {
 
     fn scheme(&self, t: usize) -> Result<TfliteQuantization> {
         let (scale, zero) = self.scales[t].ok_or_else(|| {
-            let what = format!("tensor {} was not observed in calibration", self.from.tensors[t].name);
-            Error::new(ErrorKind::Bug, what)
+            err!(Bug, "tensor {} was not observed in calibration", self.from.tensors[t].name)
         })?;
         Ok(TfliteQuantization::per_tensor(scale, zero))
     }
@@ -287,7 +272,7 @@ impl GraphQuantizer<'_> {
         let [x, w, bias] = if o.op == TfliteOp::TransposeConv { [2, 1, 3] } else { [0, 1, 2] };
         let operand = |n: usize| o.inputs.get(n).copied().flatten();
         let (Some(x), Some(w), Some(bias)) = (operand(x), operand(w), operand(bias)) else {
-            return Err(Error::new(ErrorKind::Unsupported, format!("the operator {} has no bias", o.op)));
+            return Err(err!(Unsupported, "the operator {} has no bias", o.op));
         };
         let now = self.int8(x)?;
         let input_scale = self.scales[x].map_or(1.0, |(scale, _)| scale);

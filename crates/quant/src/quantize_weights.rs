@@ -1,6 +1,6 @@
 //! Computes int8 quantization parameters (scale, zero point) from ranges, and quantizes weights and biases.
 
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Error, Literal, Result, err};
 use systole_tflite::{TfliteQuantization, TfliteTensor};
 
 /// Returns asymmetric int8 scale and zero point that cover a range and 0. For the range of only 0 the scale is 1.
@@ -21,7 +21,7 @@ pub(crate) fn asymmetric((low, high): (f32, f32)) -> Result<(f32, i32)> {
 }
 
 fn underflow(scale: f64, why: String) -> Error {
-    Error::new(ErrorKind::Numeric, format!("an int8 step would be {scale:e}, which f32 cannot hold"))
+    err!(Numeric, "an int8 step would be {scale:e}, which f32 cannot hold")
         .because(why)
         .hint_command("keep this layer in floats (--skip), or scale the data to values of about 1")
 }
@@ -137,15 +137,14 @@ pub(crate) fn range_of(t: &TfliteTensor) -> Result<(f32, f32)> {
 
 fn floats(t: &TfliteTensor) -> Result<Vec<f32>> {
     let data = t.data.as_ref();
-    let data = data.ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("the weights {} are not constant", t.name))
-    })?;
+    let data = data.ok_or_else(|| err!(Unsupported, "the weights {} are not constant", t.name))?;
     Ok(data.as_slice::<f32>()?.to_vec())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::ErrorKind;
 
     fn floats_of(values: &[f32], dims: &[usize]) -> TfliteTensor {
         TfliteTensor::constant("w", Literal::from_slice(dims, values).unwrap())

@@ -3,7 +3,7 @@
 
 use crate::calibrate::{TensorRanges, is_float, layer_of};
 use crate::quantize_weights::{asymmetric, range_of};
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Result, ResultExt, err};
 use systole_tflite::{ScaleRule, TfliteModel, TfliteOp};
 
 /// Returns scale and zero point of each float tensor that an int8 operator reads or writes.
@@ -137,7 +137,7 @@ fn own_range(model: &TfliteModel, ranges: &TensorRanges, tensor: usize) -> Resul
     }
     let Some((low, high)) = ranges.chosen.get(tensor).copied().flatten() else { return Ok(None) };
     if !low.is_finite() || !high.is_finite() || low > high {
-        let e = Error::new(ErrorKind::Numeric, format!("invalid range from {low} to {high}"));
+        let e = err!(Numeric, "invalid range from {low} to {high}");
         return Err(e.at(place(model, tensor)).hint("calibrate again, on samples without NaN"));
     }
     Ok(Some((low, high)))
@@ -168,6 +168,7 @@ impl ScaleGroups {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use systole_ir::ErrorKind;
     use systole_ir::{DType, Literal};
     use systole_tflite::{TfliteOperator, TfliteTensor};
 

@@ -68,10 +68,7 @@ impl PlotFrame {
 
     /// Draws horizontal grid lines with their values.
     fn rows(&self) -> String {
-        let rows = match self.is_log {
-            true => decades(self.y),
-            false => ticks(self.y, 5.0, false),
-        };
+        let rows = if self.is_log { decades(self.y) } else { ticks(self.y, 5.0, false) };
         let (left, right) = (EDGE[0], SIZE[0] - EDGE[2]);
         let row = |y: f64| {
             let at = self.down(y);
@@ -87,10 +84,7 @@ impl PlotFrame {
 
     /// Draws the labels of the x axis.
     fn columns(&self, is_whole: bool) -> String {
-        let columns = match self.is_log_across {
-            true => decades(self.x),
-            false => ticks(self.x, 6.0, is_whole),
-        };
+        let columns = if self.is_log_across { decades(self.x) } else { ticks(self.x, 6.0, is_whole) };
         let bottom = SIZE[1] - EDGE[3] + 16.0;
         let column = |x: f64| {
             let at = self.across(x);

@@ -6,7 +6,7 @@ use crate::{
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use systole_ir::{Error, ErrorKind, Graph, GraphBuilder, Result, Tensor, TensorType, grad};
+use systole_ir::{Graph, GraphBuilder, Result, Tensor, TensorType, err, grad};
 
 /// A jit-compiled function from `I` to `O`. Create it with [`jit`].
 pub struct Jit<I, O, F> {
@@ -258,11 +258,8 @@ pub fn value_and_grad<P: TensorTree>(f: impl FnOnce(&P) -> Tensor, params: &P) -
     let refs: Vec<&Tensor> = leaves.iter().collect();
     if let Some(bad) = refs.iter().find(|t| !t.dtype().is_float()) {
         bad.fail(
-            Error::new(
-                ErrorKind::Graph,
-                format!("cannot differentiate with respect to a value of type {}", bad.ty()),
-            )
-            .hint("pass only floating-point values in the parameter tree; keep counters out of it"),
+            err!(Graph, "cannot differentiate with respect to a value of type {}", bad.ty())
+                .hint("pass only floating-point values in the parameter tree; keep counters out of it"),
         );
     }
     let grads = grad(&loss, &refs);

@@ -39,27 +39,8 @@ pub use tree::{Params, TensorTree, TreeStructure};
 // Names of the previous version.
 systole_ir::renamed! { AheadMemory => AotMemory, AheadReport => AotReport, AheadRequest => AotRequest, AheadSlice => AotTopology, Provider => BackendProvider, Report => ExecutableReport, Roles => ValueRoles, Skeleton => TreeStructure }
 #[doc(hidden)]
-pub use self::AotCompiler as AheadOfTime;
-#[doc(hidden)]
-pub use self::ExecutableArg as Arg;
-#[doc(hidden)]
-pub use self::FinishedStep as Ended;
-#[doc(hidden)]
-pub use self::HostGroup as Hosts;
-#[doc(hidden)]
-pub use self::TensorTree as Tree;
-#[doc(hidden)]
-#[deprecated = "renamed to `events`"]
-pub mod event {
-    pub use super::events::*;
-}
-#[doc(hidden)]
-#[deprecated = "renamed to `sharded_array`"]
-pub mod pieces {
-    pub use super::sharded_array::*;
-}
-#[doc(hidden)]
-#[deprecated = "renamed to `protobuf`"]
-pub mod proto {
-    pub use super::protobuf::*;
-}
+pub use self::{
+    AotCompiler as AheadOfTime, ExecutableArg as Arg, FinishedStep as Ended, HostGroup as Hosts,
+    TensorTree as Tree,
+};
+systole_ir::renamed! { mod event => events, mod pieces => sharded_array, mod proto => protobuf }

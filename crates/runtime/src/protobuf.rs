@@ -1,6 +1,6 @@
 //! Protocol buffer (protobuf) reader: iterates over the fields of a message in file order, without a schema.
 
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// Value of a protobuf field.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,8 +69,7 @@ impl<'a> Iterator for ProtoFieldIter<'a> {
             self.rest = &[];
         }
         Some(field.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "cannot parse the protocol buffer")
-                .because("the message is truncated or corrupt")
+            err!(Data, "cannot parse the protocol buffer").because("the message is truncated or corrupt")
         }))
     }
 }
@@ -99,10 +98,87 @@ impl<'a> ProtoValue<'a> {
 }
 
 // Names of the previous version.
+/// Builds a protobuf message field by field.
+///
+/// ```
+/// use systole_runtime::protobuf::ProtoMessage;
+/// assert_eq!(ProtoMessage::default().int(1, 150).text(2, "hi").done(), [8, 0x96, 1, 0x12, 2, b'h', b'i']);
+/// ```
+#[derive(Default)]
+pub struct ProtoMessage(Vec<u8>);
+
+impl ProtoMessage {
+    /// Writes an integer; a negative one takes ten bytes.
+    pub fn int(mut self, field: u32, value: i64) -> ProtoMessage {
+        self.varint(u64::from(field << 3));
+        self.varint(value as u64);
+        self
+    }
+
+    /// Writes an f32.
+    pub fn float(mut self, field: u32, value: f32) -> ProtoMessage {
+        self.varint(u64::from(field << 3 | 5));
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    /// Writes bytes, a string, or an encoded message.
+    pub fn bytes(mut self, field: u32, value: &[u8]) -> ProtoMessage {
+        self.varint(u64::from(field << 3 | 2));
+        self.varint(value.len() as u64);
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    /// Writes a string unless it is empty.
+    pub fn text(self, field: u32, value: &str) -> ProtoMessage {
+        if value.is_empty() { self } else { self.bytes(field, value.as_bytes()) }
+    }
+
+    /// Writes a nested message.
+    pub fn message(self, field: u32, value: ProtoMessage) -> ProtoMessage {
+        self.bytes(field, &value.0)
+    }
+
+    /// Writes a repeated field of messages.
+    pub fn messages(self, field: u32, values: impl IntoIterator<Item = ProtoMessage>) -> ProtoMessage {
+        values.into_iter().fold(self, |all, value| all.message(field, value))
+    }
+
+    /// Writes a repeated field of strings.
+    pub fn texts(self, field: u32, values: &[String]) -> ProtoMessage {
+        values.iter().fold(self, |all, value| all.bytes(field, value.as_bytes()))
+    }
+
+    /// Writes packed integers.
+    pub fn packed(self, field: u32, values: impl IntoIterator<Item = i64>) -> ProtoMessage {
+        let mut run = ProtoMessage::default();
+        values.into_iter().for_each(|v| run.varint(v as u64));
+        self.message(field, run)
+    }
+
+    /// Writes packed floats.
+    pub fn floats(self, field: u32, values: &[f32]) -> ProtoMessage {
+        let run: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.bytes(field, &run)
+    }
+
+    /// Returns the encoded message.
+    pub fn done(self) -> Vec<u8> {
+        self.0
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+}
+
 #[doc(hidden)]
-pub use self::ProtoFieldIter as Fields;
-#[doc(hidden)]
-pub use self::ProtoValue as Value;
+pub use self::{ProtoFieldIter as Fields, ProtoValue as Value};
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@
 use crate::{Backend, NullBackend, ReferenceBackend};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{ErrorKind, Result, err, knobs};
 
 /// A backend that can be opened by name.
 #[derive(Clone, Copy)]
@@ -77,7 +77,6 @@ pub fn backend(name: &str) -> Result<Arc<dyn Backend>> {
         }
     }
     Err(last.unwrap_or_else(|| {
-        Error::new(ErrorKind::Config, format!("unknown backend `{chosen}`"))
-            .hint(format!("choose one of: auto, {}", names.join(", ")))
+        err!(Config, "unknown backend `{chosen}`").hint(format!("choose one of: auto, {}", names.join(", ")))
     }))
 }

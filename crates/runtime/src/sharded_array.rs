@@ -3,7 +3,7 @@
 use crate::{Buffer, DeviceData, ReadyEvent};
 use std::ops::Range;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Literal, Mesh, Result, Shape, Sharding, TensorType};
+use systole_ir::{Literal, Mesh, Result, Shape, Sharding, TensorType, err};
 
 /// Storage of an array that is sharded over (or replicated on) the devices of a mesh: one buffer per device of this
 /// process.
@@ -37,16 +37,13 @@ impl DeviceData for ShardedArray {
             return self.parts[0].to_literal();
         }
         if !self.are_whole() {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("cannot read {ty}: other hosts hold some of its shards"),
-            )
-            .because(format!(
-                "this host has {} of the array's {} shards",
-                self.parts.len(),
-                self.mesh.devices()
-            ))
-            .hint("gather the array on all hosts first (Hosts::gather)"));
+            return Err(err!(Unsupported, "cannot read {ty}: other hosts hold some of its shards")
+                .because(format!(
+                    "this host has {} of the array's {} shards",
+                    self.parts.len(),
+                    self.mesh.devices()
+                ))
+                .hint("gather the array on all hosts first (Hosts::gather)"));
         }
         let mut whole = Literal::zeros(ty.clone());
         for (device, part) in self.parts.iter().enumerate() {
@@ -131,6 +128,7 @@ systole_ir::renamed! { Pieces => ShardedArray }
 mod tests {
     use super::*;
     use systole_ir::DType;
+    use systole_ir::ErrorKind;
 
     #[test]
     fn an_array_comes_back_from_its_parts() {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, ensure, err};
 
 /// Which consumers record spans: the timeline, [`collect`], or both (bit flags).
 static ON: AtomicU8 = AtomicU8::new(0);
@@ -69,9 +69,7 @@ struct Timeline {
 /// If the file cannot be written, or a timeline is already active.
 pub fn start(path: impl AsRef<Path>) -> Result<()> {
     let mut timeline = lock();
-    if timeline.is_some() {
-        return Err(Error::new(ErrorKind::Config, "another trace is already active"));
-    }
+    ensure!(timeline.is_none(), err!(Config, "another trace is already active"));
     let path = path.as_ref();
     let open = || {
         let file = File::create(path)?;

@@ -2,7 +2,7 @@
 
 use crate::kernels::{OperatorCall, row};
 use crate::model::{TfliteModel, broken};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Literal, Result, err};
 
 /// A checked model, ready to run from any number of threads.
 pub struct TfliteInterpreter<'a> {
@@ -50,15 +50,19 @@ impl<'a> TfliteInterpreter<'a> {
         let model = self.model;
         let mut values: Vec<Option<Literal>> = model.tensors.iter().map(|t| t.data.clone()).collect();
         if inputs.len() != model.inputs.len() {
-            let what = format!("got {} inputs, the model requires {}", inputs.len(), model.inputs.len());
-            return Err(Error::new(ErrorKind::Data, what));
+            return Err(err!(Data, "got {} inputs, the model requires {}", inputs.len(), model.inputs.len()));
         }
         for (&i, given) in model.inputs.iter().zip(inputs) {
             let t = model.tensor(i)?;
             if given.ty() != &t.ty {
-                let what = format!("input {} has type {}, the model requires {}", t.name, given.ty(), t.ty);
-                return Err(Error::new(ErrorKind::Data, what)
-                    .hint("run `systole summary FILE.tflite` to see the model's inputs"));
+                return Err(err!(
+                    Data,
+                    "input {} has type {}, the model requires {}",
+                    t.name,
+                    given.ty(),
+                    t.ty
+                )
+                .hint("run `systole summary FILE.tflite` to see the model's inputs"));
             }
             each(i, given);
             values[i] = Some(given.clone());

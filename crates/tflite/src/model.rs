@@ -2,7 +2,7 @@
 
 use crate::op::{FusedActivation, OptionField, TfliteOp};
 use std::collections::BTreeMap;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_base::{DType, Error, Literal, Result, Shape, TensorType, ensure, err};
 
 /// Quantization parameters of a TFLite tensor: real = scale · (q − zero point).
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -86,8 +86,7 @@ impl TfliteTensor {
     }
 
     fn wrong(&self, has: String) -> Error {
-        let what = format!("tensor {} of type {} has {has}", self.name, self.ty);
-        Error::new(ErrorKind::Data, what)
+        err!(Data, "tensor {} of type {} has {has}", self.name, self.ty)
             .hint("quantize the model again, or use the float version of the model")
     }
 }
@@ -171,12 +170,8 @@ impl TfliteOperator {
     /// If it is not a value of [`FusedActivation`].
     pub fn activation(&self) -> Result<FusedActivation> {
         let code = self.int(OptionField::Activation);
-        FusedActivation::of_code(code).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unsupported,
-                format!("{} with fused activation {code} is not supported", self.op),
-            )
-        })
+        FusedActivation::of_code(code)
+            .ok_or_else(|| err!(Unsupported, "{} with fused activation {code} is not supported", self.op))
     }
 }
 
@@ -238,9 +233,7 @@ impl TfliteModel {
                 bytes = own.and_then(|own| bytes.checked_add(own)).unwrap_or(usize::MAX);
             }
         }
-        if bytes > MOST_BYTES {
-            return Err(broken("the tensors take more than 512 MiB".into()));
-        }
+        ensure!(bytes <= MOST_BYTES, broken("the tensors take more than 512 MiB".into()));
         self.check_order()
     }
 
@@ -270,9 +263,7 @@ impl TfliteModel {
         }
         for &i in &self.outputs {
             self.tensor(i)?;
-            if !known[i] {
-                return Err(broken(format!("no operator computes output tensor {i}")));
-            }
+            ensure!(known[i], broken(format!("no operator computes output tensor {i}")));
         }
         Ok(())
     }
@@ -299,12 +290,13 @@ impl TfliteModel {
 
 /// Returns an error about an invalid file or graph.
 pub(crate) fn broken(why: String) -> Error {
-    Error::new(ErrorKind::Data, "invalid .tflite model").because(why)
+    err!(Data, "invalid .tflite model").because(why)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
 
     #[test]
     fn computed_tensors_take_at_most_512_mib() {

@@ -5,7 +5,7 @@ use crate::kernels::{TfliteOpRow, row};
 use crate::model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, broken};
 use crate::op::{FieldStorage, TfliteOp};
 use crate::write::dtype_of;
-use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType, ensure, err};
 
 impl TfliteModel {
     /// Parses a `.tflite` file; `name` is the file name for error messages.
@@ -26,13 +26,10 @@ fn read(bytes: &[u8]) -> Result<TfliteModel> {
         return Err(broken("bytes 4 to 7 are not TFL3".into()).hint("pass a valid .tflite file"));
     }
     let root = file.root()?;
-    if root.int(0)? != Some(3) {
-        return Err(broken("its schema version is not 3".into()));
-    }
+    ensure!(root.int(0)? == Some(3), broken("its schema version is not 3".into()));
     let graphs = root.tables(2)?;
     let [graph] = &graphs[..] else {
-        let what = format!("unsupported model with {} graphs", graphs.len());
-        return Err(Error::new(ErrorKind::Unsupported, what)
+        return Err(err!(Unsupported, "unsupported model with {} graphs", graphs.len())
             .hint("use a model with one graph: control flow is not supported"));
     };
     let codes = root.tables(1)?.iter().map(code).collect::<Result<Vec<_>>>()?;
@@ -72,8 +69,8 @@ fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<Tflite
     let name = table.text(3)?;
     let code = table.byte(1)?.unwrap_or(0);
     let dtype = dtype_of(code).ok_or_else(|| {
-        let what = format!("tensor {name} has unsupported element type code {code}");
-        Error::new(ErrorKind::Unsupported, what).hint("use a model of f32, int8 or other plain integers")
+        err!(Unsupported, "tensor {name} has unsupported element type code {code}")
+            .hint("use a model of f32, int8 or other plain integers")
     })?;
     let size = |&d: &i32| {
         usize::try_from(d).map_err(|_| broken(format!("tensor {name} has invalid dimension size {d}")))

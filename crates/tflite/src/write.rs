@@ -4,7 +4,7 @@ use crate::flatbuffer_write::{FlatbufferField, FlatbufferNode, file};
 use crate::kernels::{OperandTypes, TfliteOpRow, row};
 use crate::model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, broken};
 use crate::op::FieldStorage;
-use systole_base::{DType, Error, ErrorKind, Result};
+use systole_base::{DType, Result, err};
 
 /// Returns the schema code of an element type.
 pub(crate) fn code_of(dtype: DType) -> Option<u8> {
@@ -144,10 +144,7 @@ fn options(o: &TfliteOperator, row: &TfliteOpRow) -> Vec<(u16, FlatbufferField)>
 
 fn tensor(t: &TfliteTensor, buffers: &mut Vec<FlatbufferNode>) -> Result<FlatbufferNode> {
     let code = code_of(t.ty.dtype).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Unsupported,
-            format!("cannot store tensor {} of type {} in a .tflite file", t.name, t.ty),
-        )
+        err!(Unsupported, "cannot store tensor {} of type {} in a .tflite file", t.name, t.ty)
     })?;
     let mut fields = vec![
         (0, ints(t.dims())),

@@ -46,9 +46,10 @@ pub fn svg(chip: &Tpu1Chip, rows: usize) -> String {
         &format!("A block of {rows} rows passes through an array of {0} × {0} multipliers", film.n),
     );
     surroundings(&mut s, chip, &film);
-    match film.n <= MOST_CELLS {
-        true => cells(&mut s, &film),
-        false => band(&mut s, &film),
+    if film.n <= MOST_CELLS {
+        cells(&mut s, &film)
+    } else {
+        band(&mut s, &film)
     }
     accumulators(&mut s, &film);
     timeline(&mut s, &film);
@@ -115,10 +116,7 @@ fn surroundings(s: &mut String, chip: &Tpu1Chip, film: &PassTimeline) {
     for (n, words) in [
         format!("{0} × {0} cells", film.n),
         format!("tile: {} bytes", chip.tile_bytes()),
-        match fetch < 10.0 {
-            true => format!("fetch: {fetch:.1} cycles"),
-            false => format!("fetch: {fetch:.0} cycles"),
-        },
+        if fetch < 10.0 { format!("fetch: {fetch:.1} cycles") } else { format!("fetch: {fetch:.0} cycles") },
         format!("shift: {} cycles", film.n),
         format!("rows: {} cycles", film.rows),
         format!("drain: {} cycles", 2 * film.n - 1),

@@ -14,7 +14,7 @@ use crate::model::{
     ScaledOperand,
 };
 use crate::program::{ChipProgram, ProgramLayer, cuts, too_large, too_many_rows, too_many_weights};
-use systole_base::Result;
+use systole_base::{Result, ensure};
 
 /// Compiles an int8 model to TPU v1 instructions for a batch size.
 ///
@@ -26,9 +26,7 @@ pub fn compile(chip: &Tpu1Chip, model: &ChipModel, batch: usize) -> Result<ChipP
     model.check()?;
     let (places, rows, layer) = allocate(chip, model);
     // All sizes and addresses scale with the batch.
-    if rows * batch > chip.buffer_rows() {
-        return Err(too_large(chip, layer, rows * batch, batch));
-    }
+    ensure!(rows * batch <= chip.buffer_rows(), too_large(chip, layer, rows * batch, batch));
     let mut maker = ProgramBuilder {
         chip,
         batch,

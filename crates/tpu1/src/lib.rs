@@ -52,8 +52,4 @@ pub use trace::trace;
 
 // Names of the previous version.
 systole_base::renamed! { Chip => Tpu1Chip, Event => UnitEvent, Part => ProgramLayer, Program => ChipProgram, Report => ChipReport, Run => BatchResult, Scale => ScaleFactor, Scaled => ScaledParameter, Timing => BatchTiming }
-#[doc(hidden)]
-#[deprecated = "renamed to `systolic_array`"]
-pub mod array {
-    pub use super::systolic_array::*;
-}
+systole_base::renamed! { mod array => systolic_array }

@@ -6,7 +6,7 @@ use crate::chip::Tpu1Chip;
 use crate::instruction::{Function, Instruction, Speed};
 use crate::paper::{APPLICATIONS, PaperApplication};
 use crate::program::{ChipProgram, ProgramLayer, cuts, too_large, too_many_rows, too_many_weights};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, ensure, err};
 
 /// Prefix of the names of TPU v1 presets.
 pub const PREFIX: &str = "tpu1/";
@@ -151,14 +151,12 @@ impl Preset {
         let all = Preset::all();
         let names: Vec<String> = all.iter().map(Preset::name).collect();
         all.into_iter().find(|p| p.paper.name.eq_ignore_ascii_case(short)).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Config,
-                format!("unknown TPU v1 application `{name}`, and no file or directory has this name"),
+            err!(Config, "unknown TPU v1 application `{name}`, and no file or directory has this name").hint(
+                format!(
+                    "pass one of {}, a run directory, a model file or an int8 .tflite file",
+                    names.join(", ")
+                ),
             )
-            .hint(format!(
-                "pass one of {}, a run directory, a model file or an int8 .tflite file",
-                names.join(", ")
-            ))
         })
     }
 
@@ -244,9 +242,7 @@ impl PresetBuilder<'_> {
             });
         }
         let used = self.batch * (input + output) * self.speed.cycles();
-        if used > self.chip.buffer_rows() {
-            return Err(too_large(self.chip, name, used, self.batch));
-        }
+        ensure!(used <= self.chip.buffer_rows(), too_large(self.chip, name, used, self.batch));
         self.program.rows = self.program.rows.max(used);
         self.push(Instruction::Synchronize);
         self.program.parts.push(part);

@@ -3,7 +3,7 @@
 use crate::chip::Tpu1Chip;
 use crate::instruction::{BYTES, Function, Instruction, Register};
 use crate::timing::{BatchTiming, UnitEvent, timing};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, err};
 
 /// A layer of a TPU v1 program.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,8 +103,12 @@ impl ChipProgram {
     pub fn instructions_of(bytes: &[u8]) -> Result<Vec<Instruction>> {
         let (each, rest) = bytes.as_chunks::<BYTES>();
         if !rest.is_empty() {
-            let what = format!("a program of {} bytes does not consist of whole instructions", bytes.len());
-            return Err(Error::new(ErrorKind::Data, what).because("an instruction has 12 bytes"));
+            return Err(err!(
+                Data,
+                "a program of {} bytes does not consist of whole instructions",
+                bytes.len()
+            )
+            .because("an instruction has 12 bytes"));
         }
         let decoded = |(n, b)| Instruction::decode(b).map_err(|e: Error| e.at(format!("instruction {n}")));
         each.iter().enumerate().map(decoded).collect()
@@ -178,13 +182,13 @@ pub(crate) fn cuts(chip: &Tpu1Chip, layer: &str, lines: usize, columns: usize) -
     }
     let most = chip.accumulators / 2 / columns.max(1);
     if most == 0 {
-        let what = format!(
+        return Err(err!(
+            Unsupported,
             "a line of {columns} pixels needs more than half of the {} accumulators",
             chip.accumulators
-        );
-        return Err(Error::new(ErrorKind::Unsupported, what)
-            .at(format!("layer `{layer}`"))
-            .hint(format!("use smaller images, or pass --accumulators {}", 2 * columns)));
+        )
+        .at(format!("layer `{layer}`"))
+        .hint(format!("use smaller images, or pass --accumulators {}", 2 * columns)));
     }
     let whole = vec![most; lines / most];
     let rest = lines % most;
@@ -193,13 +197,13 @@ pub(crate) fn cuts(chip: &Tpu1Chip, layer: &str, lines: usize, columns: usize) -
 
 /// Error for a batch whose rows exceed the accumulators.
 pub(crate) fn too_many_rows(chip: &Tpu1Chip, layer: &str, rows: usize) -> Error {
-    let what = format!(
+    err!(
+        Unsupported,
         "a batch of {rows} needs {rows} rows of accumulators, but the chip has {}",
         chip.accumulators
-    );
-    Error::new(ErrorKind::Unsupported, what)
-        .at(format!("layer `{layer}`"))
-        .hint(format!("pass --batch {}, or less", chip.accumulators))
+    )
+    .at(format!("layer `{layer}`"))
+    .hint(format!("pass --batch {}, or less", chip.accumulators))
 }
 
 /// Formats a number of bytes.
@@ -225,8 +229,7 @@ pub(crate) fn too_large(chip: &Tpu1Chip, layer: &str, rows: usize, batch: usize)
 
 /// Error for weights that exceed the off-chip weight memory.
 pub(crate) fn too_many_weights(chip: &Tpu1Chip, layer: &str) -> Error {
-    let what = format!("the weights need more than the {} of weight memory", size(chip.weight_memory));
-    Error::new(ErrorKind::Unsupported, what)
+    err!(Unsupported, "the weights need more than the {} of weight memory", size(chip.weight_memory))
         .at(format!("layer `{layer}`"))
         .hint("use a smaller model for TPU v1")
 }

@@ -7,7 +7,7 @@ use crate::program::{ChipProgram, RegisterFile, lines_of};
 use crate::rescale::ScaleFactor;
 use std::collections::VecDeque;
 use std::ops::Range;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure, err};
 
 /// Result of a simulated batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,9 +28,12 @@ impl ChipProgram {
         chip.check()?;
         let [from, to] = self.sample.map(|values| values * self.batch);
         if input.len() != from {
-            let what =
-                format!("the input has {} values, but a batch of {} has {from}", input.len(), self.batch);
-            return Err(Error::new(ErrorKind::Data, what));
+            return Err(err!(
+                Data,
+                "the input has {} values, but a batch of {} has {from}",
+                input.len(),
+                self.batch
+            ));
         }
         let mut machine = ChipSimulator {
             chip,
@@ -92,8 +95,7 @@ impl ChipSimulator<'_> {
             }
             MatrixMultiply { buffer, accumulator, length, speed, switch, accumulate, convolve } => {
                 if speed != Speed::Full {
-                    let e =
-                        Error::new(ErrorKind::Unsupported, "16-bit operands can be timed but not computed");
+                    let e = err!(Unsupported, "16-bit operands can be timed but not computed");
                     return Err(e.hint("use an int8 model, whose operands have 8 bits"));
                 }
                 if switch {
@@ -163,9 +165,7 @@ impl ChipSimulator<'_> {
     fn transfer(&mut self, host: u32, buffer: u32, bytes: u32, is_read: bool) -> Result<()> {
         let (channels, n) = (self.registers.size(Register::Channels).max(1), self.chip.matrix);
         let (host, bytes) = (host as usize, bytes as usize);
-        if host + bytes > self.host.len() {
-            return Err(broken("it accesses bytes outside the host's memory"));
-        }
+        ensure!(host + bytes <= self.host.len(), broken("it accesses bytes outside the host's memory"));
         let pixels = bytes / channels;
         let rows = pixels * channels.div_ceil(n);
         let rows = match is_read {

@@ -11,7 +11,7 @@ use crate::model::{
 };
 use crate::rescale::ScaleFactor;
 use std::collections::BTreeMap;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, err};
 use systole_tflite::{
     OptionField, TfliteInterpreter, TfliteModel as Graph, TfliteOp as LiteOp, TfliteOperator, TfliteTensor,
     activation_range, quantize_multiplier,
@@ -25,10 +25,14 @@ use systole_tflite::{
 pub fn of_graph(name: &str, graph: &Graph) -> Result<(ChipModel, usize)> {
     graph.check()?;
     let (&[input], &[output]) = (&graph.inputs[..], &graph.outputs[..]) else {
-        let what = format!("the model has {} inputs and {} outputs", graph.inputs.len(), graph.outputs.len());
-        return Err(Error::new(ErrorKind::Unsupported, what)
-            .at(name)
-            .hint("use a model with one input and one output"));
+        return Err(err!(
+            Unsupported,
+            "the model has {} inputs and {} outputs",
+            graph.inputs.len(),
+            graph.outputs.len()
+        )
+        .at(name)
+        .hint("use a model with one input and one output"));
     };
     let tensor = graph.tensor(input)?;
     let first = picture(tensor).map_err(|e| e.at(format!("input {}", tensor.name)))?;

@@ -1,6 +1,6 @@
 //! Decodes arrays from files: element types by safetensors name, and a limit on unpacked memory.
 
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_ir::{DType, Literal, Result, Shape, TensorType, err};
 
 /// Element types of weights, by safetensors name.
 const DTYPES: [(&str, DType); 13] = [
@@ -32,7 +32,7 @@ pub(crate) fn bytes_of(dtype: DType, dims: &[usize]) -> Result<usize> {
     let elements = Shape::new(dims).checked_elements().filter(|n| *n < 1 << 40);
     let bytes = elements.and_then(|n| n.checked_mul(dtype.size()));
     bytes.ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("an array of {} {dims:?} is too large", dtype.name()))
+        err!(Data, "an array of {} {dims:?} is too large", dtype.name())
             .hint("download or save the file again: it is damaged")
     })
 }
@@ -70,7 +70,7 @@ impl UnpackLimit {
                 self.left = left;
                 Ok(())
             }
-            None => Err(Error::new(ErrorKind::Data, "the file's arrays need far more memory than the file")
+            None => Err(err!(Data, "the file's arrays need far more memory than the file")
                 .because(format!("more than {} bytes, eight times the file size", self.all))
                 .hint("use a file from a trusted source: the file is damaged or malicious")),
         }

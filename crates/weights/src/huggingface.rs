@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{Error, Literal, Result, ResultExt, err};
 
 /// Maximum size of JSON files.
 const MAX_JSON: u64 = 64 << 20;
@@ -18,17 +18,15 @@ pub(crate) fn file(path: &Path) -> Result<Vec<u8>> {
 fn json(path: &Path) -> Result<Value> {
     let about = fs::metadata(path).map_err(|e| Error::io("cannot read", path, e))?;
     if about.len() > MAX_JSON {
-        let what = format!("{} has {} bytes, which is too large", path.display(), about.len());
-        return Err(Error::new(ErrorKind::Data, what).hint("download the JSON file again"));
+        return Err(err!(Data, "{} has {} bytes, which is too large", path.display(), about.len())
+            .hint("download the JSON file again"));
     }
     parsed(&path.display().to_string(), &file(path)?)
 }
 
 pub(crate) fn parsed(name: &str, json: &[u8]) -> Result<Value> {
     serde_json::from_slice(json).map_err(|e| {
-        Error::new(ErrorKind::Data, format!("{name} is not valid JSON"))
-            .because(e.to_string())
-            .hint("download the JSON file again")
+        err!(Data, "{name} is not valid JSON").because(e.to_string()).hint("download the JSON file again")
     })
 }
 
@@ -55,8 +53,7 @@ pub(crate) fn tensors(folder: &Path) -> Result<Vec<(String, Literal)>> {
     if pickled.is_file() {
         return torch::read(&file(&pickled)?).at(|| pickled.display().to_string());
     }
-    let what = format!("{} contains no weights", folder.display());
-    Err(Error::new(ErrorKind::Data, what)
+    Err(err!(Data, "{} contains no weights", folder.display())
         .because(
             "the directory has neither model.safetensors, model.safetensors.index.json nor \
         pytorch_model.bin",
@@ -66,9 +63,7 @@ pub(crate) fn tensors(folder: &Path) -> Result<Vec<(String, Literal)>> {
 
 fn shards(folder: &Path, index: &Value) -> Result<Vec<(String, Literal)>> {
     let wrong = |why: String| {
-        Error::new(ErrorKind::Data, "the shard index is invalid")
-            .because(why)
-            .hint("download the whole directory again")
+        err!(Data, "the shard index is invalid").because(why).hint("download the whole directory again")
     };
     let map = index.get("weight_map").and_then(Value::as_object);
     let map = map.ok_or_else(|| wrong("it has no weight_map".into()))?;

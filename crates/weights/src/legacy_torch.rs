@@ -7,7 +7,7 @@ use crate::arrays::{self, UnpackLimit};
 use crate::pickle::{self, Pickle, PickleObject, PickleValue, TorchStorage};
 use std::collections::HashMap;
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
+use systole_ir::{DType, Result, ResultExt, err};
 
 /// PyTorch's magic number 0x1950a86a20f9469cfc6c, as its pickle has it.
 const MAGIC: [u8; 12] = [0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
@@ -49,7 +49,7 @@ fn check_machine(about: &Pickle) -> Result<()> {
         matches!((key, value), (PickleValue::Text(key), PickleValue::Bool(false)) if &**key == "little_endian")
     });
     match is_big {
-        true => Err(Error::new(ErrorKind::Data, "the PyTorch file stores big-endian numbers")
+        true => Err(err!(Data, "the PyTorch file stores big-endian numbers")
             .hint("save it again on a little-endian machine")),
         false => Ok(()),
     }

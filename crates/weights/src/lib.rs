@@ -34,5 +34,4 @@ mod weight_mapping;
 
 pub use export::{WeightFormat, export};
 pub use source::WeightSource;
-pub use weight_mapping::ExportedFile;
-pub use weight_mapping::{ImportReport, ImportRow};
+pub use weight_mapping::{ExportedFile, ImportReport, ImportRow};

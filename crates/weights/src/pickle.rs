@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, ensure, err};
 
 /// A value in a pickle.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ fn known(module: &str, name: &str) -> Result<PickleGlobal> {
         _ => None,
     };
     found.ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("the pickle requires the Python object `{module}.{name}`"))
+        err!(Data, "the pickle requires the Python object `{module}.{name}`")
             .because("only tensors, dictionaries, lists, numbers and strings are read: nothing in a file is executed")
             .hint("save only the weights: torch.save(model.state_dict(), \"weights.pt\")")
     })
@@ -120,7 +120,7 @@ fn known(module: &str, name: &str) -> Result<PickleGlobal> {
 const RANK: usize = 16;
 
 pub(crate) fn wrong(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "cannot read the pickle").because(why).hint("download or save the file again")
+    err!(Data, "cannot read the pickle").because(why).hint("download or save the file again")
 }
 
 enum StackItem {
@@ -387,9 +387,7 @@ impl<'a> PickleMachine<'a> {
             _ => Err(wrong("a size is not a number")),
         };
         let values = self.tuple(value)?;
-        if values.len() > RANK {
-            return Err(wrong(format!("a tensor has {} dimensions", values.len())));
-        }
+        ensure!(values.len() <= RANK, wrong(format!("a tensor has {} dimensions", values.len())));
         values.iter().map(size).collect()
     }
 
@@ -489,7 +487,6 @@ impl<'a> PickleMachine<'a> {
 pub(crate) fn storage_class(dtype: systole_ir::DType) -> Result<&'static str> {
     let class = crate::arrays::dtype_name(dtype).and_then(|name| STORAGES.iter().find(|s| s.1 == name));
     class.map(|s| s.0).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("PyTorch files cannot contain {}", dtype.name()))
-            .hint("convert the array to f32 first")
+        err!(Config, "PyTorch files cannot contain {}", dtype.name()).hint("convert the array to f32 first")
     })
 }

@@ -3,15 +3,13 @@
 use crate::arrays::{self, UnpackLimit};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, bug};
+use systole_ir::{Error, Literal, Result, ResultExt, bug, err};
 
 /// Maximum header size, as in the reference library.
 const MAX_HEADER: usize = 100_000_000;
 
 fn wrong(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "the safetensors file is invalid or truncated")
-        .because(why)
-        .hint("download the file again")
+    err!(Data, "the safetensors file is invalid or truncated").because(why).hint("download the file again")
 }
 
 /// Whether the bytes start like safetensors.
@@ -41,8 +39,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
 fn array(entry: &Value, data: &[u8], budget: &mut UnpackLimit) -> Result<Literal> {
     let word = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("an array has no dtype"))?;
     let dtype = arrays::dtype(word).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("unsupported array type {word}"))
-            .hint("convert the array to F32 before saving")
+        err!(Data, "unsupported array type {word}").hint("convert the array to F32 before saving")
     })?;
     let numbers = |key: &str| -> Option<Vec<usize>> {
         entry.get(key)?.as_array()?.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect()

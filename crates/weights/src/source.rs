@@ -9,7 +9,7 @@ use crate::{hdf5, huggingface, legacy_torch, safetensors, torch};
 use serde_json::Value;
 use std::path::Path;
 use systole_data::format::ModelFormat;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_ir::{Error, Literal, Result, ResultExt, TensorType, ensure, err};
 use systole_nn::{Architecture, Model};
 
 /// Note on weights that are matched by order.
@@ -187,11 +187,7 @@ impl WeightSource {
     /// # Errors
     /// If shapes differ (names both), or tensors are missing or unmatched.
     pub fn fill(&self, model: &mut Model, partial: bool) -> Result<ImportReport> {
-        if !model.is_built() {
-            return Err(
-                Error::new(ErrorKind::Config, "the model has no weights yet").hint("build the model first")
-            );
-        }
+        ensure!(model.is_built(), err!(Config, "the model has no weights yet").hint("build the model first"));
         let (rules, note) = self.rules(model)?;
         let is_idle = self.idle(model);
         let theirs = self.tensors.iter().filter(|(n, v)| is_weight(n, v) && !is_idle(n));
@@ -259,10 +255,9 @@ fn named_as_today(mut tensors: Vec<(String, Literal)>) -> Vec<(String, Literal)>
 }
 
 fn unknown(bytes: &[u8]) -> Error {
-    let e = Error::new(ErrorKind::Data, "unknown weight file format");
+    let e = err!(Data, "unknown weight file format");
     if let Some(format) = ModelFormat::of(bytes).filter(|f| *f != ModelFormat::Pickle) {
-        let what = format!("cannot import weights from {}", format.name());
-        return Error::new(ErrorKind::Unsupported, what).hint_command(format.hint());
+        return err!(Unsupported, "cannot import weights from {}", format.name()).hint_command(format.hint());
     }
     if bytes.starts_with(b"\x80") {
         return e

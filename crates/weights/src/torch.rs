@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_data::format::zip::{StoredZipEntry, ZipArchive, archive};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{DType, Literal, Result, ResultExt, ensure, err};
 
 /// Maximum nesting of dictionaries.
 const DEPTH: usize = 32;
@@ -34,7 +34,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<(String, Literal)>> {
     let mut budget = UnpackLimit::of(bytes.len());
     let name = archive.names().find(|n| *n == "data.pkl" || n.ends_with("/data.pkl")).map(str::to_string);
     let name = name.ok_or_else(|| {
-        Error::new(ErrorKind::Data, "the ZIP archive is not a PyTorch file")
+        err!(Data, "the ZIP archive is not a PyTorch file")
             .because("the archive has no data.pkl")
             .hint("save the weights with torch.save(model.state_dict(), \"weights.pt\")")
     })?;
@@ -60,10 +60,8 @@ fn tensors(
 
 fn check_byte_order(archive: &ZipArchive<'_>, folder: &str) -> Result<()> {
     match archive.read(&format!("{folder}byteorder"), 64)? {
-        Some(order) if order != b"little" => {
-            Err(Error::new(ErrorKind::Data, "the PyTorch file stores big-endian numbers")
-                .hint("save the file again on a little-endian machine"))
-        }
+        Some(order) if order != b"little" => Err(err!(Data, "the PyTorch file stores big-endian numbers")
+            .hint("save the file again on a little-endian machine")),
         _ => Ok(()),
     }
 }
@@ -158,7 +156,7 @@ fn named_tensors(pickle: &Pickle) -> Result<Vec<(String, Arc<TorchTensor>)>> {
     let mut found = Vec::new();
     collect(pickle, root, "", DEPTH, &mut HashSet::new(), &mut found)?;
     if found.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the file contains no tensors")
+        return Err(err!(Data, "the file contains no tensors")
             .hint("save the weights with torch.save(model.state_dict(), \"weights.pt\")"));
     }
     for wrapper in WRAPPERS {
@@ -201,9 +199,7 @@ fn collect(
         }
         PickleValue::Object(at) => {
             let Some(dict) = dict(pickle, value).filter(|_| seen.insert(*at)) else { return Ok(()) };
-            if depth == 0 {
-                return Err(pickle::wrong(format!("dictionaries are nested more than {DEPTH} deep")));
-            }
+            ensure!(depth != 0, pickle::wrong(format!("dictionaries are nested more than {DEPTH} deep")));
             for (key, value) in dict {
                 if let PickleValue::Text(key) = key {
                     if name.len() + key.len() > NAME {

@@ -2,7 +2,7 @@
 //! reshapes, gate order) in both directions.
 
 use std::collections::{BTreeSet, HashMap};
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Error, ErrorKind, Literal, Result, err};
 use systole_nn::Model;
 
 /// A layout change of an array from the external file to the model.
@@ -243,8 +243,7 @@ pub(crate) fn fill(
     let covered: BTreeSet<&str> = rules.iter().map(|r| r.ours.as_str()).collect();
     let ours = model.weights();
     if let Some((path, _)) = ours.iter().find(|(path, _)| !covered.contains(path)) {
-        let what = format!("cannot find weight {path} in the file");
-        return Err(Error::new(ErrorKind::Data, what).hint_command(OTHER_MODEL));
+        return Err(err!(Data, "cannot find weight {path} in the file").hint_command(OTHER_MODEL));
     }
     let rows = rules.iter().map(|rule| rule.row(&by_name)).collect();
     Ok(ImportReport { rows, left_over, notes: Vec::new() })
@@ -300,9 +299,8 @@ fn made(rule: &WeightRule, theirs: &HashMap<&str, &Literal>) -> Result<Literal> 
 }
 
 fn misfit(rule: &WeightRule, part: &WeightPart) -> Error {
-    let what =
-        format!("{} {:?} cannot be converted to {} {:?}", part.theirs, part.shape, rule.ours, rule.shape);
-    Error::new(ErrorKind::Data, what).hint_command(OTHER_MODEL)
+    err!(Data, "{} {:?} cannot be converted to {} {:?}", part.theirs, part.shape, rule.ours, rule.shape)
+        .hint_command(OTHER_MODEL)
 }
 
 /// Arrays by name, in file order.

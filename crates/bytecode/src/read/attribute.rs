@@ -3,7 +3,7 @@
 use super::reader::{BytecodeReader, MAX_DEPTH, unknown};
 use crate::byte_io::{ByteReader, wrong};
 use crate::vhlo_tables::{FieldEncoding, STRUCTURES, TYPES, WORDS};
-use systole_base::Result;
+use systole_base::{Result, ensure};
 use systole_mlir::syntax::{
     Attribute, DenseElements, ElementData, MlirType, NamedAttributes, RankedTensorType,
 };
@@ -24,9 +24,7 @@ impl<'a> BytecodeReader<'a> {
     pub(super) fn type_of(&self, n: u64, at: usize, depth: usize) -> Result<MlirType> {
         let entry = Self::entry(&self.file.types, n, "type", at)?;
         let mut bytes = entry.bytes;
-        if depth == MAX_DEPTH {
-            return Err(bytes.wrong(format!("types are nested deeper than {MAX_DEPTH}")));
-        }
+        ensure!(depth != MAX_DEPTH, bytes.wrong(format!("types are nested deeper than {MAX_DEPTH}")));
         self.charge(TYPE_BYTES)?;
         match (entry.dialect, entry.custom) {
             ("builtin", true) => self.builtin_type(&mut bytes, depth + 1),
@@ -181,9 +179,7 @@ impl<'a> BytecodeReader<'a> {
     pub(super) fn attribute_of(&self, n: u64, at: usize, depth: usize) -> Result<Attribute> {
         let entry = Self::entry(&self.file.attributes, n, "attribute", at)?;
         let mut bytes = entry.bytes;
-        if depth == MAX_DEPTH {
-            return Err(bytes.wrong(format!("attributes are nested deeper than {MAX_DEPTH}")));
-        }
+        ensure!(depth != MAX_DEPTH, bytes.wrong(format!("attributes are nested deeper than {MAX_DEPTH}")));
         self.charge(ATTRIBUTE_BYTES)?;
         match (entry.dialect, entry.custom) {
             ("builtin", true) => self.builtin_attribute(&mut bytes, depth + 1),

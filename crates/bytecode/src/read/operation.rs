@@ -5,7 +5,7 @@ use super::reader::{BytecodeReader, MAX_DEPTH, unknown};
 use crate::byte_io::{ByteReader, wrong};
 use crate::file::section;
 use crate::vhlo_tables::{OTHERS, versions};
-use systole_base::{Result, ResultExt};
+use systole_base::{Result, ResultExt, ensure};
 use systole_mlir::syntax::{
     Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes, Operation,
     SourceSpan, take,
@@ -36,9 +36,7 @@ pub(super) fn module(reader: &BytecodeReader<'_>) -> Result<MlirModule> {
     };
     let mut bytes = reader.file.ir;
     let (count, arguments) = bytes.flagged()?;
-    if count != 1 || arguments {
-        return Err(bytes.wrong("expected a single module"));
-    }
+    ensure!(count == 1 && !arguments, bytes.wrong("expected a single module"));
     let found = walk.operation(&mut bytes, Enclosing::File, 0)?;
     match found {
         Some(op) => Err(unknown(format!("expected a module, got {}", op.name), bytes.at)),
@@ -187,10 +185,7 @@ impl<'a> OpReader<'_, 'a> {
                 own.extend(take(&mut all, name).map(|value| (name.to_owned(), value)));
             }
         }
-        let results = match has(part::RESULTS) {
-            true => self.reader.types(bytes, 0)?,
-            false => Vec::new(),
-        };
+        let results = if has(part::RESULTS) { self.reader.types(bytes, 0)? } else { Vec::new() };
         let operands = if has(part::OPERANDS) { bytes.list(ByteReader::number)? } else { Vec::new() };
         self.reader.charge(8 * (operands.len() + results.len()))?;
         if has(part::SUCCESSORS) {
@@ -273,9 +268,7 @@ impl<'a> OpReader<'_, 'a> {
         let attributes: NamedAttributes = head.own.into_iter().chain(others).collect();
         self.values.clear();
         let mut body = self.regions(bytes, regions, Enclosing::Function, depth)?;
-        if body.len() > 1 {
-            return Err(wrong(head.place, "a function has more than one body"));
-        }
+        ensure!(body.len() <= 1, wrong(head.place, "a function has more than one body"));
         let names = std::mem::take(&mut self.names);
         let (body, values) = (body.pop().unwrap_or_default(), std::mem::take(&mut self.values));
         let function = systole_mlir::text::function_of(attributes, body, values)
@@ -307,9 +300,7 @@ impl<'a> OpReader<'_, 'a> {
         let bytes = match isolated && self.reader.file.version >= 2 && count > 0 {
             true => {
                 let (id, content) = bytes.section()?;
-                if id != section::IR {
-                    return Err(content.wrong(format!("expected a region, got section {id}")));
-                }
+                ensure!(id == section::IR, content.wrong(format!("expected a region, got section {id}")));
                 part = content;
                 &mut part
             }

@@ -3,7 +3,7 @@
 use crate::byte_io::{ByteReader, wrong};
 use crate::file::{BytecodeFile, UnparsedEntry};
 use std::cell::Cell;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, err};
 
 /// Maximum bytes of memory per byte of input for a module.
 pub const MOST_BYTES_PER_BYTE: usize = 512;
@@ -29,10 +29,9 @@ impl<'a> BytecodeReader<'a> {
     /// Charges memory to the budget before allocating it.
     pub(super) fn charge(&self, bytes: usize) -> Result<()> {
         let left = self.left.get().checked_sub(bytes).ok_or_else(|| {
-            Error::new(ErrorKind::Data, "cannot read the bytecode: it expands to too large a program")
-                .because(format!(
-                    "the program needs more than {MOST_BYTES_PER_BYTE} bytes of memory per input byte"
-                ))
+            err!(Data, "cannot read the bytecode: it expands to too large a program").because(format!(
+                "the program needs more than {MOST_BYTES_PER_BYTE} bytes of memory per input byte"
+            ))
         })?;
         self.left.set(left);
         Ok(())

@@ -5,7 +5,7 @@ use super::writer::{MAX_DEPTH, ModuleWriter, refused};
 use crate::byte_io::ByteSink;
 use crate::read::width;
 use crate::vhlo_tables::{FieldEncoding, STRUCTURES, TYPES, WORDS};
-use systole_base::Result;
+use systole_base::{Result, ensure};
 use systole_mlir::syntax::{
     Attribute, DenseElements, MlirType, NamedAttributes, OPEN, RankedTensorType, find,
 };
@@ -38,9 +38,7 @@ fn code(dialect: TargetDialect, vhlo: u64, builtin: u64) -> ByteSink {
 impl ModuleWriter<'_> {
     /// Returns the number of a type.
     pub(super) fn ty(&mut self, ty: &MlirType, dialect: TargetDialect, depth: usize) -> Result<u64> {
-        if depth == MAX_DEPTH {
-            return Err(refused(format!("types are nested deeper than {MAX_DEPTH}")));
-        }
+        ensure!(depth != MAX_DEPTH, refused(format!("types are nested deeper than {MAX_DEPTH}")));
         let out = match ty {
             MlirType::Tensor(ranked) => self.ranked(ranked, dialect, depth)?,
             MlirType::Tuple(all) => {
@@ -247,9 +245,7 @@ impl ModuleWriter<'_> {
         dialect: TargetDialect,
         depth: usize,
     ) -> Result<u64> {
-        if depth == MAX_DEPTH {
-            return Err(refused(format!("attributes are nested deeper than {MAX_DEPTH}")));
-        }
+        ensure!(depth != MAX_DEPTH, refused(format!("attributes are nested deeper than {MAX_DEPTH}")));
         let depth = depth + 1;
         let mut out = ByteSink::default();
         match value {

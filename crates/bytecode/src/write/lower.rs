@@ -6,13 +6,13 @@ use crate::read::is_default;
 use crate::vhlo_tables::{
     LAYOUTS, OpVersion, VhloAttributeKind, VhloDefault, default, gathered, kind, versions,
 };
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 use systole_mlir::syntax::{
     Attribute, DenseElements, ElementData, MlirType, NamedAttributes, Operation, RankedTensorType, find, take,
 };
 
 fn lacks(name: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("attribute `{name}` is missing or invalid"))
+    err!(Data, "attribute `{name}` is missing or invalid")
 }
 
 impl ModuleWriter<'_> {

@@ -11,7 +11,7 @@ use crate::StablehloVersion;
 use crate::byte_io::ByteSink;
 use crate::file::{MAGIC, NEWEST, section};
 use crate::version::CURRENT;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 use systole_mlir::syntax::MlirModule;
 use table::BytecodeTables;
 use writer::ModuleWriter;
@@ -26,7 +26,7 @@ const OLDEST: StablehloVersion = StablehloVersion::new(1, 0, 0);
 /// that lacks a required attribute.
 pub fn write(module: &MlirModule, version: StablehloVersion) -> Result<Vec<u8>> {
     if version < OLDEST || version.ops() > CURRENT.ops() {
-        return Err(Error::new(ErrorKind::Unsupported, format!("cannot write StableHLO {version}"))
+        return Err(err!(Unsupported, "cannot write StableHLO {version}")
             .hint(format!("choose a version from {OLDEST} to {CURRENT}")));
     }
     let mut writer = ModuleWriter { module, version, tables: BytecodeTables::default() };

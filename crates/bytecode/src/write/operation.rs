@@ -5,7 +5,7 @@ use super::writer::{MAX_DEPTH, ModuleWriter, refused};
 use crate::byte_io::ByteSink;
 use crate::file::section;
 use crate::vhlo_tables::OTHERS;
-use systole_base::{Error, ErrorKind, Result, ResultExt};
+use systole_base::{Result, ResultExt, ensure, err};
 use systole_mlir::syntax::{
     Attribute, FunctionValue, MlirFunction, MlirRegion, MlirType, NamedAttributes, Operation, find,
 };
@@ -161,7 +161,7 @@ impl<'m> BodyWriter<'_, 'm> {
 
     fn ty(&self, value: FunctionValue) -> Result<&'m MlirType> {
         let found = self.function.values.get(value);
-        found.ok_or_else(|| Error::new(ErrorKind::Data, "a value has no type"))
+        found.ok_or_else(|| err!(Data, "a value has no type"))
     }
 
     fn types(&mut self, values: &[FunctionValue], dialect: TargetDialect) -> Result<Vec<u64>> {
@@ -176,9 +176,7 @@ impl<'m> BodyWriter<'_, 'm> {
         depth: usize,
         out: &mut ByteSink,
     ) -> Result<()> {
-        if depth == MAX_DEPTH {
-            return Err(refused(format!("regions are nested deeper than {MAX_DEPTH}")));
-        }
+        ensure!(depth != MAX_DEPTH, refused(format!("regions are nested deeper than {MAX_DEPTH}")));
         if region.operations.is_empty() {
             out.number(0);
             return Ok(());
@@ -226,9 +224,10 @@ impl<'m> BodyWriter<'_, 'm> {
 
     fn operands(&self, op: &Operation) -> Result<Vec<u64>> {
         let number = |v: &FunctionValue| self.numbers.get(*v).copied().flatten();
-        let all = op.operands.iter().map(|v| {
-            number(v).ok_or_else(|| Error::new(ErrorKind::Data, "a value is used before its definition"))
-        });
+        let all = op
+            .operands
+            .iter()
+            .map(|v| number(v).ok_or_else(|| err!(Data, "a value is used before its definition")));
         all.collect()
     }
 
@@ -243,8 +242,7 @@ impl<'m> BodyWriter<'_, 'm> {
         for value in values {
             let ty = self.types(&[*value], to)?;
             let from = self.numbers.get(*value).copied().flatten();
-            let from =
-                from.ok_or_else(|| Error::new(ErrorKind::Data, "a value is used before its definition"))?;
+            let from = from.ok_or_else(|| err!(Data, "a value is used before its definition"))?;
             let parts = OpParts { results: &ty, operands: &[from], ..OpParts::default() };
             self.writer.head(out, ("builtin", "unrealized_conversion_cast"), parts, false);
             self.set(*value, next);

@@ -1,10 +1,10 @@
 //! Command-line options shared by all commands.
 
-use crate::args::exit_status::CommandError;
+use crate::args::exit_status::{CommandError, CommandResult};
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::PathBuf;
 use systole_config::RunConfig;
-use systole_ir::{Error, ErrorKind, knobs};
+use systole_ir::{err, knobs};
 
 /// Options of every command.
 #[derive(Args)]
@@ -125,10 +125,10 @@ impl LabelArgs {
     }
 
     /// Rejects the option for data other than tables and records.
-    pub(crate) fn check(&self, config: &RunConfig) -> Result<(), CommandError> {
+    pub(crate) fn check(&self, config: &RunConfig) -> CommandResult<()> {
         let dataset = &config.data.dataset;
         let Some((flag, _)) = self.setting().filter(|_| dataset != "records") else { return Ok(()) };
-        let e = Error::new(ErrorKind::Config, format!("the data `{dataset}` has no columns")).at(flag);
+        let e = err!(Config, "the data `{dataset}` has no columns").at(flag);
         Err(CommandError::usage(
             e.hint_command("remove --label, or name a table: systole train TABLE.csv --label COLUMN"),
         ))

@@ -4,7 +4,7 @@ use crate::args::common::CommonArgs;
 use crate::render::screen::Screen;
 use std::path::Path;
 use systole_config::ConfigError;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::{Error, ErrorKind, err};
 
 /// A subcommand: its parsed arguments.
 pub(crate) trait RunCommand {
@@ -44,7 +44,7 @@ pub(crate) struct CommandError {
 pub(crate) const ACCURACY_LOST: u8 = 3;
 
 /// Exit code of a command: 0, [`ACCURACY_LOST`], or 128 plus the number of the signal that ended it.
-pub(crate) type CommandResult = Result<u8, CommandError>;
+pub(crate) type CommandResult<T = u8> = Result<T, CommandError>;
 
 impl From<Error> for CommandError {
     fn from(error: Error) -> CommandError {
@@ -88,7 +88,7 @@ pub(crate) fn has_extension(out: &Path, endings: &[&str]) -> bool {
 }
 
 /// Rejects an output file whose name has none of these extensions.
-pub(crate) fn check_extension(out: &Path, endings: &[&str]) -> Result<(), CommandError> {
+pub(crate) fn check_extension(out: &Path, endings: &[&str]) -> CommandResult<()> {
     if has_extension(out, endings) {
         return Ok(());
     }
@@ -98,9 +98,9 @@ pub(crate) fn check_extension(out: &Path, endings: &[&str]) -> Result<(), Comman
 }
 
 /// Rejects an output file that exists, unless `force` is set.
-pub(crate) fn check_out(out: &Path, force: bool) -> Result<(), CommandError> {
+pub(crate) fn check_out(out: &Path, force: bool) -> CommandResult<()> {
     if out.exists() && !force {
-        let e = Error::new(ErrorKind::Io, format!("{} already exists", out.display()));
+        let e = err!(Io, "{} already exists", out.display());
         return Err(e.hint_command("choose another file with --out, or pass --force to replace it").into());
     }
     Ok(())

@@ -1,12 +1,12 @@
 //! Error for a missing file or folder, with a similarly named one next to it ("did you mean").
 
 use std::path::{Path, PathBuf};
-use systole_ir::{Error, ErrorKind};
+use systole_ir::{Error, err};
 use systole_nn::did_you_mean::similar;
 
 /// Error for a missing path: the first missing ancestor and a similarly named file there.
 pub(crate) fn missing(path: &Path) -> Error {
-    let e = Error::new(ErrorKind::Io, format!("no such file or folder: {}", path.display()));
+    let e = err!(Io, "no such file or folder: {}", path.display());
     let first = path.ancestors().filter(|p| !p.as_os_str().is_empty() && !p.exists()).last();
     let e = match first {
         Some(first) if first != path => e.because(format!("`{}` does not exist", first.display())),

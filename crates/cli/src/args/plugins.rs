@@ -3,7 +3,7 @@
 use crate::args::common::CommonArgs;
 use std::env;
 use std::process::Command;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, ErrorKind, Result, err, knobs};
 use systole_pjrt::{AcceleratorPlatform, Plugin, device_nodes};
 
 /// Devices that need a PJRT plugin.
@@ -109,6 +109,6 @@ pub(crate) fn check_device(common: &CommonArgs) -> Result<()> {
         return Ok(());
     }
     let told: Vec<&str> = ["auto"].into_iter().chain(known.into_iter().filter(|n| *n != "null")).collect();
-    let e = Error::new(ErrorKind::Config, format!("unknown device `{name}`"));
+    let e = err!(Config, "unknown device `{name}`");
     Err(e.at(format!("--device {device}")).hint_command(systole_nn::did_you_mean::suggestion(name, &told)))
 }

@@ -7,7 +7,7 @@ use crate::render::screen::{Screen, number_of, quoted};
 use clap::Args;
 use serde_json::{Value, json};
 use std::panic;
-use systole_ir::{Error, ErrorKind, Graph, Literal, Result, ResultExt, text};
+use systole_ir::{Graph, Literal, Result, ResultExt, err, text};
 use systole_mlir::import::ImportedProgram;
 use systole_program::bisect::{DevicePair, DivergingOp, RunComparison, first_difference, single};
 use systole_program::compare::{Difference, Tolerance};
@@ -47,12 +47,12 @@ fn share(text: &str) -> Result<f64, String> {
 
 impl PairArgs {
     /// Opens both devices.
-    pub(crate) fn open(&self, common: &CommonArgs) -> Result<DevicePair, CommandError> {
+    pub(crate) fn open(&self, common: &CommonArgs) -> CommandResult<DevicePair> {
         let usual = format!("{},ref", common.device.as_deref().filter(|d| *d != "ref").unwrap_or("cpu"));
         let said = self.devices.as_deref().unwrap_or(&usual);
         let names: Vec<&str> = said.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
         let [a, b] = names[..] else {
-            let e = Error::new(ErrorKind::Config, format!("expected two devices, got `{said}`"));
+            let e = err!(Config, "expected two devices, got `{said}`");
             return Err(CommandError::usage(
                 e.at("--devices").hint_command("pass two device names, such as cpu,ref or xla,ref"),
             ));

@@ -7,7 +7,7 @@ use crate::render::screen::{Screen, table, wrapped};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_nn::did_you_mean::suggestion;
 use systole_plan::{ChipFigures, ComparedFigure, Price};
 
@@ -51,8 +51,7 @@ fn chosen(names: &[String], all: Vec<ChipFigures>) -> Result<Vec<ChipFigures>> {
         let hit = all.iter().find(|c| is(c, family));
         let hit = hit.ok_or_else(|| {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            Error::new(ErrorKind::Config, format!("unknown chip `{name}`"))
-                .hint_command(suggestion(family, &known))
+            err!(Config, "unknown chip `{name}`").hint_command(suggestion(family, &known))
         })?;
         if !found.contains(hit) {
             found.push(hit.clone());

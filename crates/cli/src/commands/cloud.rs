@@ -12,7 +12,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use systole_cloud::{CloudJob, CloudOptions, CloudPlatform, JobModel, check_given, file_name};
 use systole_config::{ConfigDraft, DataSection, RunConfig};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 #[derive(Args)]
 pub(crate) struct CloudArgs {
@@ -161,7 +161,7 @@ fn model(name: &str) -> Result<JobModel> {
 
 /// Returns the configuration that the words after `--` result in. Rejects words that are not arguments of `systole train`,
 /// because a mistake on a rented machine costs money.
-fn train_config(words: &[String], model: &str) -> Result<RunConfig, CommandError> {
+fn train_config(words: &[String], model: &str) -> CommandResult<RunConfig> {
     check_given(words).map_err(CommandError::usage)?;
     let line = ["systole", "train", model].into_iter().map(String::from).chain(words.iter().cloned());
     let refused = |e: clap::Error| {
@@ -171,7 +171,7 @@ fn train_config(words: &[String], model: &str) -> Result<RunConfig, CommandError
         CommandError::usage(e.hint_command("see the arguments of `systole train` with: systole help train"))
     };
     let matches = clap_root::command().try_get_matches_from(line).map_err(refused)?;
-    let none = || Error::new(ErrorKind::Bug, "the arguments of train were not parsed");
+    let none = || err!(Bug, "the arguments of train were not parsed");
     let train = TrainArgs::from_arg_matches(matches.subcommand_matches("train").ok_or_else(none)?);
     let draft = match CommandTarget::of(model).map_err(CommandError::usage)? {
         CommandTarget::Toml(path) => ConfigDraft::read(path)?,
@@ -188,15 +188,11 @@ fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()>
         ("text", None) => "no text is named, and the machines have none",
         ("cifar10", None) => "`cifar10` is not downloaded, and its folder is not named",
         ("folder" | "records" | "sentences", None) => {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("the location of the data of `{model}` is not set"),
-            )
-            .hint_setting(format!("{copy}; or set data.dir in the TOML file")));
+            return Err(err!(Config, "the location of the data of `{model}` is not set")
+                .hint_setting(format!("{copy}; or set data.dir in the TOML file")));
         }
         _ if is_synthetic => {
-            let what = format!("`{model}` trains on `{}`, which is not synthetic", data.dataset);
-            return Err(Error::new(ErrorKind::Config, what)
+            return Err(err!(Config, "`{model}` trains on `{}`, which is not synthetic", data.dataset)
                 .at("--synthetic")
                 .hint_command("remove --synthetic"));
         }
@@ -209,7 +205,5 @@ fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()>
         "glyphs" => "pass --synthetic to rent machines for it, or choose a model with another dataset".into(),
         _ => format!("{copy}; or pass --synthetic to rent machines for synthetic data"),
     };
-    Err(Error::new(ErrorKind::Config, format!("`{model}` would train on synthetic data"))
-        .because(what)
-        .hint_command(hint))
+    Err(err!(Config, "`{model}` would train on synthetic data").because(what).hint_command(hint))
 }

@@ -9,7 +9,7 @@ use crate::render::screen::{Screen, grouped, table};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_nn::callback::grows;
 use systole_nn::did_you_mean::suggestion;
 
@@ -32,33 +32,29 @@ pub(crate) struct CompareArgs {
 
 impl RunCommand for CompareArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
+        let runs = self.runs.iter().map(|name| FinishedRun::read(name)).collect::<Result<Vec<_>>>()?;
+        let metric = metric(&self, &runs)?;
+        let differing = differing(&runs);
+        if screen.json {
+            let each = |r: &FinishedRun| {
+                let own = differing.iter().map(|key| (key.clone(), json!(r.settings.get(key))));
+                json!({
+                    "run": r.name, "epochs": r.epochs.len(), "steps": r.steps, "weights": r.weights,
+                    "best": r.best(&metric).map(|(epoch, value)| json!({"epoch": epoch, "value": value})),
+                    "last": r.curve(&metric).last().map(|p| p.1), "curve": r.curve(&metric), "settings": own.collect::<Map<_, _>>(),
+                })
+            };
+            screen.object(&json!({"metric": metric, "runs": runs.iter().map(each).collect::<Vec<_>>()}));
+            return Ok(0);
+        }
+        screen.line(results(&runs, &metric));
+        match differing.is_empty() {
+            true if runs.len() > 1 => screen.line("\nThe runs have the same settings."),
+            true => {}
+            false => screen.line(format!("\n{}", settings(&runs, &differing))),
+        }
+        Ok(0)
     }
-}
-
-fn run(args: &CompareArgs, screen: &Screen) -> CommandResult {
-    let runs = args.runs.iter().map(|name| FinishedRun::read(name)).collect::<Result<Vec<_>>>()?;
-    let metric = metric(args, &runs)?;
-    let differing = differing(&runs);
-    if screen.json {
-        let each = |r: &FinishedRun| {
-            let own = differing.iter().map(|key| (key.clone(), json!(r.settings.get(key))));
-            json!({
-                "run": r.name, "epochs": r.epochs.len(), "steps": r.steps, "weights": r.weights,
-                "best": r.best(&metric).map(|(epoch, value)| json!({"epoch": epoch, "value": value})),
-                "last": r.curve(&metric).last().map(|p| p.1), "curve": r.curve(&metric), "settings": own.collect::<Map<_, _>>(),
-            })
-        };
-        screen.object(&json!({"metric": metric, "runs": runs.iter().map(each).collect::<Vec<_>>()}));
-        return Ok(0);
-    }
-    screen.line(results(&runs, &metric));
-    match differing.is_empty() {
-        true if runs.len() > 1 => screen.line("\nThe runs have the same settings."),
-        true => {}
-        false => screen.line(format!("\n{}", settings(&runs, &differing))),
-    }
-    Ok(0)
 }
 
 /// A training run, read from its model file.
@@ -83,9 +79,8 @@ impl FinishedRun {
             model.notes.get("history").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let mut settings = BTreeMap::new();
         if let Some(config) = config_of(&model, &file)? {
-            let written: toml::Table = toml::from_str(&config.to_toml()?).map_err(|e| {
-                Error::new(ErrorKind::Bug, "cannot parse a written configuration").because(e.to_string())
-            })?;
+            let written: toml::Table = toml::from_str(&config.to_toml()?)
+                .map_err(|e| err!(Bug, "cannot parse a written configuration").because(e.to_string()))?;
             flatten("", &toml::Value::Table(written), &mut settings);
         }
         let weights = model.weights().iter().map(|(_, w)| w.ty().elements() as u64).sum();
@@ -136,21 +131,21 @@ fn differing(runs: &[FinishedRun]) -> Vec<String> {
     keys.into_iter().filter(|key| !same(key)).cloned().collect()
 }
 
-fn metric(args: &CompareArgs, runs: &[FinishedRun]) -> Result<String, CommandError> {
+fn metric(args: &CompareArgs, runs: &[FinishedRun]) -> CommandResult<String> {
     let all: BTreeSet<&str> =
         runs.iter().flat_map(|r| &r.epochs).flat_map(|e| e.1.keys()).map(String::as_str).collect();
     match &args.metric {
         Some(asked) if all.contains(asked.as_str()) => Ok(asked.clone()),
         Some(asked) => {
             let known: Vec<&str> = all.into_iter().collect();
-            let e = Error::new(ErrorKind::Config, format!("no run has the metric `{asked}`")).at("--metric");
+            let e = err!(Config, "no run has the metric `{asked}`").at("--metric");
             Err(CommandError::usage(e.hint_command(suggestion(asked, &known))))
         }
         None => {
             let named = |name: &&&str| name.starts_with("val_") && **name != "val_loss";
             let found = all.iter().find(named).or(all.get("val_loss")).or(all.get("loss"));
             found.map(|name| name.to_string()).ok_or_else(|| {
-                Error::new(ErrorKind::Data, "the models have no training history")
+                err!(Data, "the models have no training history")
                     .hint_command("compare models written by `systole train`")
                     .into()
             })

@@ -14,7 +14,7 @@ use systole_config::ConfigDraft;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_devices::{compile_cache, find_plugin};
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Graph, Mesh, Shardings, knobs};
+use systole_ir::{Error, ErrorKind, Graph, Mesh, Shardings, err, knobs};
 use systole_nn::{Model, Precision, grouped};
 use systole_pjrt::{AcceleratorPlatform, AheadCompiler, program_text, spread_text};
 use systole_plan::{ChipTables, CollectiveTraffic, Machine, TpuSlice, traffic};
@@ -76,56 +76,53 @@ pub(crate) struct CompileArgs {
 
 impl RunCommand for CompileArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
-    }
-}
-
-fn run(args: &CompileArgs, screen: &Screen) -> CommandResult {
-    let tables = ChipTables::built_in()?;
-    let machine = machine(args, &tables)?;
-    let target = machine.ahead(&tables)?;
-    let platform = if target.gpu.is_some() { AcceleratorPlatform::Cuda } else { AcceleratorPlatform::Tpu };
-    // Report errors in the command even if no compiler is installed.
-    let step = step(args, &machine)?;
-    let library = find_plugin(platform, args.plugin.as_deref()).require(platform)?;
-    screen.detail(format!("compiler: {}", library.display()));
-    let request = AotRequest {
-        hlo: args.save_hlo.is_some() || step.partitions > 1,
-        executable: args.save.is_some(),
-        partitions: step.partitions,
-        quick: args.quick,
-        time_limit: Duration::from_secs(args.time_limit),
-        ..AotRequest::new(step.program.as_str(), target.clone())
-    };
-    let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
-    let request = AotRequest { memory_limit, ..request };
-    let compiler = AheadCompiler::new(library)?;
-    let compiler = match compile_cache()? {
-        Some(cache) => compiler.with_cache(cache),
-        None => compiler,
-    };
-    let report = compiler.compile_ahead(&request)?;
-    for (path, bytes) in [(&args.save, &report.executable), (&args.save_hlo, &report.hlo)] {
-        if let Some(path) = path {
-            write_atomically(&OsFileSystem, path, &[bytes])?;
+        let tables = ChipTables::built_in()?;
+        let machine = machine(&self, &tables)?;
+        let target = machine.ahead(&tables)?;
+        let platform =
+            if target.gpu.is_some() { AcceleratorPlatform::Cuda } else { AcceleratorPlatform::Tpu };
+        // Report errors in the command even if no compiler is installed.
+        let step = step(&self, &machine)?;
+        let library = find_plugin(platform, self.plugin.as_deref()).require(platform)?;
+        screen.detail(format!("compiler: {}", library.display()));
+        let request = AotRequest {
+            hlo: self.save_hlo.is_some() || step.partitions > 1,
+            executable: self.save.is_some(),
+            partitions: step.partitions,
+            quick: self.quick,
+            time_limit: Duration::from_secs(self.time_limit),
+            ..AotRequest::new(step.program.as_str(), target.clone())
+        };
+        let memory_limit = knobs::MEMORY_LIMIT.get_bytes()?.unwrap_or(request.memory_limit);
+        let request = AotRequest { memory_limit, ..request };
+        let compiler = AheadCompiler::new(library)?;
+        let compiler = match compile_cache()? {
+            Some(cache) => compiler.with_cache(cache),
+            None => compiler,
+        };
+        let report = compiler.compile_ahead(&request)?;
+        for (path, bytes) in [(&self.save, &report.executable), (&self.save_hlo, &report.hlo)] {
+            if let Some(path) = path {
+                write_atomically(&OsFileSystem, path, &[bytes])?;
+            }
         }
+        let answer = CompileReport {
+            machine: &machine,
+            target: &target,
+            step: &step,
+            traffic: traffic(&report.hlo)?,
+            report: &report,
+        };
+        match screen.json {
+            true => screen.object(&answer.object(&self)),
+            false => answer.show(self.quick, screen),
+        }
+        Ok(0)
     }
-    let answer = CompileReport {
-        machine: &machine,
-        target: &target,
-        step: &step,
-        traffic: traffic(&report.hlo)?,
-        report: &report,
-    };
-    match screen.json {
-        true => screen.object(&answer.object(args)),
-        false => answer.show(args.quick, screen),
-    }
-    Ok(0)
 }
 
 /// Resolves the named slices or GPUs.
-fn machine(args: &CompileArgs, tables: &ChipTables) -> Result<Machine, CommandError> {
+fn machine(args: &CompileArgs, tables: &ChipTables) -> CommandResult<Machine> {
     let refused = |e: Error| CommandError::usage(e.at("--target"));
     match Machine::compilable(&args.target, tables).map_err(refused)? {
         Machine::Slice(slice) => {
@@ -134,7 +131,7 @@ fn machine(args: &CompileArgs, tables: &ChipTables) -> Result<Machine, CommandEr
         }
         machine if args.num_slices == 1 => Ok(machine),
         _ => {
-            let e = Error::new(ErrorKind::Config, "only TPUs have slices").at("--num-slices");
+            let e = err!(Config, "only TPUs have slices").at("--num-slices");
             Err(CommandError::usage(e.hint_command("for the GPUs of one machine write --target 8*h100")))
         }
     }
@@ -149,7 +146,7 @@ struct CompileInput {
 }
 
 /// Builds the program: a file's, or a training step with donated state.
-fn step(args: &CompileArgs, machine: &Machine) -> Result<CompileInput, CommandError> {
+fn step(args: &CompileArgs, machine: &Machine) -> CommandResult<CompileInput> {
     let refused = |option: &str, what: &str, hint: &str| {
         CommandError::usage(Error::new(ErrorKind::Config, what).at(option).hint_command(hint))
     };
@@ -208,12 +205,11 @@ pub(crate) fn spread(
     step: &Graph,
     roles: &ValueRoles,
     mesh: &Mesh,
-) -> Result<Shardings, CommandError> {
+) -> CommandResult<Shardings> {
     let spread = strategy.spread(mesh, step, roles, true)?;
     for (sharding, ty) in spread.params.iter().zip(step.param_types()) {
         sharding.local(mesh, &ty).map_err(|e| {
-            let split =
-                Error::new(ErrorKind::Config, "the batch size does not divide evenly over the devices");
+            let split = err!(Config, "the batch size does not divide evenly over the devices");
             let hint =
                 e.hint_text().unwrap_or_default().replace("make the size", "pass a --batch-size that is");
             CommandError::usage(split.because(e.what()).at(format!("the mesh {mesh}")).hint_command(hint))
@@ -223,7 +219,7 @@ pub(crate) fn spread(
 }
 
 /// Parses the mesh and checks its size; without one, puts all devices on one axis.
-pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, CommandError> {
+pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> CommandResult<Mesh> {
     let devices = machine.devices();
     let Some(text) = text else { return Ok(Mesh::new([("data", devices)])?) };
     let mesh: Mesh = text.parse().map_err(|e: Error| CommandError::usage(e.at("--mesh")))?;
@@ -249,7 +245,7 @@ pub(crate) fn mesh(text: Option<&str>, machine: &Machine) -> Result<Mesh, Comman
 }
 
 /// Returns the model and its training batch size.
-fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
+fn model(args: &CompileArgs) -> CommandResult<(Model, usize)> {
     let target = CommandTarget::of(&args.program)?;
     let mut draft = match &target {
         CommandTarget::Preset(name) => ConfigDraft::preset(name)?,
@@ -268,16 +264,15 @@ fn model(args: &CompileArgs) -> Result<(Model, usize), CommandError> {
 /// Batch size of a model without a training configuration.
 const USUAL_BATCH_SIZE: usize = 32;
 
-fn saved_model(target: &CommandTarget, args: &CompileArgs) -> Result<(Model, usize), CommandError> {
+fn saved_model(target: &CommandTarget, args: &CompileArgs) -> CommandResult<(Model, usize)> {
     if args.precision.is_some() {
-        let e = Error::new(ErrorKind::Config, "the precision of a saved model cannot be changed")
-            .at("--precision");
+        let e = err!(Config, "the precision of a saved model cannot be changed").at("--precision");
         return Err(CommandError::usage(
             e.hint_command("remove the precision option, or name a preset or a TOML file"),
         ));
     }
     if let Some(set) = args.sets.first() {
-        let e = Error::new(ErrorKind::Config, "the training step of a saved model cannot be changed");
+        let e = err!(Config, "the training step of a saved model cannot be changed");
         return Err(CommandError::usage(
             e.at(format!("--set {set}")).hint_command("name a preset or a TOML file"),
         ));

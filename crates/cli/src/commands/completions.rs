@@ -7,7 +7,7 @@ use crate::render::screen::Screen;
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use serde_json::json;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::err;
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
@@ -19,9 +19,8 @@ impl RunCommand for CompletionsArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
         let mut bytes = Vec::new();
         clap_complete::generate(self.shell, &mut clap_root::command(), "systole", &mut bytes);
-        let script = String::from_utf8(bytes).map_err(|e| {
-            Error::new(ErrorKind::Bug, "the generated completion script is not UTF-8").because(e.to_string())
-        })?;
+        let script = String::from_utf8(bytes)
+            .map_err(|e| err!(Bug, "the generated completion script is not UTF-8").because(e.to_string()))?;
         if screen.json {
             let name = self.shell.to_possible_value().map(|value| value.get_name().to_string());
             screen.object(&json!({"shell": name, "script": script}));

@@ -17,7 +17,7 @@ use systole_data::format::example::FeatureSpecs;
 use systole_data::format::tfrecord::TfRecordCompression;
 use systole_data::tools::{self, OpenedDataset};
 use systole_data::{AUTOTUNE, Cardinality, Dataset, DatasetOptions, PipelinePosition, PipelineReport};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use systole_progress::terminal;
 
 /// Redraw interval of the progress line.
@@ -211,7 +211,7 @@ struct DataSource {
 }
 
 impl SourceArgs {
-    fn open(&self, screen: &Screen) -> Result<DataSource, CommandError> {
+    fn open(&self, screen: &Screen) -> CommandResult<DataSource> {
         let is_file = Path::new(&self.source).exists();
         let draft = match CommandTarget::of(&self.source) {
             Ok(CommandTarget::Toml(path)) => Some(ConfigDraft::read(path)?),
@@ -241,7 +241,7 @@ impl SourceArgs {
 
 impl SourceArgs {
     /// Opens files, a folder or a pattern. Of the settings, only the read options apply.
-    fn files(&self, features: Option<FeatureSpecs>) -> Result<OpenedDataset, CommandError> {
+    fn files(&self, features: Option<FeatureSpecs>) -> CommandResult<OpenedDataset> {
         let mut draft = ConfigDraft::preset("table")?;
         set_all(&mut draft, &self.sets)?;
         let options = draft.finish()?.data.records.unwrap_or_default();
@@ -342,7 +342,7 @@ fn check_free(prefix: &Path, force: bool) -> Result<()> {
             .iter()
             .try_for_each(|p| std::fs::remove_file(p).map_err(|e| Error::io("cannot remove", p, e)));
     }
-    Err(Error::new(ErrorKind::Io, format!("{} files with this prefix already exist", paths.len()))
+    Err(err!(Io, "{} files with this prefix already exist", paths.len())
         .at(paths.first().map_or(String::new(), |p| p.display().to_string()))
         .hint_command("choose another output prefix, or pass --force to replace the files"))
 }
@@ -482,10 +482,7 @@ fn verify_elements(opened: &OpenedDataset, screen: &Screen) -> VerifiedFile {
 fn bench(source: DataSource, how: &DataBenchArgs, screen: &Screen) -> CommandResult {
     let freezes = match (&how.freeze, &source.configured) {
         (Some(_), None) => {
-            let e = Error::new(
-                ErrorKind::Config,
-                format!("--freeze needs a configuration, but the source is {}", source.opened.kind),
-            );
+            let e = err!(Config, "--freeze needs a configuration, but the source is {}", source.opened.kind);
             return Err(CommandError::usage(e.hint_command("name a preset or TOML file as the source")));
         }
         (Some(path), Some((config, _))) => Some((path, config.clone())),
@@ -515,11 +512,11 @@ fn bench(source: DataSource, how: &DataBenchArgs, screen: &Screen) -> CommandRes
 }
 
 impl DataBenchArgs {
-    fn pipeline(&self, source: &DataSource) -> Result<Dataset, CommandError> {
+    fn pipeline(&self, source: &DataSource) -> CommandResult<Dataset> {
         let mut pipeline = match &source.configured {
             Some((_, pipeline)) => {
                 if self.batch_size.is_some() || self.shuffle.is_some() {
-                    let e = Error::new(ErrorKind::Config, "--batch-size and --shuffle apply to files only");
+                    let e = err!(Config, "--batch-size and --shuffle apply to files only");
                     return Err(CommandError::usage(e.hint_command(
                         "change the settings in the TOML file; `systole init` writes such a file",
                     )));

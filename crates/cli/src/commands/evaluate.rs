@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use std::time::Instant;
 use systole_config::{RunConfig, fraction};
 use systole_datasets::TrainingData;
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{ResultExt, err};
 use systole_nn::applications::biggan::BigGan;
 use systole_nn::loss::Loss;
 use systole_nn::{Logs, Model};
@@ -116,7 +116,7 @@ fn check_named(args: &EvaluateArgs, data: &TrainingData) -> Result<(), CommandEr
     let Some(name) = args.dataset.as_deref().filter(|name| *name == "cifar10" && data.name != *name) else {
         return Ok(());
     };
-    let e = Error::new(ErrorKind::Io, format!("the files of `{name}` were not found"))
+    let e = err!(Io, "the files of `{name}` were not found")
         .at("--dataset")
         .because(format!("`{}`, synthetic images, would take their place", data.name));
     Err(e
@@ -178,15 +178,12 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = &args.model;
     no_scores(args, file)?;
     if args.tta.is_some() {
-        let e = Error::new(
-            ErrorKind::Config,
-            "test-time augmentation needs a Systole model, not a .tflite or ONNX file",
-        )
-        .at("--tta");
+        let e = err!(Config, "test-time augmentation needs a Systole model, not a .tflite or ONNX file")
+            .at("--tta");
         return Err(CommandError::usage(e.hint_command("remove --tta")));
     }
     let Predictor { model, operators, binary_output } = answerer(file)?;
-    let operators = operators.ok_or_else(|| Error::new(ErrorKind::Bug, "the model file has no operators"))?;
+    let operators = operators.ok_or_else(|| err!(Bug, "the model file has no operators"))?;
     let run_data = RunData::of(&model, file)?.with_scale_options(Some(&args.scale), &args.sets);
     let mut config = config(args, &run_data, &model)?;
     let mut data = run_data.load_unmatched(&model, &mut config, screen)?;
@@ -194,10 +191,7 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     if data.language.is_none() {
         check_samples(&model, &config, &data, file)?;
         if data.class_names.is_empty() {
-            let e = Error::new(
-                ErrorKind::Data,
-                format!("{} has no class labels to evaluate {file} on", data.name),
-            );
+            let e = err!(Data, "{} has no class labels to evaluate {file} on", data.name);
             return Err(e
                 .hint_command(
                     "use data with classes, or run single samples with `systole predict` or `systole run`",
@@ -233,10 +227,10 @@ fn of_operators(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
 }
 
 /// Rejects the options of generator scores for a model that generates no images.
-fn no_scores(args: &EvaluateArgs, file: &str) -> Result<(), CommandError> {
+fn no_scores(args: &EvaluateArgs, file: &str) -> CommandResult<()> {
     for (flag, given) in [("--features", args.features.is_some()), ("--pictures", args.pictures.is_some())] {
         if given {
-            let e = Error::new(ErrorKind::Config, format!("{file} is not an image generator"));
+            let e = err!(Config, "{file} is not an image generator");
             return Err(CommandError::usage(e.at(flag).hint_command(format!("remove {flag}"))));
         }
     }
@@ -269,7 +263,7 @@ impl Perplexity {
 }
 
 /// Returns the configuration of the data to evaluate on, with the arguments applied.
-fn config(args: &EvaluateArgs, run_data: &RunData, model: &Model) -> Result<RunConfig, CommandError> {
+fn config(args: &EvaluateArgs, run_data: &RunData, model: &Model) -> CommandResult<RunConfig> {
     let (source, label) = (args.source.as_deref(), args.label.setting());
     let named = NamedData { source, label, ..NamedData::of(&args.dataset, &args.data) };
     let mut draft = run_data.draft_of(model, &named)?;

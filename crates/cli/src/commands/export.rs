@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, ResultExt};
+use systole_ir::{Error, ErrorKind, ResultExt, err};
 use systole_nn::Model;
 use systole_weights::{WeightFormat, export};
 
@@ -76,7 +76,7 @@ impl FormatName {
 
 impl ExportArgs {
     /// Returns the file format: that of `--format`, otherwise that of the extension of `--out`.
-    fn format(&self) -> Result<FormatName, CommandError> {
+    fn format(&self) -> CommandResult<FormatName> {
         let named = self.format.map_or(FormatName::value_variants().to_vec(), |format| vec![format]);
         let all: Vec<&str> = named.iter().flat_map(|format| format.format().1.iter().copied()).collect();
         if self.format.is_none() && !has_extension(&self.out, &all) {
@@ -91,56 +91,52 @@ impl ExportArgs {
         }
         check_extension(&self.out, &all)?;
         let found = named.into_iter().find(|format| has_extension(&self.out, format.format().1));
-        found.ok_or_else(|| Error::new(ErrorKind::Bug, "an extension without a format").into())
+        found.ok_or_else(|| err!(Bug, "an extension without a format").into())
     }
 }
 
 impl RunCommand for ExportArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
-    }
-}
-
-fn run(args: &ExportArgs, screen: &Screen) -> CommandResult {
-    let named = args.format()?;
-    let name = args.out.display().to_string();
-    check_out(&args.out, args.force)?;
-    let Some(format) = named.format().0 else { return lite(args, named, screen) };
-    if args.int8 || args.dynamic || args.float || args.quant.given().is_some() {
-        let e = Error::new(ErrorKind::Config, "weight files cannot be quantized").at("--format");
-        return Err(CommandError::usage(
-            e.hint_command("choose --format tflite or onnx, or remove --int8 and its options"),
+        let named = self.format()?;
+        let name = self.out.display().to_string();
+        check_out(&self.out, self.force)?;
+        let Some(format) = named.format().0 else { return lite(&self, named, screen) };
+        if self.int8 || self.dynamic || self.float || self.quant.given().is_some() {
+            let e = err!(Config, "weight files cannot be quantized").at("--format");
+            return Err(CommandError::usage(
+                e.hint_command("choose --format tflite or onnx, or remove --int8 and its options"),
+            ));
+        }
+        let file = run_directory::model_file(&self.model)?;
+        let mut model = imported::load_to_predict(&file)?;
+        // Other formats cannot store quantization ranges.
+        model.strip_quantization()?;
+        let made = export(&model, format, &self.out).at(|| file.clone())?;
+        write_atomically(&OsFileSystem, &self.out, &[&made.bytes])?;
+        let images = write_preprocessing(&model, &file, &self.out)?;
+        if screen.json {
+            screen.object(&json!({
+                "model_file": file, "file": self.out, "bytes": made.bytes.len(), "rows": rows_json(&made.rows),
+                "notes": made.notes, "preprocessing": images,
+            }));
+            return Ok(0);
+        }
+        screen.line(rows_table(&made.rows, ["theirs", "shape", "ours", "shape", "conversion"]).trim_end());
+        made.notes.iter().for_each(|note| screen.line(format!("Tensor names: {note}.")));
+        screen.line(format!(
+            "{name}: {}, {}",
+            counted(made.rows.len() as u64, "weight"),
+            counted(made.bytes.len() as u64, "byte")
         ));
+        if let Some(images) = images {
+            screen.line(format!("{}: size, color and scale of the images", images.display()));
+        }
+        Ok(0)
     }
-    let file = run_directory::model_file(&args.model)?;
-    let mut model = imported::load_to_predict(&file)?;
-    // Other formats cannot store quantization ranges.
-    model.strip_quantization()?;
-    let made = export(&model, format, &args.out).at(|| file.clone())?;
-    write_atomically(&OsFileSystem, &args.out, &[&made.bytes])?;
-    let images = write_preprocessing(&model, &file, &args.out)?;
-    if screen.json {
-        screen.object(&json!({
-            "model_file": file, "file": args.out, "bytes": made.bytes.len(), "rows": rows_json(&made.rows),
-            "notes": made.notes, "preprocessing": images,
-        }));
-        return Ok(0);
-    }
-    screen.line(rows_table(&made.rows, ["theirs", "shape", "ours", "shape", "conversion"]).trim_end());
-    made.notes.iter().for_each(|note| screen.line(format!("Tensor names: {note}.")));
-    screen.line(format!(
-        "{name}: {}, {}",
-        counted(made.rows.len() as u64, "weight"),
-        counted(made.bytes.len() as u64, "byte")
-    ));
-    if let Some(images) = images {
-        screen.line(format!("{}: size, color and scale of the images", images.display()));
-    }
-    Ok(0)
 }
 
 /// Writes how images become the model's input next to exported weights, which have no metadata; returns the file.
-fn write_preprocessing(model: &Model, path: &str, out: &Path) -> Result<Option<PathBuf>, CommandError> {
+fn write_preprocessing(model: &Model, path: &str, out: &Path) -> CommandResult<Option<PathBuf>> {
     let Some(images) = preprocessing_of(model, path)? else { return Ok(None) };
     let file = out.with_extension(format!("{PREPROCESSING}.json"));
     write_atomically(&OsFileSystem, &file, &[format!("{images:#}\n").as_bytes()])?;
@@ -154,13 +150,12 @@ fn lite(args: &ExportArgs, format: FormatName, screen: &Screen) -> CommandResult
         _ => FileArithmetic::Float,
     };
     if kind == FileArithmetic::Dynamic && matches!(format, FormatName::Onnx) {
-        let e = Error::new(ErrorKind::Config, "weight-only int8 is not supported for ONNX").at("--dynamic");
+        let e = err!(Config, "weight-only int8 is not supported for ONNX").at("--dynamic");
         return Err(CommandError::usage(e.hint_command("use --int8 instead, or choose --format tflite")));
     }
     if let Some(flag) = args.quant.given().filter(|_| kind != FileArithmetic::Int8) {
-        let e =
-            Error::new(ErrorKind::Config, format!("{flag} applies to the calibration of int8 files only"));
-        return Err(CommandError::usage(e.at(flag).hint_command(format!("add --int8, or remove {flag}"))));
+        let e = err!(Config, "{flag} applies to the calibration of int8 files only").at(flag);
+        return Err(CommandError::usage(e.hint_command(format!("add --int8, or remove {flag}"))));
     }
     quantize::make(&args.model, kind, &args.quant, &args.out, screen)
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_datasets::Tokenizer;
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Error, Result, ResultExt, err};
 use systole_nn::{Decoder, Model, Sampling, TextGenerator};
 
 #[derive(Args)]
@@ -50,59 +50,55 @@ pub(crate) struct GenerateArgs {
 
 impl RunCommand for GenerateArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
+        let sampling =
+            Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, seed: self.seed };
+        sampling.check().map_err(CommandError::usage)?;
+        let file = run_directory::model_file(&self.model)?;
+        let model = imported::load_to_predict(&file)?;
+        let decoder = model.decoder().at(|| file.clone())?;
+        let tokenizer = tokenizer(&self, &model, &file)?;
+        let prompt = prompt(&self)?;
+        let tokens = tokenizer.encode(&prompt).at(|| "--prompt".into())?;
+        tell_of_length(tokens.len(), &decoder);
+        let began = Instant::now();
+        let mut text = TextGenerator::new(decoder, &tokens, sampling)?.only(|id| tokenizer.has(id));
+        let read = began.elapsed().as_secs_f64();
+        screen.piece(&prompt);
+        let mut told = Utf8Stream::default();
+        let (mut made, mut ended) = (Vec::new(), false);
+        let began = Instant::now();
+        while (made.len() as u64) < self.max_tokens {
+            let token = text.next_token()?;
+            if tokenizer.end_of_text() == Some(token) {
+                ended = true;
+                break;
+            }
+            made.push(token);
+            screen.piece(&told.whole(&tokenizer.decode(&[token])));
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        screen.piece(&told.rest());
+        screen.piece("\n");
+        let rate = made.len() as f64 / seconds.max(1e-9);
+        if !screen.quiet {
+            note(&format!(
+                "{} in {seconds:.2} s, {rate:.1} tokens/s; the prompt's {} took {read:.2} s",
+                counted(made.len() as u64, "token"),
+                counted(tokens.len() as u64, "token"),
+            ));
+        }
+        if screen.json {
+            screen.object(&json!({
+                "model_file": file, "prompt": prompt, "text": told.text, "tokens": made, "prompt_tokens": tokens.len(),
+                "ended": ended, "seconds": seconds, "tokens_per_second": rate,
+            }));
+        }
+        Ok(0)
     }
 
     fn only_prints(&self) -> bool {
         true
     }
-}
-
-fn run(args: &GenerateArgs, screen: &Screen) -> CommandResult {
-    let sampling =
-        Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p, seed: args.seed };
-    sampling.check().map_err(CommandError::usage)?;
-    let file = run_directory::model_file(&args.model)?;
-    let model = imported::load_to_predict(&file)?;
-    let decoder = model.decoder().at(|| file.clone())?;
-    let tokenizer = tokenizer(args, &model, &file)?;
-    let prompt = prompt(args)?;
-    let tokens = tokenizer.encode(&prompt).at(|| "--prompt".into())?;
-    tell_of_length(tokens.len(), &decoder);
-    let began = Instant::now();
-    let mut text = TextGenerator::new(decoder, &tokens, sampling)?.only(|id| tokenizer.has(id));
-    let read = began.elapsed().as_secs_f64();
-    screen.piece(&prompt);
-    let mut told = Utf8Stream::default();
-    let (mut made, mut ended) = (Vec::new(), false);
-    let began = Instant::now();
-    while (made.len() as u64) < args.max_tokens {
-        let token = text.next_token()?;
-        if tokenizer.end_of_text() == Some(token) {
-            ended = true;
-            break;
-        }
-        made.push(token);
-        screen.piece(&told.whole(&tokenizer.decode(&[token])));
-    }
-    let seconds = began.elapsed().as_secs_f64();
-    screen.piece(&told.rest());
-    screen.piece("\n");
-    let rate = made.len() as f64 / seconds.max(1e-9);
-    if !screen.quiet {
-        note(&format!(
-            "{} in {seconds:.2} s, {rate:.1} tokens/s; the prompt's {} took {read:.2} s",
-            counted(made.len() as u64, "token"),
-            counted(tokens.len() as u64, "token"),
-        ));
-    }
-    if screen.json {
-        screen.object(&json!({
-            "model_file": file, "prompt": prompt, "text": told.text, "tokens": made, "prompt_tokens": tokens.len(),
-            "ended": ended, "seconds": seconds, "tokens_per_second": rate,
-        }));
-    }
-    Ok(0)
 }
 
 /// Returns the prompt; an empty prompt becomes a line break, because at least one token is needed.
@@ -144,7 +140,7 @@ fn tokenizer(args: &GenerateArgs, model: &Model, file: &str) -> Result<Arc<Token
     }
     match config_of(model, file)?.is_some_and(|config| config.data.dataset == "text") {
         true => Ok(Arc::new(Tokenizer::bytes())),
-        false => Err(Error::new(ErrorKind::Config, format!("{file} contains no tokenizer"))
+        false => Err(err!(Config, "{file} contains no tokenizer")
             .hint_command("pass the model's tokenizer.json with --tokenizer, or put it next to the model")),
     }
 }

@@ -1,14 +1,14 @@
 //! `systole init`: writes a commented TOML file for a training run.
 
 use crate::args::common::CommonArgs;
-use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_out};
 use crate::render::screen::{Screen, program, quoted};
 use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
 use systole_config::{ConfigDraft, RunConfig};
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind};
+use systole_ir::err;
 
 #[derive(Args)]
 pub(crate) struct InitArgs {
@@ -28,40 +28,33 @@ pub(crate) struct InitArgs {
 
 impl RunCommand for InitArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
-    }
-}
-
-fn run(args: &InitArgs, screen: &Screen) -> CommandResult {
-    if args.preset.contains(['.', '/']) {
-        let e = Error::new(ErrorKind::Config, format!("unknown preset `{}`", args.preset));
-        let to = quoted(&args.preset);
-        return Err(CommandError::usage(
-            e.hint_command(format!("to write a preset to that file run: systole init PRESET --out {to}")),
-        ));
-    }
-    ConfigDraft::preset(&args.preset).map_err(CommandError::usage)?;
-    let text = RunConfig::preset_text(&args.preset).unwrap_or_default();
-    let Some(path) = &args.out else {
-        match screen.json {
-            true => screen.object(&json!({"preset": args.preset, "toml": text})),
-            false => screen.line(text.trim_end()),
+        if self.preset.contains(['.', '/']) {
+            let e = err!(Config, "unknown preset `{}`", self.preset);
+            let to = quoted(&self.preset);
+            return Err(CommandError::usage(e.hint_command(format!(
+                "to write a preset to that file run: systole init PRESET --out {to}"
+            ))));
         }
-        return Ok(0);
-    };
-    if path.exists() && !args.force {
-        let e = Error::new(ErrorKind::Io, format!("{} already exists", path.display()));
-        return Err(e.hint_command("choose another file with --out, or pass --force to replace it").into());
+        ConfigDraft::preset(&self.preset).map_err(CommandError::usage)?;
+        let text = RunConfig::preset_text(&self.preset).unwrap_or_default();
+        let Some(path) = &self.out else {
+            match screen.json {
+                true => screen.object(&json!({"preset": self.preset, "toml": text})),
+                false => screen.line(text.trim_end()),
+            }
+            return Ok(0);
+        };
+        check_out(path, self.force)?;
+        write_atomically(&OsFileSystem, path, &[text.as_bytes()])?;
+        if screen.json {
+            screen.object(&json!({"preset": self.preset, "file": path}));
+        }
+        screen.line(format!(
+            "{} configures the whole run. Next:\n  {} train {}",
+            path.display(),
+            program(),
+            quoted(path)
+        ));
+        Ok(0)
     }
-    write_atomically(&OsFileSystem, path, &[text.as_bytes()])?;
-    if screen.json {
-        screen.object(&json!({"preset": args.preset, "file": path}));
-    }
-    screen.line(format!(
-        "{} configures the whole run. Next:\n  {} train {}",
-        path.display(),
-        program(),
-        quoted(path)
-    ));
-    Ok(0)
 }

@@ -5,6 +5,7 @@ use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::render::screen::{Screen, table};
 use clap::Args;
 use serde_json::{Map, Value, json};
+use systole_ir::Result;
 use systole_nn::{CAPABILITIES, LayerCapabilities, layer_capabilities};
 
 #[derive(Args)]

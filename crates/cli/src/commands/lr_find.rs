@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use systole_config::{LrFindSection, RunConfig};
 use systole_data::file_system::OsFileSystem;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::err;
 use systole_nn::{LrFindResult, SUGGESTIONS, write_atomically};
 use systole_progress::terminal;
 
@@ -74,7 +74,7 @@ impl RunCommand for LrFindArgs {
 
 impl LrFindArgs {
     /// Returns the path of the chart. `--out` names the chart file, or with `--apply` the run folder.
-    fn picture(&mut self) -> Result<Option<PathBuf>, CommandError> {
+    fn picture(&mut self) -> CommandResult<Option<PathBuf>> {
         let is_svg = |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
         match self.train.out.take() {
             Some(out) if is_svg(&out) => Ok(Some(out)),
@@ -83,8 +83,7 @@ impl LrFindArgs {
                 Ok(None)
             }
             Some(out) => {
-                let what = format!("{} is not an .svg file", out.display());
-                let e = Error::new(ErrorKind::Config, what).at("--out");
+                let e = err!(Config, "{} is not an .svg file", out.display()).at("--out");
                 Err(CommandError::usage(
                     e.hint_command("pass a file that ends in .svg; with --apply also a folder for the run"),
                 ))

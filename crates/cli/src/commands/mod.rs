@@ -59,7 +59,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, knobs as variables};
+use systole_ir::{Error, ErrorKind, Result, err, knobs as variables};
 use systole_runtime::trace;
 
 macro_rules! commands {
@@ -311,7 +311,7 @@ fn run(cli: Cli, screen: &Screen) -> CommandResult {
     Ok(code)
 }
 
-fn start(common: &CommonArgs, own_devices: Option<&str>) -> Result<(), CommandError> {
+fn start(common: &CommonArgs, own_devices: Option<&str>) -> CommandResult<()> {
     #[cfg(feature = "launch")]
     if common.end_with_stdin {
         signals::end_with_stdin()?;
@@ -353,8 +353,7 @@ fn start(common: &CommonArgs, own_devices: Option<&str>) -> Result<(), CommandEr
 /// Writes the flame graph of all programs that ran.
 fn draw_flames(path: &Path) -> Result<(), Error> {
     let Some(svg) = systole_report::flame::graph(&screen::profiles()) else {
-        let e = Error::new(ErrorKind::Config, "cannot draw a flame graph: no kernel profile was recorded")
-            .at("--flame");
+        let e = err!(Config, "cannot draw a flame graph: no kernel profile was recorded").at("--flame");
         return Err(e
             .because("no program ran on the CPU engine, the only device that profiles kernels")
             .hint("pass --device cpu with a command that trains or runs a model"));
@@ -367,7 +366,7 @@ fn defect(panic: &(dyn Any + Send)) -> Error {
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
     // Scoped threads of the standard library panic where the system refuses them.
     if text.contains("failed to spawn thread") {
-        return Error::new(ErrorKind::Io, "cannot start a thread")
+        return err!(Io, "cannot start a thread")
             .because(text)
             .hint("raise the limits of the process (ulimit -u, ulimit -v), or use fewer threads: --threads");
     }

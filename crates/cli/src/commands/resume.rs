@@ -10,7 +10,7 @@ use crate::run::training::{RunDirectory, RunStart, announce_data, load_data, tra
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::err;
 
 #[derive(Args)]
 pub(crate) struct ResumeArgs {
@@ -42,7 +42,7 @@ fn run_of(named: &Path) -> String {
 fn resume(args: ResumeArgs, screen: &Screen) -> CommandResult {
     let began = Instant::now();
     let Some(mut record) = RunRecord::read(&args.folder)? else {
-        let e = Error::new(ErrorKind::Io, format!("`{}` contains no run", args.folder.display()));
+        let e = err!(Io, "`{}` contains no run", args.folder.display());
         return Err(e.hint_command(run_of(&args.folder)).into());
     };
     record.config.fit.tui |= args.tui;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_compile::round_product_operands;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, err};
 use systole_mlir::import::ImportedProgram;
 use systole_nn::Precision;
 use systole_program::files::{self, ArrayFileFormat};
@@ -48,67 +48,61 @@ pub(crate) struct RunArgs {
 
 impl RunCommand for RunArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
-    }
-}
-
-fn run(args: &RunArgs, screen: &Screen) -> CommandResult {
-    if tflite::is_lite_file(&args.program) {
-        if args.precision.is_some() {
-            let e = Error::new(ErrorKind::Config, format!("{} states its own precision", args.program));
+        if tflite::is_lite_file(&self.program) {
+            if self.precision.is_some() {
+                let e = err!(Config, "{} states its own precision", self.program);
+                return Err(CommandError::usage(
+                    e.at("--precision").hint("remove --precision: it applies to StableHLO and ONNX"),
+                ));
+            }
+            return tflite::run(
+                &self.program,
+                &self.inputs,
+                self.output.as_deref(),
+                self.repeat.unwrap_or(0),
+                screen,
+            );
+        }
+        let format = self
+            .output
+            .as_deref()
+            .map(ArrayFileFormat::of)
+            .transpose()
+            .map_err(|e| CommandError::usage(e.at("--output")))?;
+        let (source, functions) = self.inputs.functions(&self.program)?;
+        if let [function] = &functions[..] {
+            let (object, code) = run_one(&self, &source, function.as_deref(), format, screen)?;
+            object.into_iter().for_each(|o| screen.object(&o));
+            return Ok(code);
+        }
+        if format.is_some() {
+            let e =
+                err!(Config, "{} has {} test functions and no main program", self.program, functions.len());
             return Err(CommandError::usage(
-                e.at("--precision").hint("remove --precision: it applies to StableHLO and ONNX"),
+                e.at("--output").hint_command("name a test function with --function, to write its results"),
             ));
         }
-        return tflite::run(
-            &args.program,
-            &args.inputs,
-            args.output.as_deref(),
-            args.repeat.unwrap_or(0),
-            screen,
-        );
-    }
-    let format = args
-        .output
-        .as_deref()
-        .map(ArrayFileFormat::of)
-        .transpose()
-        .map_err(|e| CommandError::usage(e.at("--output")))?;
-    let (source, functions) = args.inputs.functions(&args.program)?;
-    if let [function] = &functions[..] {
-        let (object, code) = run_one(args, &source, function.as_deref(), format, screen)?;
-        object.into_iter().for_each(|o| screen.object(&o));
-        return Ok(code);
-    }
-    if format.is_some() {
-        let e = Error::new(
-            ErrorKind::Config,
-            format!("{} has {} test functions and no main program", args.program, functions.len()),
-        );
-        return Err(CommandError::usage(
-            e.at("--output").hint_command("name a test function with --function, to write its results"),
-        ));
-    }
-    let (mut objects, mut failed) = (Vec::new(), 0);
-    for name in functions.iter().flatten() {
-        match run_one(args, &source, Some(name), None, screen) {
-            Ok((object, code)) => {
-                failed += usize::from(code != 0);
-                objects.extend(object);
-            }
-            Err(e) => {
-                failed += 1;
-                let e = e.at(format!("@{name}"));
-                screen.error(&kind_name(e.kind()), &e.to_string());
-                objects.push(json!({"function": name, "error": e.to_string()}));
+        let (mut objects, mut failed) = (Vec::new(), 0);
+        for name in functions.iter().flatten() {
+            match run_one(&self, &source, Some(name), None, screen) {
+                Ok((object, code)) => {
+                    failed += usize::from(code != 0);
+                    objects.extend(object);
+                }
+                Err(e) => {
+                    failed += 1;
+                    let e = e.at(format!("@{name}"));
+                    screen.error(&kind_name(e.kind()), &e.to_string());
+                    objects.push(json!({"function": name, "error": e.to_string()}));
+                }
             }
         }
+        match screen.json {
+            true => screen.object(&json!({"program": self.program, "failed": failed, "functions": objects})),
+            false => screen.line(format!("{failed} of {} failed", number_of(functions.len(), "test"))),
+        }
+        Ok(u8::from(failed > 0))
     }
-    match screen.json {
-        true => screen.object(&json!({"program": args.program, "failed": failed, "functions": objects})),
-        false => screen.line(format!("{failed} of {} failed", number_of(functions.len(), "test"))),
-    }
-    Ok(u8::from(failed > 0))
 }
 
 /// Runs one function. Returns its JSON object and exit code.

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use systole_devices::plugin_cache;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, Result, err, knobs};
 use systole_pjrt::{AcceleratorPlatform, Plugin};
 
 #[derive(Args)]
@@ -51,8 +51,7 @@ impl PipPackage {
     fn wanted(&self, version: Option<&str>) -> Result<String> {
         let version = match (self.pinned, version) {
             (Some((known, _)), Some(other)) if known != other => {
-                let what = format!("the hash of {} {other} is unknown", self.name);
-                let e = Error::new(ErrorKind::Config, what).at("--version");
+                let e = err!(Config, "the hash of {} {other} is unknown", self.name).at("--version");
                 return Err(e.hint_command(format!("remove --version to download and verify {known}")));
             }
             (Some((known, _)), _) => Some(known),
@@ -76,7 +75,7 @@ impl PipPackage {
         if found == known {
             return Ok(());
         }
-        let e = Error::new(ErrorKind::Data, format!("{file} is not the file of {} {version}", self.name));
+        let e = err!(Data, "{file} is not the file of {} {version}", self.name);
         Err(e
             .because(format!("the file's SHA-256 is {found}, expected {known}"))
             .hint("download the file again; check which package index pip uses"))
@@ -129,57 +128,53 @@ fn packages(which: SetupPlatform) -> (AcceleratorPlatform, &'static [PipPackage]
 
 impl RunCommand for SetupArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
-    }
-}
-
-fn run(args: &SetupArgs, screen: &Screen) -> CommandResult {
-    let (platform, packages) = packages(args.platform);
-    let cache = plugin_cache().ok_or_else(|| {
-        Error::new(ErrorKind::Config, "there is no download folder")
-            .hint_setting("name a download folder with SYSTOLE_CACHE")
-    })?;
-    screen.line(match platform {
-        AcceleratorPlatform::Tpu => {
-            "libtpu is Google's software; its use is subject to your agreement with Google (Google Cloud's terms)."
-        }
-        AcceleratorPlatform::Cuda => {
-            "ptxas, nvlink and libdevice are NVIDIA's software; their use is subject to NVIDIA's CUDA terms."
-        }
-        AcceleratorPlatform::Xla => {
-            "XLA's CPU client is built by the project lammps-jax, under the Apache License 2.0; the download is 63 MB."
-        }
-    });
-    let mut fetched = Vec::new();
-    for (i, package) in packages.iter().enumerate() {
-        let wanted =
-            package.wanted(args.version.as_deref().filter(|_| i == 0)).map_err(CommandError::usage)?;
-        if package.is_there(&cache) {
-            screen.detail(format!("{wanted} is already downloaded and has the expected hash"));
-            fetched.push(wanted);
-            continue;
-        }
-        screen.detail(format!("downloading {wanted} with pip"));
-        let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
-        fs::create_dir_all(&work).map_err(|e| {
-            Error::io("cannot create", &work, e).hint_setting("name a writable folder with SYSTOLE_CACHE")
+        let (platform, packages) = packages(self.platform);
+        let cache = plugin_cache().ok_or_else(|| {
+            err!(Config, "there is no download folder")
+                .hint_setting("name a download folder with SYSTOLE_CACHE")
         })?;
-        let placed = fetch(&wanted, &work).and_then(|()| {
-            package.files.iter().try_for_each(|(from, to)| place(package, &work, from, &cache.join(to)))
+        screen.line(match platform {
+            AcceleratorPlatform::Tpu => {
+                "libtpu is Google's software; its use is subject to your agreement with Google (Google Cloud's terms)."
+            }
+            AcceleratorPlatform::Cuda => {
+                "ptxas, nvlink and libdevice are NVIDIA's software; their use is subject to NVIDIA's CUDA terms."
+            }
+            AcceleratorPlatform::Xla => {
+                "XLA's CPU client is built by the project lammps-jax, under the Apache License 2.0; the download is 63 MB."
+            }
         });
-        let _ = fs::remove_dir_all(&work);
-        placed?;
-        fetched.push(wanted);
+        let mut fetched = Vec::new();
+        for (i, package) in packages.iter().enumerate() {
+            let wanted =
+                package.wanted(self.version.as_deref().filter(|_| i == 0)).map_err(CommandError::usage)?;
+            if package.is_there(&cache) {
+                screen.detail(format!("{wanted} is already downloaded and has the expected hash"));
+                fetched.push(wanted);
+                continue;
+            }
+            screen.detail(format!("downloading {wanted} with pip"));
+            let work = cache.join(format!("{}.part-{}", platform.name(), std::process::id()));
+            fs::create_dir_all(&work).map_err(|e| {
+                Error::io("cannot create", &work, e).hint_setting("name a writable folder with SYSTOLE_CACHE")
+            })?;
+            let placed = fetch(&wanted, &work).and_then(|()| {
+                package.files.iter().try_for_each(|(from, to)| place(package, &work, from, &cache.join(to)))
+            });
+            let _ = fs::remove_dir_all(&work);
+            placed?;
+            fetched.push(wanted);
+        }
+        let path = cache.join(platform.name()).join(platform.file());
+        let (major, minor) = Plugin::peek(&path)?.version();
+        screen.line(format!("{} is ready: PJRT {major}.{minor}", path.display()));
+        if screen.json {
+            screen.object(
+                &json!({"plugin": path, "packages": fetched, "pjrt_version": format!("{major}.{minor}")}),
+            );
+        }
+        Ok(0)
     }
-    let path = cache.join(platform.name()).join(platform.file());
-    let (major, minor) = Plugin::peek(&path)?.version();
-    screen.line(format!("{} is ready: PJRT {major}.{minor}", path.display()));
-    if screen.json {
-        screen.object(
-            &json!({"plugin": path, "packages": fetched, "pjrt_version": format!("{major}.{minor}")}),
-        );
-    }
-    Ok(0)
 }
 
 /// Downloads and unpacks a package's wheel without installing it.
@@ -202,8 +197,7 @@ fn fetch(wanted: &str, work: &Path) -> Result<()> {
     )?;
     let entries = fs::read_dir(&wheels).map_err(|e| Error::io("cannot read", &wheels, e))?;
     let wheel = entries.flatten().map(|e| e.path()).find(|p| p.extension().is_some_and(|e| e == "whl"));
-    let wheel =
-        wheel.ok_or_else(|| Error::new(ErrorKind::Io, format!("pip downloaded no wheel for {wanted}")))?;
+    let wheel = wheel.ok_or_else(|| err!(Io, "pip downloaded no wheel for {wanted}"))?;
     python(&["-m", "zipfile", "-e"], &[&wheel, &unpacked], &[])
 }
 
@@ -224,7 +218,7 @@ fn python(first: &[&str], paths: &[&Path], last: &[&str]) -> Result<()> {
         true => out.status.to_string(),
         false => end.into_iter().rev().collect::<Vec<_>>().join("\n"),
     };
-    let e = Error::new(ErrorKind::Io, format!("{program} {} failed", first[1]));
+    let e = err!(Io, "{program} {} failed", first[1]);
     Err(e.because(why).hint("check the network and the version number"))
 }
 
@@ -236,7 +230,7 @@ fn place(package: &PipPackage, work: &Path, file: &str, to: &Path) -> Result<()>
     let stated = stated_hash(&unpacked, file)?;
     let found = base64(&Sha256::digest(&bytes));
     if stated != found {
-        let e = Error::new(ErrorKind::Data, format!("{file} does not match its package's hash"));
+        let e = err!(Data, "{file} does not match its package's hash");
         return Err(e
             .because(format!("the file's SHA-256 is {found}, expected {stated}"))
             .hint("download it again"));
@@ -261,7 +255,7 @@ fn make_executable(path: &Path) -> Result<()> {
 
 /// Reads the hash from the package's RECORD: `libtpu/libtpu.so,sha256=…,574812664`.
 fn stated_hash(unpacked: &Path, file: &str) -> Result<String> {
-    let lacking = || Error::new(ErrorKind::Data, format!("the package has no hash for {file}"));
+    let lacking = || err!(Data, "the package has no hash for {file}");
     let entries = fs::read_dir(unpacked).map_err(|e| Error::io("cannot read", unpacked, e))?;
     let record =
         entries.flatten().map(|e| e.path().join("RECORD")).find(|p| p.is_file()).ok_or_else(lacking)?;
@@ -285,6 +279,7 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::ErrorKind;
 
     #[test]
     fn hashes_are_written_as_packages_write_them() {

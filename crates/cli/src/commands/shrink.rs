@@ -10,7 +10,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, Literal, Result, text};
+use systole_ir::{Literal, Result, err, text};
 use systole_mlir::interface::{ProgramPort, SourceElement};
 use systole_program::bisect::{self, DevicePair, RunComparison, first_difference};
 use systole_program::shrink::{FailingCase, FailureOracle, shrink};
@@ -46,10 +46,7 @@ impl RunCommand for ShrinkArgs {
         let whole = FailingCase { graph: program.program.graph.clone(), arguments };
         let kind = quietly(|| pair.compare(&whole.graph, &whole.arguments));
         if matches!(kind, RunComparison::Same) {
-            let e = Error::new(
-                ErrorKind::Config,
-                format!("the program {} does not fail", program::called(&self.program)),
-            );
+            let e = err!(Config, "the program {} does not fail", program::called(&self.program));
             return Err(e
                 .because(format!("{} agree in all results, with {given}", short(&pair).join(" and ")))
                 .hint_command("pass devices that differ with --devices, failing arguments with --input, or another seed with --random")

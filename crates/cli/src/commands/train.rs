@@ -24,7 +24,7 @@ use systole_datasets::{
     DataDir, RecordOptions, TrainingData, holds_records, is_of_records, is_plain_text, picture_size_for,
     picture_size_of_records,
 };
-use systole_ir::{Error, ErrorKind};
+use systole_ir::{Error, ErrorKind, Result, err};
 use systole_nn::{LrFindResult, Model};
 
 /// Learning rate for fine-tuning an imported encoder of texts; half of it is the rate of its last layer.
@@ -260,10 +260,7 @@ fn run(mut args: TrainArgs, screen: &Screen) -> CommandResult {
 
 impl TrainArgs {
     /// Returns the model that a run would start with, its configuration and its data.
-    pub(crate) fn begin(
-        &mut self,
-        screen: &Screen,
-    ) -> Result<(Model, RunConfig, TrainingData), CommandError> {
+    pub(crate) fn begin(&mut self, screen: &Screen) -> CommandResult<(Model, RunConfig, TrainingData)> {
         self.from = self.from.as_deref().map(model_file).transpose()?;
         let earlier = self.from.as_ref().map(imported::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
@@ -279,7 +276,7 @@ impl TrainArgs {
     /// # Errors
     /// If the configuration is invalid.
     #[cfg(feature = "launch")]
-    pub(crate) fn chooses_batch(mut self) -> Result<bool, CommandError> {
+    pub(crate) fn chooses_batch(mut self) -> CommandResult<bool> {
         self.from = self.from.as_deref().map(model_file).transpose()?;
         let earlier = self.from.as_ref().map(imported::load).transpose()?;
         let draft = self.draft(earlier.as_ref())?;
@@ -293,7 +290,7 @@ impl TrainArgs {
         mut config: RunConfig,
         data: &TrainingData,
         screen: &Screen,
-    ) -> Result<RunConfig, CommandError> {
+    ) -> CommandResult<RunConfig> {
         let Some(section) = config.lr_find.clone() else { return Ok(config) };
         let usual = || Path::new("runs").join(self.run_name(&data.name));
         let folder = self.out.clone().unwrap_or_else(usual);
@@ -313,7 +310,7 @@ impl TrainArgs {
         config: &RunConfig,
         data: &TrainingData,
         screen: &Screen,
-    ) -> Result<f64, CommandError> {
+    ) -> CommandResult<f64> {
         let earlier = self.from.as_ref().map(imported::load).transpose()?;
         let InitialModel { mut model, data, .. } =
             prepared(earlier, self.from.as_deref(), config, data.clone(), &screen.silent())?;
@@ -330,7 +327,7 @@ impl TrainArgs {
     }
 
     /// Loads the saved model to fine-tune, if the configuration names it.
-    fn origin(&mut self, earlier: Option<Model>, config: &RunConfig) -> Result<Option<Model>, CommandError> {
+    fn origin(&mut self, earlier: Option<Model>, config: &RunConfig) -> CommandResult<Option<Model>> {
         let Some(section) = config.fine_tune.as_ref().filter(|_| earlier.is_none()) else {
             return Ok(earlier);
         };
@@ -349,12 +346,12 @@ impl TrainArgs {
 
     /// Returns the configuration `draft` with the arguments applied. Data is not opened: it may be on another machine.
     #[cfg(feature = "cloud")]
-    pub(crate) fn config(&self, draft: ConfigDraft) -> Result<RunConfig, CommandError> {
+    pub(crate) fn config(&self, draft: ConfigDraft) -> CommandResult<RunConfig> {
         self.configured(draft)
     }
 
     /// Returns the initial configuration.
-    fn draft(&self, earlier: Option<&Model>) -> Result<ConfigDraft, CommandError> {
+    fn draft(&self, earlier: Option<&Model>) -> CommandResult<ConfigDraft> {
         if let Some(draft) = self.imported_draft(earlier)? {
             return Ok(draft);
         }
@@ -376,7 +373,7 @@ impl TrainArgs {
             (None, Some(model), Some(path)) => match RunData::of(model, path)?.draft(model)? {
                 Some(draft) => Ok(draft),
                 None => {
-                    let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
+                    let e = err!(Config, "{path} has no training configuration");
                     Err(CommandError::usage(match application_of(model.architecture()) {
                         Some(_) => {
                             e.hint_command(format!("name your data: systole train DATA --from {path}"))
@@ -392,7 +389,7 @@ impl TrainArgs {
     }
 
     /// Returns the configuration for a folder or file of the user's data.
-    fn data_draft(&self, name: &str, target: &CommandTarget) -> Result<ConfigDraft, CommandError> {
+    fn data_draft(&self, name: &str, target: &CommandTarget) -> CommandResult<ConfigDraft> {
         let records = self.asked_of_records();
         let picture = |folder: &Path, file: Option<&str>| {
             let train = file.map_or(records.train.clone(), |file| vec![file.to_string()]);
@@ -419,7 +416,7 @@ impl TrainArgs {
             CommandTarget::Model(path) if is_plain_text(path) => text_draft(Path::new(path)),
             CommandTarget::Model(path) => Err(CommandError::usage(not_to_train(path))),
             CommandTarget::Preset(_) | CommandTarget::Toml(_) => {
-                Err(Error::new(ErrorKind::Bug, "the target names no data").into())
+                Err(err!(Bug, "the target names no data").into())
             }
         }
     }
@@ -431,7 +428,7 @@ impl TrainArgs {
     }
 
     /// Returns the configuration for the user's data with the sizes of a --from model that contains no configuration.
-    fn imported_draft(&self, earlier: Option<&Model>) -> Result<Option<ConfigDraft>, CommandError> {
+    fn imported_draft(&self, earlier: Option<&Model>) -> CommandResult<Option<ConfigDraft>> {
         let (Some(model), Some(path)) = (earlier, &self.from) else { return Ok(None) };
         if config_of(model, path)?.is_some() {
             return Ok(None);
@@ -443,7 +440,7 @@ impl TrainArgs {
         let own = UserData::of(&name)?.map(|own| own.dataset);
         let is_language = own == Some("text");
         if !is_language && !self.adapts() {
-            let e = Error::new(ErrorKind::Config, format!("{path} was not trained on the classes of {name}"));
+            let e = err!(Config, "{path} was not trained on the classes of {name}");
             return Err(CommandError::usage(
                 e.hint_command("add --fine-tune to train a new head and then all layers, or --lora=8"),
             ));
@@ -458,7 +455,7 @@ impl TrainArgs {
     }
 
     /// Rejects a tokenizer setting that differs from the tokenizer of the --from model.
-    fn check_tokenizer(&self, earlier: Option<&Model>) -> Result<(), CommandError> {
+    fn check_tokenizer(&self, earlier: Option<&Model>) -> CommandResult<()> {
         let (Some(model), Some(path)) = (earlier, &self.from) else { return Ok(()) };
         let Some(tokenizer) = tokenizer_of(model)? else { return Ok(()) };
         let stored = config_of(model, path)?.map(|config| config.data);
@@ -469,12 +466,13 @@ impl TrainArgs {
                 _ => data.vocabulary.map(|n| n.to_string()),
             });
             if had.as_deref() != Some(value) {
-                let what = format!(
+                let e = err!(
+                    Config,
                     "{key} is {value}, but {path} has a {} tokenizer of {} tokens",
                     tokenizer.name(),
                     tokenizer.vocabulary_size()
-                );
-                let e = Error::new(ErrorKind::Config, what).at(format!("--set {key}={value}"));
+                )
+                .at(format!("--set {key}={value}"));
                 return Err(CommandError::usage(
                     e.hint_command(format!("remove {key}: a saved model keeps its tokenizer")),
                 ));
@@ -519,7 +517,7 @@ impl TrainArgs {
     }
 
     /// Applies the arguments to a configuration, `--set` last.
-    fn apply(&self, mut draft: ConfigDraft) -> Result<ConfigDraft, CommandError> {
+    fn apply(&self, mut draft: ConfigDraft) -> CommandResult<ConfigDraft> {
         if let Some(dir) = &self.data.data_dir {
             draft.set_text(format!("--data-dir {}", dir.display()), "data.dir", &dir.display().to_string());
         }
@@ -600,7 +598,7 @@ impl TrainArgs {
     }
 
     /// Applies arguments whose format differs from that of their keys.
-    fn apply_written(&self, draft: &mut ConfigDraft) -> Result<(), CommandError> {
+    fn apply_written(&self, draft: &mut ConfigDraft) -> CommandResult<()> {
         if let Some(top) = &self.one_cycle {
             let cycle = format!("{{ type = \"OneCycle\", max_learning_rate = {top} }}");
             draft.set(format!("--one-cycle {top}"), "optimizer.learning_rate", &cycle);
@@ -639,7 +637,7 @@ impl TrainArgs {
     }
 
     /// Returns the configuration with the arguments applied.
-    fn configured(&self, draft: ConfigDraft) -> Result<RunConfig, CommandError> {
+    fn configured(&self, draft: ConfigDraft) -> CommandResult<RunConfig> {
         let draft = self.apply(draft)?;
         self.check_rates(&draft)?;
         let mut config = draft.finish()?;
@@ -677,7 +675,7 @@ impl TrainArgs {
         config: &mut RunConfig,
         earlier: Option<&Model>,
         screen: &Screen,
-    ) -> Result<(TrainingData, String), CommandError> {
+    ) -> CommandResult<(TrainingData, String)> {
         if let (None, Some(model), Some(path)) = (&self.target, earlier, &self.from) {
             let run_data = RunData::of(model, path)?;
             let reason = match run_data.is_read_by(config) {
@@ -697,7 +695,7 @@ impl TrainArgs {
         mut config: RunConfig,
         earlier: Option<&Model>,
         screen: &Screen,
-    ) -> Result<TrainingSetup, CommandError> {
+    ) -> CommandResult<TrainingSetup> {
         let (mut data, reason) = self.load(&mut config, earlier, screen)?;
         match &config.fine_tune {
             Some(_) if config.data.is_own() => {
@@ -727,7 +725,7 @@ impl TrainArgs {
         draft: ConfigDraft,
         earlier: Option<&Model>,
         screen: &Screen,
-    ) -> Result<RunConfig, CommandError> {
+    ) -> CommandResult<RunConfig> {
         let config = self.configured(draft)?;
         // Published datasets change nothing.
         if config.data.dir.is_none() || !(config.data.is_own() || config.data.dataset == "text") {
@@ -756,7 +754,7 @@ impl TrainArgs {
         draft: ConfigDraft,
         earlier: Option<&Model>,
         screen: &Screen,
-    ) -> Result<TrainingSetup, CommandError> {
+    ) -> CommandResult<TrainingSetup> {
         let config = self.configured(draft)?;
         let free = self.target.is_none() && self.from.is_none() && self.data.data_dir.is_none();
         let free = free && config.data.dataset == "fashion-mnist" && config.data.dir.is_none();
@@ -788,7 +786,7 @@ impl TrainArgs {
 pub(crate) fn rate_of(found: &LrFindResult, suggestion: &str) -> Result<f64, Error> {
     let rounded = found.suggestion(suggestion).and_then(|rate| format!("{rate:.1e}").parse().ok());
     rounded.ok_or_else(|| {
-        let e = Error::new(ErrorKind::Config, "the range test found no learning rate");
+        let e = err!(Config, "the range test found no learning rate");
         let why = found.stopped_because.clone().unwrap_or_else(|| "the curve is too short".into());
         e.because(why)
     })
@@ -805,7 +803,7 @@ fn batch_size(text: &str) -> Result<String, String> {
 }
 
 /// Sets class weights given as `balanced` or `cat=2,dog=0.5`.
-fn set_class_weights(draft: &mut ConfigDraft, weights: &str) -> Result<(), CommandError> {
+fn set_class_weights(draft: &mut ConfigDraft, weights: &str) -> CommandResult<()> {
     let flag = format!("--class-weights {weights}");
     if !weights.contains('=') {
         draft.set_text(flag, "fit.class_weight", weights);
@@ -814,7 +812,7 @@ fn set_class_weights(draft: &mut ConfigDraft, weights: &str) -> Result<(), Comma
     let mut table = Vec::new();
     for pair in weights.split(',') {
         let Some((class, weight)) = pair.split_once('=') else {
-            let e = Error::new(ErrorKind::Config, format!("expected CLASS=WEIGHT, got `{pair}`")).at(flag);
+            let e = err!(Config, "expected CLASS=WEIGHT, got `{pair}`").at(flag);
             return Err(CommandError::usage(e.hint_command("write class weights as cat=2,dog=0.5")));
         };
         table.push(format!("{} = {}", toml::Value::from(class.trim()), weight.trim()));
@@ -824,9 +822,9 @@ fn set_class_weights(draft: &mut ConfigDraft, weights: &str) -> Result<(), Comma
 }
 
 /// Configuration for an image folder: the preset `folder`, with the image size found.
-fn folder_draft(folder: &Path) -> Result<ConfigDraft, CommandError> {
+fn folder_draft(folder: &Path) -> CommandResult<ConfigDraft> {
     if folder.join("run.json").is_file() {
-        let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", folder.display()));
+        let e = err!(Config, "{} is the folder of a run", folder.display());
         return Err(CommandError::usage(
             e.hint_command(format!("resume that run: systole resume {}", folder.display())),
         ));
@@ -848,23 +846,16 @@ fn texts_without_classes(folder: &Path) -> Option<Error> {
     let files = files_of(folder).ok()?;
     let texts: Vec<&PathBuf> = files.iter().filter(|f| is_plain_text(f)).collect();
     let first = texts.first().filter(|_| texts.len() == files.len() && ImageFolder::open(folder).is_err())?;
-    let what = format!(
-        "{} has {}, but no class folders",
+    Some(err!(Data, "{} has {}, but no class folders",
         folder.display(),
-        counted(texts.len() as u64, "text file")
-    );
-    Some(Error::new(ErrorKind::Data, what).because("the class of a text is the name of its folder").hint_command(format!(
+        counted(texts.len() as u64, "text file")).because("the class of a text is the name of its folder").hint_command(format!(
         "create a folder for each class and move the texts there; to train a language model on one text: systole train {}",
         first.display()
     )))
 }
 
 /// Configuration for a folder of record files, or for one of them.
-fn records_draft(
-    folder: &Path,
-    file: Option<&str>,
-    asked: RecordOptions,
-) -> Result<ConfigDraft, CommandError> {
+fn records_draft(folder: &Path, file: Option<&str>, asked: RecordOptions) -> CommandResult<ConfigDraft> {
     let train = file.map_or(asked.train, |file| vec![file.to_string()]);
     let options = RecordOptions { train, ..asked };
     let picture = picture_size_of_records(DataDir::at(folder), &options)?;
@@ -881,7 +872,7 @@ fn records_draft(
     Ok(draft)
 }
 
-fn file_draft(file: &Path, asked: RecordOptions) -> Result<ConfigDraft, CommandError> {
+fn file_draft(file: &Path, asked: RecordOptions) -> CommandResult<ConfigDraft> {
     let (folder, name) = parent_and_name(file)?;
     records_draft(&folder, Some(&name), asked)
 }
@@ -894,7 +885,7 @@ fn parent_and_name(file: &Path) -> Result<(PathBuf, String), Error> {
 }
 
 /// Configuration for training on a text file.
-fn text_draft(file: &Path) -> Result<ConfigDraft, CommandError> {
+fn text_draft(file: &Path) -> CommandResult<ConfigDraft> {
     let whole = systole_data::input_file::absolute(file)?;
     let mut draft = ConfigDraft::preset("gpt-micro")?;
     draft.set_text(file.display().to_string(), "data.dir", &whole.display().to_string());
@@ -904,7 +895,7 @@ fn text_draft(file: &Path) -> Result<ConfigDraft, CommandError> {
 /// Error for a file that is neither data nor a configuration.
 fn not_to_train(path: &str) -> Error {
     let is_model = Path::new(path).extension().is_some_and(|e| e == "safetensors");
-    let e = Error::new(ErrorKind::Config, format!("{path} is not a preset, a folder or a .toml file"));
+    let e = err!(Config, "{path} is not a preset, a folder or a .toml file");
     match is_model {
         true => e.hint_command(format!("to continue from a saved model run: systole train --from {path}")),
         false => e.hint_command(
@@ -924,9 +915,10 @@ fn announced(config: RunConfig, mut data: TrainingData, reason: String, screen: 
 
 fn print_config(config: &RunConfig, screen: &Screen) -> CommandResult {
     match screen.json {
-        true => screen.object(&serde_json::to_value(config).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize the configuration").because(e.to_string())
-        })?),
+        true => screen.object(
+            &serde_json::to_value(config)
+                .map_err(|e| err!(Bug, "cannot serialize the configuration").because(e.to_string()))?,
+        ),
         false => screen.line(config.to_shown_toml()?.trim_end()),
     }
     Ok(0)

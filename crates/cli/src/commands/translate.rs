@@ -9,7 +9,7 @@ use serde_json::json;
 use std::path::Path;
 use systole_bytecode::StablehloVersion;
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Result, ResultExt, err};
 use systole_program::program_file::ProgramFormat;
 
 #[derive(Args)]
@@ -29,36 +29,33 @@ pub(crate) struct TranslateArgs {
 
 impl RunCommand for TranslateArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
+        let form = form_of(&self.output).map_err(|e| CommandError::usage(e.at("OUT")))?;
+        let version =
+            version(self.target.as_deref(), form).map_err(|e| CommandError::usage(e.at("--target")))?;
+        let place = || program::called(&self.program).to_string();
+        let module = program::module(&self.program, &self.dims)?;
+        let written = match form {
+            ProgramFormat::Text => systole_mlir::text::write(&module).into_bytes(),
+            _ => systole_bytecode::write(&module, version).at(place)?,
+        };
+        if self.output == "-" {
+            screen.line(String::from_utf8_lossy(&written).trim_end());
+            return Ok(0);
+        }
+        write_atomically(&OsFileSystem, Path::new(&self.output), &[&written])?;
+        let what = match form {
+            ProgramFormat::Text => "StableHLO text".into(),
+            _ => format!("StableHLO {version} bytecode"),
+        };
+        match screen.json {
+            true => screen.object(&json!({
+                "program": self.program, "output": self.output, "bytes": written.len(),
+                "version": (form == ProgramFormat::Bytecode).then(|| version.to_string()),
+            })),
+            false => screen.line(format!("{}: {what}, {}", self.output, number_of(written.len(), "byte"))),
+        }
+        Ok(0)
     }
-}
-
-fn run(args: &TranslateArgs, screen: &Screen) -> CommandResult {
-    let form = form_of(&args.output).map_err(|e| CommandError::usage(e.at("OUT")))?;
-    let version = version(args.target.as_deref(), form).map_err(|e| CommandError::usage(e.at("--target")))?;
-    let place = || program::called(&args.program).to_string();
-    let module = program::module(&args.program, &args.dims)?;
-    let written = match form {
-        ProgramFormat::Text => systole_mlir::text::write(&module).into_bytes(),
-        _ => systole_bytecode::write(&module, version).at(place)?,
-    };
-    if args.output == "-" {
-        screen.line(String::from_utf8_lossy(&written).trim_end());
-        return Ok(0);
-    }
-    write_atomically(&OsFileSystem, Path::new(&args.output), &[&written])?;
-    let what = match form {
-        ProgramFormat::Text => "StableHLO text".into(),
-        _ => format!("StableHLO {version} bytecode"),
-    };
-    match screen.json {
-        true => screen.object(&json!({
-            "program": args.program, "output": args.output, "bytes": written.len(),
-            "version": (form == ProgramFormat::Bytecode).then(|| version.to_string()),
-        })),
-        false => screen.line(format!("{}: {what}, {}", args.output, number_of(written.len(), "byte"))),
-    }
-    Ok(0)
 }
 
 /// Returns the program format of an output file name.
@@ -68,7 +65,7 @@ fn form_of(output: &str) -> Result<ProgramFormat> {
         _ if output == "-" => Ok(ProgramFormat::Text),
         Some("mlir") => Ok(ProgramFormat::Text),
         Some("mlirbc" | "bc") => Ok(ProgramFormat::Bytecode),
-        _ => Err(Error::new(ErrorKind::Config, format!("{output} has no known extension"))
+        _ => Err(err!(Config, "{output} has no known extension")
             .hint_command("use .mlir for text, .mlirbc or .bc for bytecode, or - to print text")),
     }
 }
@@ -77,11 +74,11 @@ fn form_of(output: &str) -> Result<ProgramFormat> {
 fn version(target: Option<&str>, form: ProgramFormat) -> Result<StablehloVersion> {
     let Some(text) = target else { return Ok(systole_bytecode::CURRENT) };
     if form == ProgramFormat::Text {
-        let e = Error::new(ErrorKind::Config, "StableHLO text has no version to choose with --target");
+        let e = err!(Config, "StableHLO text has no version to choose with --target");
         return Err(e.hint_command("remove --target, or name an output file that ends in .mlirbc"));
     }
     StablehloVersion::from_text(text.trim_start_matches('v')).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("expected a version, got `{text}`")).hint_command(format!(
+        err!(Config, "expected a version, got `{text}`").hint_command(format!(
             "write a StableHLO version as 1.0.0; the newest is {}",
             systole_bytecode::CURRENT
         ))

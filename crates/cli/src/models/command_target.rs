@@ -1,6 +1,6 @@
 //! Resolves a command's argument to a model file, a preset, a TOML file or an image folder.
 
-use crate::args::exit_status::CommandError;
+use crate::args::exit_status::{CommandError, CommandResult};
 use crate::args::missing_path::missing;
 use crate::models::imported;
 use crate::models::run_directory::model_file;
@@ -8,7 +8,7 @@ use crate::render::screen::note;
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, PRESETS, RunConfig};
 use systole_data::input_file::{absolute, entries, is_file, is_remote};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, ensure, err};
 use systole_nn::Model;
 use systole_nn::did_you_mean::suggestion;
 
@@ -35,7 +35,7 @@ impl CommandTarget {
         }
         if is_remote(path) {
             return match entries(path)?.as_slice() {
-                [] => Err(Error::new(ErrorKind::Io, format!("no object or prefix {name} exists"))
+                [] => Err(err!(Io, "no object or prefix {name} exists")
                     .hint("check the bucket and the name: gcloud storage ls, aws s3 ls")),
                 _ => Ok(CommandTarget::Folder(path.into())),
             };
@@ -44,11 +44,8 @@ impl CommandTarget {
             // Absolute, so that the run can be resumed from any directory.
             return absolute(path).map(CommandTarget::Folder);
         }
-        if is_path(name) {
-            return Err(missing(path));
-        }
-        let e = Error::new(ErrorKind::Io, format!("`{name}` is not a file, a folder or a preset"));
-        Err(e.hint_command(suggestion(name, &PRESETS)))
+        ensure!(!is_path(name), missing(path));
+        Err(err!(Io, "`{name}` is not a file, a folder or a preset").hint_command(suggestion(name, &PRESETS)))
     }
 
     /// Like [`Target::of`], but a run's folder resolves to its model.
@@ -67,9 +64,7 @@ impl CommandTarget {
         match (self, self.config()?) {
             (CommandTarget::Model(path), _) => imported::load(path),
             (_, Some(config)) => untrained(&config),
-            (_, None) => {
-                Err(Error::new(ErrorKind::Bug, "the command's target has no training configuration"))
-            }
+            (_, None) => Err(err!(Bug, "the command's target has no training configuration")),
         }
     }
 
@@ -80,7 +75,7 @@ impl CommandTarget {
             CommandTarget::Preset(name) => ConfigDraft::preset(name)?,
             CommandTarget::Toml(path) => ConfigDraft::read(path)?,
             CommandTarget::Folder(path) => {
-                let e = Error::new(ErrorKind::Config, format!("{} is a folder", path.display()));
+                let e = err!(Config, "{} is a folder", path.display());
                 return Err(e.hint_command("name a model file, a preset or a TOML file"));
             }
         };
@@ -110,18 +105,15 @@ pub(crate) fn config_of(model: &Model, path: &str) -> Result<Option<RunConfig>> 
 }
 
 /// Applies the settings of `--set KEY=VALUE` to a configuration.
-pub(crate) fn set_all(draft: &mut ConfigDraft, sets: &[String]) -> Result<(), CommandError> {
+pub(crate) fn set_all(draft: &mut ConfigDraft, sets: &[String]) -> CommandResult<()> {
     set_each(sets, |flag, key, value| draft.set(flag, key, value))
 }
 
 /// Applies the settings of `--set KEY=VALUE` one by one, each with its flag for error messages.
-pub(crate) fn set_each(
-    sets: &[String],
-    mut set_one: impl FnMut(String, &str, &str),
-) -> Result<(), CommandError> {
+pub(crate) fn set_each(sets: &[String], mut set_one: impl FnMut(String, &str, &str)) -> CommandResult<()> {
     for set in sets {
         let Some((key, value)) = set.split_once('=') else {
-            let e = Error::new(ErrorKind::Config, format!("--set {set}: expected KEY=VALUE"));
+            let e = err!(Config, "--set {set}: expected KEY=VALUE");
             return Err(CommandError::usage(
                 e.hint_setting("write --set as --set KEY=VALUE, for example --set data.scale=1/255"),
             ));
@@ -136,7 +128,7 @@ pub(crate) fn with_settings(
     config: Option<RunConfig>,
     sets: &[String],
     path: &str,
-) -> Result<Option<RunConfig>, CommandError> {
+) -> CommandResult<Option<RunConfig>> {
     match (config, sets) {
         (config, []) => Ok(config),
         (Some(config), sets) => {
@@ -146,7 +138,7 @@ pub(crate) fn with_settings(
             Ok(Some(draft.finish()?))
         }
         (None, _) => {
-            let e = Error::new(ErrorKind::Config, format!("{path} has no training configuration"));
+            let e = err!(Config, "{path} has no training configuration");
             Err(CommandError::usage(e.hint_command("remove --set: there is no configuration to change")))
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use systole_config::RunConfig;
 use systole_datasets::Tokenizer;
-use systole_ir::{Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_ir::{Error, Result, ResultExt, TensorType, err};
 use systole_nn::loss::Loss;
 use systole_nn::metric::{Metric, root_mean_squared_error};
 use systole_nn::{Activation, Architecture, Compile, Model};
@@ -124,7 +124,7 @@ pub(crate) fn shortened(settings: &[String]) -> String {
 
 /// Error for weights whose model is unknown.
 pub(crate) fn unknown_model(name: &str, source: &WeightSource) -> Error {
-    Error::new(ErrorKind::Config, format!("cannot determine the model of {name}"))
+    err!(Config, "cannot determine the model of {name}")
         .because(format!(
             "the file is {} and its tensor names match no ResNet, GPT-2, BERT or ViT",
             source.kind()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use systole_config::{ConfigDraft, RunConfig};
 use systole_datasets::{Tokenizer, TrainingData};
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Result, ResultExt, err};
 use systole_nn::loss::Loss;
 use systole_nn::{Batch, Model};
 
@@ -24,7 +24,7 @@ pub(crate) fn check_samples(
     if takes.as_deref().is_none_or(|t| *t == are) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Data, format!("{path} does not accept the {} of {}", data.elements, data.name))
+    Err(err!(Data, "{path} does not accept the {} of {}", data.elements, data.name)
         .because(format!("expected samples of shape {:?}, got {are:?}", takes.unwrap_or_default()))
         .hint_command("use the dataset that the model was trained on"))
 }
@@ -48,9 +48,8 @@ pub(crate) fn with_its_classes(
     };
     let names = data.class_names.len();
     if is_binary && names > 2 && model.class_names.is_empty() {
-        let what = format!("`{}` has {names} classes, but {path} has one output for two classes", data.name);
-        return Err(Error::new(ErrorKind::Data, what)
-            .hint_command(format!("use data with two classes, or {otherwise}")));
+        let e = err!(Data, "`{}` has {names} classes, but {path} has one output for two classes", data.name);
+        return Err(e.hint_command(format!("use data with two classes, or {otherwise}")));
     }
     let both_name_classes = names > 0 && !model.class_names.is_empty();
     let is_matched = is_sparse || (is_binary && both_name_classes);
@@ -61,14 +60,14 @@ pub(crate) fn with_its_classes(
         (true, true) => Ok(data),
         // A model from a program that did not name its classes.
         (true, false) if data.class_names.len() <= classes => Ok(data),
-        (true, false) => {
-            let what =
-                format!("`{}` has {} classes, but {path} has {classes}", data.name, data.class_names.len());
-            Err(Error::new(ErrorKind::Data, what).hint_command(format!(
-                "use data with {classes} classes, or train a new model without {path}"
-            )))
-        }
-        (false, true) => Err(Error::new(ErrorKind::Data, format!("`{}` has no class labels", data.name))
+        (true, false) => Err(err!(
+            Data,
+            "`{}` has {} classes, but {path} has {classes}",
+            data.name,
+            data.class_names.len()
+        )
+        .hint_command(format!("use data with {classes} classes, or train a new model without {path}"))),
+        (false, true) => Err(err!(Data, "`{}` has no class labels", data.name)
             .because(format!("{path} is a classifier with the classes {}", model.class_names.join(", ")))
             .hint_command("use data with these classes")),
         (false, false) => in_its_order(model, data, path, otherwise),

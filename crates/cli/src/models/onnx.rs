@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::Path;
 use systole_data::format::ModelFormat;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_ir::{DType, Literal, Result, ResultExt, TensorType, err};
 use systole_mlir::import::ImportedProgram as Program;
 use systole_nn::grouped;
 use systole_onnx::{DimSize, DimSizes, ImportedOnnx, OnnxModel, OnnxNode, ValueInfo};
@@ -138,24 +138,27 @@ impl OnnxPredictor {
         const ANY: &str = "run it with `systole run FILE.onnx --input IN.npz`, which accepts any inputs";
         let given: Vec<&ValueInfo> = model.graph.given().collect();
         let (&[input], [output]) = (&given[..], &model.graph.outputs[..]) else {
-            let what = format!(
+            return Err(err!(
+                Unsupported,
                 "the model has {} inputs and {} outputs; expected one of each",
                 given.len(),
                 model.graph.outputs.len()
-            );
-            return Err(Error::new(ErrorKind::Unsupported, what).hint_command(ANY));
+            )
+            .hint_command(ANY));
         };
         let (Some(dtype), Some([batch, sizes @ ..])) = (input.dtype, input.sizes.as_deref()) else {
-            let what = format!("input {} is {input}; expected a batch of samples", input.name);
-            return Err(Error::new(ErrorKind::Unsupported, what).hint_command(ANY));
+            return Err(err!(Unsupported, "input {} is {input}; expected a batch of samples", input.name)
+                .hint_command(ANY));
         };
         let mut sample = Vec::new();
         for size in sizes {
             let DimSize::Known(n) = size else {
-                let what =
-                    format!("a dimension ({size}) of the samples of input {} is open: {input}", input.name);
-                return Err(Error::new(ErrorKind::Unsupported, what)
-                    .hint_command(format!("export the model with only the batch size open, or {ANY}")));
+                return Err(err!(
+                    Unsupported,
+                    "a dimension ({size}) of the samples of input {} is open: {input}",
+                    input.name
+                )
+                .hint_command(format!("export the model with only the batch size open, or {ANY}")));
             };
             sample.push(*n);
         }
@@ -224,13 +227,16 @@ impl OnnxPredictor {
                 place.insert(ProgramRunner::new(&program, &backend("auto")?)?)
             }
         };
-        let bug = || Error::new(ErrorKind::Bug, "the ONNX program has no results");
+        let bug = || err!(Bug, "the ONNX program has no results");
         let ran = runner.results(&runner.run(&runner.put(&[vec![x]])?)?)?;
         let y = ran.values.first().and_then(|v| v.held.first()).ok_or_else(bug)?.convert(DType::F32);
         if y.shape().first() != Some(&n) {
-            let what = format!("the output for {n} samples is {}; expected one row per sample", y.ty());
-            return Err(Error::new(ErrorKind::Unsupported, what)
-                .hint_command("run the file with `systole run FILE.onnx`"));
+            return Err(err!(
+                Unsupported,
+                "the output for {n} samples is {}; expected one row per sample",
+                y.ty()
+            )
+            .hint_command("run the file with `systole run FILE.onnx`"));
         }
         match self.ends[1] {
             Some((scale, zero)) => each(&y, |q| scale * (q - zero)),

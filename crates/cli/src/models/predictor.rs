@@ -4,7 +4,7 @@ use crate::models::binary_output::BinaryOutput;
 use crate::models::imported;
 use crate::models::onnx::{self, OnnxPredictor};
 use crate::models::tflite;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_ir::{DType, Literal, Result, ResultExt, TensorType, err};
 use systole_nn::{Architecture, InputSpec, Model as Layers, NodeInput};
 use systole_quant::FloatPredictor;
 
@@ -57,18 +57,14 @@ pub(crate) fn answerer(name: &str) -> Result<Predictor> {
     }
     let graph = tflite::open(name)?;
     let &[input] = &graph.inputs[..] else {
-        let what = format!("{name} has {} inputs; expected 1", graph.inputs.len());
-        return Err(Error::new(ErrorKind::Unsupported, what).hint_command(
+        return Err(err!(Unsupported, "{name} has {} inputs; expected 1", graph.inputs.len()).hint_command(
             "run the model with `systole run FILE.tflite --input IN.npz`, which accepts any number of inputs",
         ));
     };
     let dims = graph.tensor(input)?.dims();
     let Some((1, of_sample)) = dims.split_first().map(|(b, rest)| (*b, rest)) else {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("{name} has the input shape {dims:?}; expected a batch size of 1"),
-        )
-        .hint("export the model with batch size 1"));
+        return Err(err!(Unsupported, "{name} has the input shape {dims:?}; expected a batch size of 1")
+            .hint("export the model with batch size 1"));
     };
     let model = in_place_of_layers(TensorType::new(DType::F32, of_sample), &graph.notes)?;
     let answers = FloatPredictor::new(&graph, tflite::engine(), tflite::threads()).at(|| name.to_string())?;
@@ -92,8 +88,7 @@ fn in_place_of_layers<'a>(
         match key.strip_prefix(NOTE) {
             Some("class_names") => {
                 model.class_names = serde_json::from_str(note).map_err(|e| {
-                    let e = Error::new(ErrorKind::Data, "cannot parse the class names in the file")
-                        .because(e.to_string());
+                    let e = err!(Data, "cannot parse the class names in the file").because(e.to_string());
                     e.at(format!("metadata {key}"))
                         .hint_command("write the file again with `systole quantize` or `systole export`")
                 })?;

@@ -8,7 +8,7 @@ use clap::Args;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use systole_data::format::ModelFormat;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{Error, Literal, Result, ResultExt, err};
 use systole_mlir::import::ImportedProgram;
 use systole_onnx::{DimSizes, MOST_FIXED_ELEMENTS};
 use systole_program::program_file::{self, OpenContext, ParsedProgram, ProgramFile};
@@ -52,8 +52,7 @@ impl DimArgs {
     fn around(&self, name: &str, input: Option<&Path>, bytes: &[u8]) -> Result<OpenContext> {
         let is_onnx = systole_onnx::OnnxModel::is_onnx(bytes);
         if !is_onnx && !self.dims.is_empty() {
-            let e =
-                Error::new(ErrorKind::Config, "the program has no open sizes: only ONNX models have them");
+            let e = err!(Config, "the program has no open sizes: only ONNX models have them");
             return Err(e.at("--dim").hint_command("remove --dim"));
         }
         let mut sizes = DimSizes { named: self.dims.iter().cloned().collect(), ..DimSizes::default() };
@@ -183,7 +182,7 @@ pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
         return bounded(std::io::stdin().lock(), "standard input");
     }
     if path.is_dir() {
-        let e = Error::new(ErrorKind::Io, format!("{name} is a folder; expected a program file"));
+        let e = err!(Io, "{name} is a folder; expected a program file");
         return Err(e.hint_command("name a file in the folder: StableHLO text, bytecode or ONNX"));
     }
     // A pipe may be endless.
@@ -205,10 +204,7 @@ fn bounded(source: impl Read, name: &str) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(most).read_to_end(&mut bytes).map_err(|e| Error::io("cannot read", name, e))?;
     if bytes.len() as u64 == most {
-        let e = Error::new(
-            ErrorKind::Data,
-            format!("{name} is larger than the read limit of {} MiB", most >> 20),
-        );
+        let e = err!(Data, "{name} is larger than the read limit of {} MiB", most >> 20);
         return Err(e.hint_command("check that the file is a program; raise the limit with --memory-limit"));
     }
     Ok(bytes)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use systole_config::{RunConfig, shown_scale};
 use systole_data::PipelineTuning;
 use systole_data::input_file::is_remote;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, ensure, err};
 use systole_nn::{BackupAndRestore, Model, OsFileSystem, RunPosition, counted, write_atomically};
 
 /// Action if the folder already has a run.
@@ -132,12 +132,10 @@ pub(crate) fn stem(file: &Path) -> Option<String> {
 pub(crate) fn model_file(name: &str) -> Result<String> {
     let folder = Path::new(name);
     if folder.is_file() && folder.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
-        let e = Error::new(ErrorKind::Config, format!("{name} is a configuration, not a model"));
+        let e = err!(Config, "{name} is a configuration, not a model");
         return Err(e.hint_command(format!("train it: systole train {name}; then name the run's folder")));
     }
-    if !folder.exists() && !is_remote(folder) {
-        return Err(missing(folder));
-    }
+    ensure!(folder.exists() || is_remote(folder), missing(folder));
     if !folder.is_dir() || is_model_folder(name) {
         return Ok(name.into());
     }
@@ -155,14 +153,14 @@ pub(crate) fn model_file(name: &str) -> Result<String> {
             Ok(path(&if models.contains(&best) { best } else { format!("{stem}{LAST}") }))
         }
         (2.., _) => {
-            let e = Error::new(ErrorKind::Config, format!("`{name}` contains several models"));
+            let e = err!(Config, "`{name}` contains several models");
             Err(e.hint_command(format!(
                 "name one of these models: {}",
                 models.iter().map(path).collect::<Vec<_>>().join(", ")
             )))
         }
         _ => {
-            let e = Error::new(ErrorKind::Io, format!("`{name}` contains no model"));
+            let e = err!(Io, "`{name}` contains no model");
             Err(match record_file(folder).is_file() {
                 true => e
                     .because("the run was stopped before it saved a model")
@@ -209,7 +207,7 @@ impl RunRecord {
             text => text.map_err(|e| Error::io("cannot read", &path, e))?,
         };
         serde_json::from_str(&text).map(Some).map_err(|e| {
-            Error::new(ErrorKind::Data, "cannot parse the run record")
+            err!(Data, "cannot parse the run record")
                 .at(path.display().to_string())
                 .because(e.to_string())
                 .hint_command("start a new run with --resume=never, or choose another folder with --out")
@@ -217,9 +215,8 @@ impl RunRecord {
     }
 
     fn write(&self, folder: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize a run record").because(e.to_string())
-        })?;
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|e| err!(Bug, "cannot serialize a run record").because(e.to_string()))?;
         write_atomically(&OsFileSystem, &record_file(folder), &[text.as_bytes(), b"\n"])
     }
 
@@ -273,9 +270,7 @@ impl RunRecord {
         if let (Some(place), Some(earlier)) = (&place, &earlier) {
             (self.initial_epoch, self.start) = (earlier.initial_epoch, earlier.start.clone());
             let differs = self.differences(earlier);
-            if resume == ResumeMode::Auto && !differs.is_empty() {
-                return Err(refused(folder, place, &differs));
-            }
+            ensure!(resume != ResumeMode::Auto || differs.is_empty(), refused(folder, place, &differs));
         }
         let backup = save.apply(backups(folder)).restart(place.is_none());
         let is_new = earlier.as_ref() != Some(&self);
@@ -387,14 +382,14 @@ fn refused(folder: &Path, place: &RunPosition, differs: &[String]) -> Error {
     let state = if place.finished { "a finished run" } else { "an unfinished run" };
     let shown = folder.display();
     if differs.iter().all(|key| key.starts_with("the data is ")) {
-        return Error::new(ErrorKind::Config, format!("`{shown}` already has {state} with other data"))
+        return err!(Config, "`{shown}` already has {state} with other data")
             .because(differs.join("; "))
             .hint_command(
                 "restore the run's data, or continue on the changed data with `systole train` and --resume=force; start \
                  a new run with --resume=never, or in another folder with --out",
             );
     }
-    Error::new(ErrorKind::Config, format!("`{shown}` already has {state} with another configuration"))
+    err!(Config, "`{shown}` already has {state} with another configuration")
         .because(differs.join("; "))
         .hint_command(format!(
             "resume it unchanged with `systole resume {shown}`, with the new configuration by --resume=force; \

@@ -3,7 +3,7 @@
 use systole_config::{RunConfig, TestTimeAugmentation};
 use systole_data::{HostArray, Sample};
 use systole_datasets::TrainingData;
-use systole_ir::{Error, ErrorKind, Literal, Result, Tensor};
+use systole_ir::{Literal, Result, Tensor, err};
 use systole_nn::loss::Reduction;
 use systole_nn::metric::Metric;
 use systole_nn::{Logs, Model};
@@ -50,13 +50,11 @@ pub(crate) fn evaluate(
     versions: u64,
 ) -> Result<Logs> {
     if !data.is_pictures() {
-        let e = Error::new(ErrorKind::Config, "test-time augmentation needs image data").at("--tta");
+        let e = err!(Config, "test-time augmentation needs image data").at("--tta");
         return Err(e.hint_command("remove --tta"));
     }
     let compile = model.compile_config().cloned().ok_or_else(|| {
-        Error::new(ErrorKind::Config, "the model is compiled without a loss")
-            .at("--tta")
-            .hint_command("remove --tta")
+        err!(Config, "the model is compiled without a loss").at("--tta").hint_command("remove --tta")
     })?;
     let mut metrics: Vec<Metric> = vec![Metric::from(compile.loss.clone().reduction(Reduction::default()))];
     metrics.extend(compile.metrics.iter().chain(&compile.weighted_metrics).cloned());
@@ -74,9 +72,10 @@ pub(crate) fn evaluate(
         let plain = model.predict_on_batch(batch.get(&name)?)?;
         let mut answers = Vec::new();
         for other in &mut others {
-            let sample: Sample = other.next().transpose()?.ok_or_else(|| {
-                Error::new(ErrorKind::Bug, "an augmented version of the test images has fewer batches")
-            })?;
+            let sample: Sample = other
+                .next()
+                .transpose()?
+                .ok_or_else(|| err!(Bug, "an augmented version of the test images has fewer batches"))?;
             answers.push(model.predict_on_batch(sample.get(&name)?)?);
         }
         let (y, p) = (batch.get("label")?, blended(&plain, &answers)?);

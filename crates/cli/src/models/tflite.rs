@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use systole_data::format::ModelFormat;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{DType, Error, Literal, Result, ResultExt, err};
 use systole_nn::grouped;
 use systole_program::files::{self, ArrayFileFormat, StoredArray};
 use systole_quant::{FloatPredictor, GraphEngine, TfliteProgram};
@@ -179,7 +179,7 @@ pub(crate) fn run(
     let format =
         output.map(ArrayFileFormat::of).transpose().map_err(|e| CommandError::usage(e.at("--output")))?;
     if args.function.is_some() {
-        let e = Error::new(ErrorKind::Config, "a .tflite file has one function").at("--function");
+        let e = err!(Config, "a .tflite file has one function").at("--function");
         return Err(CommandError::usage(e.hint_command("remove --function")));
     }
     let model = open(name)?;
@@ -237,7 +237,7 @@ fn inputs(model: &TfliteModel, args: &InputArgs) -> Result<Vec<Literal>> {
     let Some(path) = &args.input else {
         let list: Vec<String> =
             wanted.iter().enumerate().map(|(i, t)| format!("arg{i} {} ({})", t.ty, t.name)).collect();
-        return Err(Error::new(ErrorKind::Config, "the .tflite file needs input arrays")
+        return Err(err!(Config, "the .tflite file needs input arrays")
             .because(format!("expected {}", list.join(", ")))
             .hint_command("pass arrays with --input FILE.npz, or random ones with --random SEED"));
     };
@@ -250,8 +250,7 @@ fn inputs(model: &TfliteModel, args: &InputArgs) -> Result<Vec<Literal>> {
             .or_else(|| arrays.iter().find(|(name, _)| *name == t.name));
         let only = || arrays.first().filter(|_| arrays.len() == 1 && wanted.len() == 1);
         let (_, stored) = found.or_else(only).ok_or_else(|| {
-            Error::new(ErrorKind::Data, format!("expected an array named {arg} or {}", t.name))
-                .at(path.display().to_string())
+            err!(Data, "expected an array named {arg} or {}", t.name).at(path.display().to_string())
         })?;
         literal(stored, t).at(|| format!("{arg} of {}", path.display()))
     };
@@ -260,10 +259,7 @@ fn inputs(model: &TfliteModel, args: &InputArgs) -> Result<Vec<Literal>> {
 
 fn literal(stored: &StoredArray, t: &TfliteTensor) -> Result<Literal> {
     if !stored.elements.contains(&t.ty.dtype.name()) || stored.dims != t.dims() {
-        let e = Error::new(
-            ErrorKind::Data,
-            format!("the type of the array is {}, expected {}", stored.ty(), t.ty),
-        );
+        let e = err!(Data, "the type of the array is {}, expected {}", stored.ty(), t.ty);
         return Err(
             e.hint_command("run `systole summary FILE.tflite` to see the types and scales of the inputs")
         );

@@ -10,7 +10,7 @@ use std::time::Instant;
 use systole_config::RunConfig;
 use systole_data::Dataset;
 use systole_datasets::TrainingData;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_ir::{DType, Literal, Result, err};
 use systole_nn::Model;
 use systole_nn::applications::biggan::{
     BigGan, FeatureNetwork, ImageFeatures, frechet_distance, inception_score,
@@ -102,8 +102,7 @@ pub(crate) fn evaluate(
 fn no_network(file: &str, config: &RunConfig) -> CommandError {
     let size =
         config.data.image_size.map_or(String::new(), |[h, w]| format!(" --set data.image_size=[{h},{w}]"));
-    let e =
-        Error::new(ErrorKind::Config, format!("{file} generates images, and no feature network is named"));
+    let e = err!(Config, "{file} generates images, and no feature network is named");
     let e = e.because("FID and inception score use the features of a classifier of the same images").hint_command(format!(
         "train a classifier and pass it: {0} train cifar-cnn{size} --out runs/features, then {0} evaluate {file} \
         --features runs/features",
@@ -116,8 +115,7 @@ fn no_network(file: &str, config: &RunConfig) -> CommandError {
 fn network(path: &str, data: &TrainingData) -> Result<(FeatureNetwork, String)> {
     let model = Model::load(path)?;
     if model.class_names != data.class_names {
-        let what = format!("{path} was not trained on the classes of {}", data.name);
-        return Err(Error::new(ErrorKind::Config, what)
+        return Err(err!(Config, "{path} was not trained on the classes of {}", data.name)
             .because(format!("the classes of the feature network are {}", model.class_names.join(", ")))
             .hint_command("train a classifier on the same data and pass it with --features"));
     }
@@ -138,7 +136,7 @@ fn seen(network: &FeatureNetwork, data: &Dataset, most: usize) -> Result<(ImageF
         network.look(&bytes(batch.get("image")?.clone())?, &mut seen)?;
         labels.extend(batch.get("label")?.to_f64s().into_iter().map(|label| label as usize));
     }
-    let seen = seen.ok_or_else(|| Error::new(ErrorKind::Data, "there are no real images to compare with"))?;
+    let seen = seen.ok_or_else(|| err!(Data, "there are no real images to compare with"))?;
     Ok((seen, labels))
 }
 
@@ -163,11 +161,8 @@ fn checked_accuracy(of: &ImageFeatures, labels: &[usize]) -> Result<f64> {
     if accuracy > chance + 2.0 * (chance * (1.0 - chance) / n).sqrt() {
         return Ok(accuracy);
     }
-    let what = format!(
-        "the feature network is not trained: its accuracy on {} is {accuracy:.3}, that of guessing {chance:.3}",
-        counted(labels.len() as u64, "real test image")
-    );
-    Err(Error::new(ErrorKind::Config, what)
+    Err(err!(Config, "the feature network is not trained: its accuracy on {} is {accuracy:.3}, that of guessing {chance:.3}",
+        counted(labels.len() as u64, "real test image"))
         .at("--features")
         .because("FID and inception score measure nothing with the features of such a network")
         .hint_command("train it for more epochs, or pass another with --features"))
@@ -197,7 +192,7 @@ fn made(
         let pictures = gan.pictures(model, &classes, seed.wrapping_add(1 + part as u64))?;
         network.look(&pictures, &mut seen)?;
     }
-    seen.ok_or_else(|| Error::new(ErrorKind::Data, "the generator returned no images"))
+    seen.ok_or_else(|| err!(Data, "the generator returned no images"))
 }
 
 fn score(of: &ImageFeatures, reference: &ImageFeatures) -> Result<GeneratorScore> {

@@ -7,7 +7,7 @@ use crate::render::screen::{Screen, counted};
 use std::collections::BTreeSet;
 use systole_config::{FineTuneSection, RunConfig, application_of, same_layers, size_conflicts};
 use systole_datasets::TrainingData;
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Error, Result, ResultExt, err};
 use systole_nn::callback::Callback;
 use systole_nn::schedule::Schedule;
 use systole_nn::{Compile, FrozenBatchNorm, Model, TransferredWeights};
@@ -31,7 +31,7 @@ pub(crate) fn prepared(
 ) -> Result<InitialModel> {
     let earlier = earlier.map(|earlier| plain(earlier, config)).transpose()?;
     if config.lora.is_some() && from.is_none() && config.fine_tune.as_ref().is_none_or(|s| s.from.is_none()) {
-        return Err(Error::new(ErrorKind::Config, "LoRA needs a saved model")
+        return Err(err!(Config, "LoRA needs a saved model")
             .because("LoRA trains adapters on the frozen weights of a saved model")
             .hint_command("name the saved model with --from MODEL"));
     }
@@ -63,7 +63,7 @@ pub(crate) fn prepared(
 
 /// Error for fine-tuning without a saved model.
 pub(crate) fn nothing_to_fine_tune() -> Error {
-    Error::new(ErrorKind::Config, "fine-tuning needs a saved model")
+    err!(Config, "fine-tuning needs a saved model")
         .hint_command("name the saved model with --from MODEL, or with `from` in [fine_tune]")
 }
 
@@ -185,7 +185,7 @@ fn check_sizes(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
         return Ok(());
     }
     let (keys, why): (Vec<String>, Vec<String>) = conflicts.into_iter().unzip();
-    Err(Error::new(ErrorKind::Config, format!("the sizes of the configuration differ from those of {path}"))
+    Err(err!(Config, "the sizes of the configuration differ from those of {path}")
         .because(why.join("; "))
         .hint_command(format!("remove {}: the sizes come from the saved model", keys.join(", "))))
 }
@@ -193,10 +193,7 @@ fn check_sizes(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
 /// Rejects a configuration whose layers differ from the saved model's.
 fn check_layers(model: &Model, path: &str, config: &RunConfig) -> Result<()> {
     if !same_layers(config.layers_only()?.architecture(), model.architecture()) {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!("the layers of the configuration differ from those of {path}"),
-        )
+        return Err(err!(Config, "the layers of the configuration differ from those of {path}")
         .hint_command(match (model.notes.contains_key("config"), application_of(model.architecture())) {
             (true, _) => format!(
                 "remove the preset or TOML file: systole train --from {path}; or add --fine-tune to use the saved model's \

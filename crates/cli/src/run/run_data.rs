@@ -5,7 +5,7 @@
 //! used as named; otherwise no other dataset replaces the run's.
 
 use crate::args::common::{DataArgs, LabelArgs};
-use crate::args::exit_status::CommandError;
+use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::config_of;
 use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
 use crate::models::run_directory::{self, RunRecord};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, PRESETS, RunConfig, shown_scale};
 use systole_datasets::TrainingData;
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Result, ResultExt, err};
 use systole_nn::Model;
 
 /// Alternative to renaming the classes of data for an evaluation.
@@ -108,8 +108,7 @@ impl RunData {
         let config = config_of(model, file)?;
         let note = model.notes.get(NOTE).map(|text| serde_json::from_str::<DataNote>(text));
         let note = note.transpose().map_err(|e| {
-            let e =
-                Error::new(ErrorKind::Data, "cannot parse the training data's name").because(e.to_string());
+            let e = err!(Data, "cannot parse the training data's name").because(e.to_string());
             e.at(file.to_string()).hint("train the model again, or use another copy of the file")
         })?;
         let folder = Path::new(file).parent().filter(|f| !f.as_os_str().is_empty());
@@ -147,7 +146,7 @@ impl RunData {
     ///
     /// # Errors
     /// If nothing is named and the model does not contain its configuration.
-    pub(crate) fn draft_of(&self, model: &Model, named: &NamedData<'_>) -> Result<ConfigDraft, CommandError> {
+    pub(crate) fn draft_of(&self, model: &Model, named: &NamedData<'_>) -> CommandResult<ConfigDraft> {
         let folder = named.dir.filter(|_| named.dataset == Some("folder")).and_then(Path::to_str);
         let own = named.source.or(folder).map(|name| user_data(name).map(|own| (name, own))).transpose()?;
         let own = own.map(|(name, own)| (name, own.for_model(self.config.as_ref())));
@@ -159,8 +158,7 @@ impl RunData {
             (None, None) if own.is_some() => ConfigDraft::preset("folder")?,
             (None, Some(dataset)) => preset_of(dataset).map_err(CommandError::usage)?,
             (None, None) => {
-                let what = format!("{} does not contain its training dataset", self.file);
-                let e = Error::new(ErrorKind::Config, what);
+                let e = err!(Config, "{} does not contain its training dataset", self.file);
                 return Err(CommandError::usage(e.hint_command("name the dataset with --dataset")));
             }
         };
@@ -191,11 +189,7 @@ impl RunData {
     }
 
     /// Returns the configuration for named data of a model that contains no configuration, with the model's sizes.
-    fn imported_draft(
-        &self,
-        model: &Model,
-        named: &NamedData<'_>,
-    ) -> Result<Option<ConfigDraft>, CommandError> {
+    fn imported_draft(&self, model: &Model, named: &NamedData<'_>) -> CommandResult<Option<ConfigDraft>> {
         let dir = named.dir.map(|dir| dir.display().to_string());
         let name = named.source.map(str::to_string).or(dir);
         let Some(name) = name.filter(|_| self.config.is_none() && named.dataset.is_none()) else {
@@ -273,7 +267,7 @@ impl RunData {
             return Ok(());
         }
         let name = self.note.as_ref().map_or(String::new(), |note| format!(" `{}`", note.name));
-        Err(Error::new(ErrorKind::Config, format!("{} does not contain the location of its data{name}", self.file))
+        Err(err!(Config, "{} does not contain the location of its data{name}", self.file)
             .because("only run.json in the run's folder contains it, and there is none for this model")
             .hint_command("name the data's file or folder with --data-dir, or name the run's folder instead of the model file"))
     }
@@ -301,7 +295,7 @@ impl RunData {
             Some(_) => ("text", "a text with --data-dir FILE.txt"),
             None => ("dataset", "the dataset's folder with --data-dir DIR"),
         };
-        Err(Error::new(ErrorKind::Data, format!("{} was not trained on this {what}", self.file))
+        Err(err!(Data, "{} was not trained on this {what}", self.file)
             .at(data.origin.clone())
             .because(format!("its training data, `{before}`, was changed or is no longer found"))
             .hint_command(format!("name {data_dir}")))
@@ -349,9 +343,9 @@ fn preset_of(dataset: &str) -> Result<ConfigDraft> {
     ConfigDraft::preset(others.into_iter().find(reads_it).unwrap_or(dataset))
 }
 
-fn user_data(name: &str) -> Result<UserData, CommandError> {
+fn user_data(name: &str) -> CommandResult<UserData> {
     UserData::of(name)?.ok_or_else(|| {
-        let e = Error::new(ErrorKind::Config, format!("cannot evaluate on {name}"));
+        let e = err!(Config, "cannot evaluate on {name}");
         CommandError::usage(e.hint_command(
             "name a folder with one folder of images or texts per class, a record file (.csv, .npz, .tfrecord, .tar, .jsonl) \
              or a text file (.txt); or name a published dataset with --dataset",

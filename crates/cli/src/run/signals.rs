@@ -9,7 +9,7 @@ use signal_hook::flag;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 
 /// Polling interval for signals.
 const POLL: Duration = Duration::from_millis(200);
@@ -45,7 +45,7 @@ impl StopSignal {
             flag::register_conditional_shutdown(signal, code, stop.asked.clone())
                 .and_then(|_| flag::register_usize(signal, stop.code.clone(), code as usize))
                 .and_then(|_| flag::register(signal, stop.asked.clone()))
-                .map_err(|e| Error::new(ErrorKind::Io, "cannot listen for Ctrl-C").because(e.to_string()))?;
+                .map_err(|e| err!(Io, "cannot listen for Ctrl-C").because(e.to_string()))?;
         }
         stop.watch(Duration::from_secs(knobs::GRACE.get_usize() as u64));
         Ok(stop)
@@ -100,5 +100,5 @@ pub(crate) fn end_with_stdin() -> Result<()> {
         .name("systole-launcher".into())
         .spawn(waiting)
         .map(drop)
-        .map_err(|e| Error::new(ErrorKind::Io, "cannot watch standard input").because(e.to_string()))
+        .map_err(|e| err!(Io, "cannot watch standard input").because(e.to_string()))
 }

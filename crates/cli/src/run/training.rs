@@ -623,8 +623,5 @@ impl RunDirectory {
 
 /// Adds the configuration key of the loss to an error about the loss.
 fn with_key(e: Error) -> Error {
-    match e.places().iter().any(|place| place.starts_with("loss ")) {
-        true => e.at("compile.loss"),
-        false => e,
-    }
+    if e.places().iter().any(|place| place.starts_with("loss ")) { e.at("compile.loss") } else { e }
 }

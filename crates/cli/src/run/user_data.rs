@@ -1,6 +1,6 @@
 //! User data named on the command line: image folders, record files, text files, labeled texts.
 
-use crate::args::exit_status::CommandError;
+use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::CommandTarget;
 use crate::models::model_data::{set_columns, tokenizer_of};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use systole_datasets::{
     RecordOptions, holds_records, holds_sentences, is_json_lines, is_of_records, is_plain_text,
     is_table_of_texts,
 };
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::err;
 use systole_nn::{Activation, Model};
 use toml::{Table, Value};
 
@@ -26,7 +26,7 @@ pub(crate) struct UserData {
 
 impl UserData {
     /// Resolves a command-line name to user data; `None` if it names something else.
-    pub(crate) fn of(name: &str) -> Result<Option<UserData>, CommandError> {
+    pub(crate) fn of(name: &str) -> CommandResult<Option<UserData>> {
         let own = |dataset, dir, file| Ok(Some(UserData { dataset, dir, file }));
         match CommandTarget::of(name).map_err(CommandError::usage)? {
             CommandTarget::Folder(dir) if holds_records(&dir) => own("records", dir, None),
@@ -41,7 +41,7 @@ impl UserData {
         }
     }
 
-    fn of_file(dataset: &'static str, file: &str) -> Result<Option<UserData>, CommandError> {
+    fn of_file(dataset: &'static str, file: &str) -> CommandResult<Option<UserData>> {
         let whole = absolute(Path::new(file))?;
         let file = whole.file_name().map(|n| n.to_string_lossy().into_owned());
         Ok(Some(UserData { dataset, dir: whole.parent().unwrap_or(Path::new("/")).to_path_buf(), file }))
@@ -106,7 +106,7 @@ pub(crate) fn texts_draft(
     name: &str,
     records: &RecordOptions,
     asked: bool,
-) -> Result<Option<ConfigDraft>, CommandError> {
+) -> CommandResult<Option<ConfigDraft>> {
     let Some(own) = UserData::of(name)? else { return Ok(None) };
     let is_records = own.dataset == "records";
     let first = || files_of(&own.dir).ok()?.into_iter().find(|f| is_of_records(f));
@@ -136,7 +136,7 @@ pub(crate) fn beside_imported(
     model: &Model,
     path: &str,
     has_tokenizer: bool,
-) -> Result<Option<ConfigDraft>, CommandError> {
+) -> CommandResult<Option<ConfigDraft>> {
     let Some(own) = UserData::of(name)? else { return Ok(None) };
     let Some(table) = application_of(model.architecture()) else {
         return beside_classifier(&own, name, model, path);
@@ -152,12 +152,12 @@ pub(crate) fn beside_imported(
         ),
     };
     if own.dataset != if is_language { "text" } else { "sentences" } {
-        let e = Error::new(ErrorKind::Config, format!("{path} is {accepts}, but {name} is {}", own.what()));
+        let e = err!(Config, "{path} is {accepts}, but {name} is {}", own.what());
         return Err(CommandError::usage(e.hint_command(data)));
     }
     let has_bytes = table.get("vocabulary_size").and_then(Value::as_integer) == Some(256);
     if !(has_tokenizer || is_language && has_bytes) && tokenizer_of(model)?.is_none() {
-        let e = Error::new(ErrorKind::Config, format!("{path} has no tokenizer"))
+        let e = err!(Config, "{path} has no tokenizer")
             .hint_setting("name its tokenizer file: --set data.tokenizer=FILE; or import the whole folder of the model again");
         return Err(CommandError::usage(e));
     }
@@ -177,7 +177,7 @@ fn beside_classifier(
     name: &str,
     model: &Model,
     path: &str,
-) -> Result<Option<ConfigDraft>, CommandError> {
+) -> CommandResult<Option<ConfigDraft>> {
     let input = model.architecture().inputs.first().and_then(|input| input.ty.as_ref());
     let reads_images = input.is_some_and(|ty| matches!(*ty.shape, [_, _, 1 | 3])) && own.dataset == "folder";
     let tables = layer_tables(model.architecture()).filter(|_| reads_images);
@@ -233,7 +233,7 @@ pub(crate) fn beside_model(
     path: &str,
     config: Option<RunConfig>,
     adapts: bool,
-) -> Result<Option<ConfigDraft>, CommandError> {
+) -> CommandResult<Option<ConfigDraft>> {
     let (Some(own), Some(config)) = (UserData::of(name)?, config) else { return Ok(None) };
     let own = own.for_model(Some(&config));
     let is_text = config.data.dataset == "text";

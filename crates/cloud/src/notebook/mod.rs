@@ -5,7 +5,7 @@ use super::generated_file::GeneratedFile;
 use super::job::CloudJob;
 use serde_json::{Value, json};
 use systole_data::shell_quoted as quoted;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// A notebook service.
 struct NotebookService {
@@ -73,8 +73,7 @@ impl NotebookService {
         // Slice name as used by the services.
         let title = job.chips.title().replace("v5litepod", "v5e");
         if !self.has.contains(&title.as_str()) {
-            let e =
-                Error::new(ErrorKind::Config, format!("{} does not offer {title}", self.name)).at("--slice");
+            let e = err!(Config, "{} does not offer {title}", self.name).at("--slice");
             let why = "a notebook runs on one machine with the hardware of the service";
             return Err(e.because(why).hint_command(format!(
                 "use one of these chips: {}; for larger slices use `systole cloud tpu-vm`",

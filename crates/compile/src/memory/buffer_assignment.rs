@@ -7,7 +7,7 @@
 use super::views;
 use crate::options::PipelineOptions;
 use crate::program::{ALIGN, Location, ProgramSchedule, SlotId};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// Assigns buffers: live ranges, memory locations, aliases with donated parameters, and the size of the arena.
 pub fn run(s: &mut ProgramSchedule, options: &PipelineOptions) -> Result<()> {
@@ -153,8 +153,7 @@ fn allocate(s: &mut ProgramSchedule, takes: &[Option<SlotId>]) -> Result<()> {
 }
 
 fn too_large() -> Error {
-    Error::new(ErrorKind::Unsupported, "the program's arrays exceed the address space")
-        .hint("use a smaller batch size")
+    err!(Unsupported, "the program's arrays exceed the address space").hint("use a smaller batch size")
 }
 
 #[cfg(test)]

@@ -173,9 +173,8 @@ impl UnpooledGradient {
 
     /// Checks the types of operands and results.
     pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
-        let [x, place, of_dy @ ..] = ins else {
-            return Err(format!("wrong number of operands for an unpooled kernel gradient: {}", ins.len()));
-        };
+        let wrong = || format!("wrong number of operands for an unpooled kernel gradient: {}", ins.len());
+        let [x, place, of_dy @ ..] = ins else { return Err(wrong()) };
         let dy = place.with_dtype(self.full.dtype);
         self.unpool.check(&[dy.clone(), place.clone()], std::slice::from_ref(&self.full))?;
         match of_dy {
@@ -186,12 +185,7 @@ impl UnpooledGradient {
                 same("left operand of the pooled gradient", left, &dy.with_shape([images, terms]))?;
                 same("right operand of the pooled gradient", right, &dy.with_shape([terms, elements]))?;
             }
-            _ => {
-                return Err(format!(
-                    "wrong number of operands for an unpooled kernel gradient: {}",
-                    ins.len()
-                ));
-            }
+            _ => return Err(wrong()),
         }
         same(
             "element type of the input",

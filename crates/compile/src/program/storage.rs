@@ -1,6 +1,6 @@
 //! Storage of arrays: slots, their live ranges and their memory locations.
 
-use systole_ir::{Error, ErrorKind, Result, TensorType};
+use systole_ir::{Result, TensorType, err};
 
 /// Alignment of arrays in the arena in bytes: a cache line, and the widest vector (512 bits).
 pub const ALIGN: usize = 64;
@@ -60,7 +60,6 @@ pub struct SlotView {
 /// Bytes of an array; an error if they overflow `usize`.
 pub fn array_bytes(ty: &TensorType) -> Result<usize> {
     ty.shape.checked_elements().and_then(|n| n.checked_mul(ty.dtype.size())).ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("an array of type {ty} exceeds the address space"))
-            .hint("use smaller shapes")
+        err!(Unsupported, "an array of type {ty} exceeds the address space").hint("use smaller shapes")
     })
 }

@@ -28,11 +28,7 @@ mod staging;
 // Names of the previous version.
 systole_ir::renamed! { Along => Int8WindowDim, Depthwise => Int8DepthwiseConv, Likely => FormulaHint, Pairs => BinaryLut, Pool => Int8Pool, Product => Int8Matmul, Scale => OutputScale, Unit => Int8Isa }
 #[doc(hidden)]
-pub use self::Int8Add as Addition;
-#[doc(hidden)]
-pub use self::OutputQuantization as Output;
-#[doc(hidden)]
-pub use self::PoolMode as Pooling;
+pub use self::{Int8Add as Addition, OutputQuantization as Output, PoolMode as Pooling};
 
 #[cfg(test)]
 mod tests;

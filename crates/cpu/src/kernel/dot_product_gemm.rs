@@ -15,7 +15,7 @@ use crate::simd::prefetch::fetch;
 use crate::simd::ranges::pieces;
 use crate::simd::vector::{Portable32, Vector};
 use std::ops::Range;
-use systole_ir::DType;
+use systole_ir::{DType, ensure};
 
 /// Largest N.
 const MAX_N: usize = 16;
@@ -246,18 +246,10 @@ impl InnerProducts {
     ) -> Result<InnerProducts, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let known = |t: DType| matches!(t, DType::F32 | DType::BF16 | DType::F16);
-        if !known(from) || !known(to) {
-            return Err("its elements are not f32, bf16 or f16");
-        }
-        if count(&ra.batch) != 1 {
-            return Err("it is a batch of GEMMs");
-        }
-        if !(1..=MAX_N).contains(&n) {
-            return Err("N is more than 16");
-        }
-        if k < MIN_K {
-            return Err("K is less than 128");
-        }
+        ensure!(known(from) && known(to), "its elements are not f32, bf16 or f16");
+        ensure!(count(&ra.batch) == 1, "it is a batch of GEMMs");
+        ensure!((1..=MAX_N).contains(&n), "N is more than 16");
+        ensure!(k >= MIN_K, "K is less than 128");
         if joint_stride(&ra.inner) != Some(1) || joint_stride(&rb.inner) != Some(1) {
             return Err("an operand is not contiguous along K");
         }

@@ -19,7 +19,7 @@ use crate::simd::prefetch::fetch;
 use crate::simd::ranges::pieces;
 use crate::simd::vector::Portable32;
 use std::ops::Range;
-use systole_ir::DType;
+use systole_ir::{DType, ensure};
 
 /// Maximum M and maximum K.
 const MAX_MK: usize = 64;
@@ -227,15 +227,9 @@ impl FewRows {
     ) -> Result<FewRows, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         let small = |n: usize| (1..=MAX_MK).contains(&n);
-        if !small(m) || !small(k) {
-            return Err("M or K is more than 64");
-        }
-        if n < MIN_N {
-            return Err("N is less than 256");
-        }
-        if count(&ra.batch) != 1 {
-            return Err("it is a batch of GEMMs");
-        }
+        ensure!(small(m) && small(k), "M or K is more than 64");
+        ensure!(n >= MIN_N, "N is less than 256");
+        ensure!(count(&ra.batch) == 1, "it is a batch of GEMMs");
         let strides = |r: &OperandDims| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((1, b_k))) = (strides(ra), strides(rb)) else {
             return Err("the right operand is not contiguous along N");

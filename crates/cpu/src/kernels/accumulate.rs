@@ -9,7 +9,7 @@ use crate::select::{EVERY, Family, KernelCandidate, Problem, SelectResult};
 use crate::simd::level::TileFn;
 use crate::simd::reduce_loops::adder;
 use systole_compile::{Kernel as Plan, Step};
-use systole_ir::Result;
+use systole_ir::{Result, ensure};
 
 /// Elements per block of the parallel loop that adds.
 const BLOCK: usize = 1 << 14;
@@ -117,9 +117,7 @@ pub static FAMILY: Family = Family {
              array of the result's size",
             |p| {
                 let mut inner = bind(p)?;
-                if !inner.add_to_result() {
-                    return Err("the op's kernel overwrites its result".into());
-                }
+                ensure!(inner.add_to_result(), "the op's kernel overwrites its result".into());
                 Ok(Box::new(InPlace { inner, bytes: p.step.output_types[0].bytes() }))
             }),
         KernelCandidate::new("add_after", EVERY, "the op's kernel writes to scratch, which a second pass adds to \

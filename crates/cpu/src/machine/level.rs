@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use crate::simd::amx;
 use crate::simd::level::Level;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, Result, err, knobs};
 
 /// A CPU feature: the lowest level that needs it, its name, and whether this machine has it.
 type CpuFeature = (Level, &'static str, fn() -> bool);
@@ -55,11 +55,8 @@ impl Level {
 
     /// Returns the error for a level that this machine does not support.
     pub(crate) fn lacking(self) -> Error {
-        Error::new(
-            ErrorKind::Config,
-            format!("this machine does not support the instruction-set level {}", self.name()),
-        )
-        .hint(format!("use {}, the best level of this machine", Level::best().name()))
+        err!(Config, "this machine does not support the instruction-set level {}", self.name())
+            .hint(format!("use {}, the best level of this machine", Level::best().name()))
     }
 
     /// Returns the level selected by the environment variable `SYSTOLE_ISA`.
@@ -71,7 +68,7 @@ impl Level {
         match Level::ALL.into_iter().find(|l| l.name() == asked) {
             Some(level) if level.is_available() => Ok(level),
             Some(level) => Err(level.lacking().at(knobs::ISA.name)),
-            None => Err(Error::new(ErrorKind::Config, format!("unknown instruction-set level `{asked}`"))
+            None => Err(err!(Config, "unknown instruction-set level `{asked}`")
                 .at(knobs::ISA.name)
                 .hint(format!("use one of these levels: {}", knobs::ISA.values))),
         }

@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::{Mutex, PoisonError};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, Result, ensure, err, knobs};
 
 /// Owned memory, aligned to cache lines; to huge pages from 1 MiB on.
 pub struct AlignedMemory {
@@ -58,9 +58,7 @@ impl AlignedMemory {
             // SAFETY: as above.
             ptr = unsafe { System.alloc(layout) };
         }
-        if ptr.is_null() {
-            return Err(out_of_memory(bytes));
-        }
+        ensure!(!ptr.is_null(), out_of_memory(bytes));
         // Before the first write, which fixes the page size.
         if huge > 0 {
             advise_huge(ptr, layout.size());
@@ -175,12 +173,9 @@ fn advise_huge(ptr: *mut u8, bytes: usize) {
 fn advise_huge(_: *mut u8, _: usize) {}
 
 fn out_of_memory(bytes: usize) -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        format!("cannot allocate {:.1} MiB of memory", bytes as f64 / (1 << 20) as f64),
-    )
-    .because("the memory or the address space of the process is limited (ulimit -v, a container)")
-    .hint("raise the limit, or use a smaller batch: --batch-size")
+    err!(Unsupported, "cannot allocate {:.1} MiB of memory", bytes as f64 / (1 << 20) as f64)
+        .because("the memory or the address space of the process is limited (ulimit -v, a container)")
+        .hint("raise the limit, or use a smaller batch: --batch-size")
 }
 
 /// Returns the bytes that this process can still use: the machine's available memory, or the rest of its cgroup limit

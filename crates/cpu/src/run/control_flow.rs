@@ -5,7 +5,7 @@ use crate::run::executor::Executor;
 use crate::run::row_blocks::BlocksKernel;
 use crate::select::{EVERY, Family, KernelCandidate, Problem};
 use systole_compile::{ALIGN, Kernel as Plan, Location, ProgramSchedule};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// `while`: the state is stored in the step's outputs. States that the body cannot update in place are double-buffered:
 /// their second array is in scratch, and the two swap after each iteration.
@@ -42,10 +42,10 @@ impl WhileKernel {
         let mut total = 0usize;
         let mut take = |bytes: usize| {
             let at = total;
-            total =
-                at.checked_add(bytes).and_then(|t| t.checked_next_multiple_of(ALIGN)).ok_or_else(|| {
-                    Error::new(ErrorKind::Unsupported, "the loop's memory exceeds the address space")
-                })?;
+            total = at
+                .checked_add(bytes)
+                .and_then(|t| t.checked_next_multiple_of(ALIGN))
+                .ok_or_else(|| err!(Unsupported, "the loop's memory exceeds the address space"))?;
             Ok::<usize, Error>(at)
         };
         let bytes: Vec<usize> = step.output_types.iter().map(|t| t.bytes()).collect();

@@ -15,7 +15,7 @@ use crate::simd::level::CompileTarget;
 use smallvec::{SmallVec, smallvec};
 use std::sync::OnceLock;
 use systole_compile::{ALIGN, Location, ProgramSchedule, Step};
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Result, ResultExt, err};
 
 /// An executor of a compiled program: schedule with bound kernels, ready to run.
 pub struct Executor {
@@ -99,9 +99,9 @@ impl Executor {
     /// Returns the size of the working memory that [`Executor::run`] needs, in bytes.
     pub fn memory_bytes(&self) -> Result<usize> {
         let arena = self.schedule.arena_bytes.checked_next_multiple_of(ALIGN);
-        arena.and_then(|a| a.checked_add(self.scratch)).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "the program's working memory exceeds the address space")
-        })
+        arena
+            .and_then(|a| a.checked_add(self.scratch))
+            .ok_or_else(|| err!(Unsupported, "the program's working memory exceeds the address space"))
     }
 
     /// Returns, for each step, the bytes that its kernel can precompute (pack) from parameters that stay the `same` for

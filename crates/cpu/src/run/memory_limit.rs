@@ -3,7 +3,7 @@
 use crate::machine::memory::{available, resident};
 use crate::run::executor::Executor;
 use systole_compile::{ArrayUsage, footprint, largest_intermediates};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Error, Result, err, knobs};
 
 /// Programs that need fewer bytes are not compared with the machine's free memory, since that costs reads of system
 /// files.
@@ -82,11 +82,8 @@ impl MemoryDemand {
             .take(4)
             .map(|h| format!("{} ({}, {})", h.ty, mib(h.ty.bytes()), h.what))
             .collect();
-        let mut e = Error::new(
-            ErrorKind::Unsupported,
-            format!("this program needs {} of memory, {told}", mib(total)),
-        )
-        .because(parts.join(", "));
+        let mut e = err!(Unsupported, "this program needs {} of memory, {told}", mib(total))
+            .because(parts.join(", "));
         if !largest.is_empty() {
             e = e.because(format!("the largest arrays of the program: {}", largest.join(", ")));
         }

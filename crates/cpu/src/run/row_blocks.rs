@@ -12,7 +12,7 @@ use crate::simd::level::TileFn;
 use crate::simd::reduce_loops::adder;
 use std::sync::{Mutex, PoisonError};
 use systole_compile::{ALIGN, Location, RowBlockLoop};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// Elements per block of the parallel loop that adds the groups' sums.
 const PART: usize = 1 << 13;
@@ -130,9 +130,9 @@ impl BlocksKernel {
             let (elements, size) = (ty.elements(), ty.dtype.size());
             sums.push(BlockSum { elements, bytes, size, add: adder(ty.dtype, target.level), at: scratch });
             let copies = bytes.checked_next_multiple_of(ALIGN).and_then(|b| b.checked_mul(plan.groups - 1));
-            scratch = copies.and_then(|c| scratch.checked_add(c)).ok_or_else(|| {
-                Error::new(ErrorKind::Unsupported, "the sums of all groups exceed the address space")
-            })?;
+            scratch = copies
+                .and_then(|c| scratch.checked_add(c))
+                .ok_or_else(|| err!(Unsupported, "the sums of all groups exceed the address space"))?;
         }
         let mut body = BlockProgram::new(&plan.body, &sums, problem)?;
         let mut rest = plan.rest.as_ref().map(|rest| BlockProgram::new(rest, &sums, problem)).transpose()?;

@@ -6,7 +6,7 @@
 
 use crate::Dataset;
 use std::path::{Path, PathBuf};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Error, Literal, Result, err};
 
 const SIDE: usize = 32;
 const PLANE: usize = SIDE * SIDE;
@@ -48,7 +48,7 @@ fn append(
     let (before, classes) = if set == CifarVariant::Ten { (1, 10) } else { (2, 100) };
     let record = before + 3 * PLANE;
     let damaged = |place: usize, why: String| {
-        Error::new(ErrorKind::Data, "invalid CIFAR batch file")
+        err!(Data, "invalid CIFAR batch file")
             .at(format!("{name}, byte {place}"))
             .because(why)
             .hint("extract the binary version again (cifar-10-binary.tar.gz, not the python one)")

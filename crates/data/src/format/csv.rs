@@ -1,6 +1,6 @@
 //! CSV parsing (RFC 4180): splits records into fields, with quoting.
 
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 
 /// Parses the CSV record at the start of `text`: returns its fields and its length in bytes including the line end.
 /// Returns `None` if the text ends within a quoted field, so that more of it is needed.
@@ -74,7 +74,7 @@ pub fn names(header: &[String]) -> Vec<String> {
 pub(crate) fn number<T: std::str::FromStr>(text: &str, kind: &str) -> Result<T> {
     text.trim().parse().map_err(|_| {
         let shown: String = text.chars().take(40).collect();
-        Error::new(ErrorKind::Data, format!("expected {kind}, got {shown:?}"))
+        err!(Data, "expected {kind}, got {shown:?}")
     })
 }
 

@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_base::{DType, Error, Literal, Result, Shape, TensorType, ensure, err};
 
 /// Description of one feature of a tf.train.Example, and the array it is parsed to.
 #[derive(Clone, Debug, PartialEq)]
@@ -325,7 +325,7 @@ impl RaggedPartition {
 }
 
 fn uneven(why: String) -> Error {
-    Error::new(ErrorKind::Data, "the values do not match the row partition").because(why)
+    err!(Data, "the values do not match the row partition").because(why)
 }
 
 /// Adds the fields of one feature of a sequence's steps.
@@ -343,9 +343,7 @@ fn steps(
     }
     let is_stacked =
         matches!(feature, FeatureSpec::Fixed { .. } | FeatureSpec::Raw { .. } | FeatureSpec::Sequence { .. });
-    if list.is_none() && is_stacked {
-        return Err(absent());
-    }
+    ensure!(list.is_some() || !is_stacked, absent());
     let count = messages.len();
     match feature {
         FeatureSpec::Fixed { ty, .. } | FeatureSpec::Sequence { row: ty } => {
@@ -460,12 +458,12 @@ fn some(list: FeatureValues<'_>) -> Result<FeatureValues<'_>> {
 }
 
 fn absent() -> Error {
-    Error::new(ErrorKind::Data, "the record lacks the requested feature")
+    err!(Data, "the record lacks the requested feature")
         .hint_command("check the name, or set a default for the feature; `systole data inspect` shows the features of a file")
 }
 
 fn other_kind(expected: &str, list: &FeatureValues) -> Error {
-    Error::new(ErrorKind::Data, format!("expected {expected}, but the record has {}", list.kind()))
+    err!(Data, "expected {expected}, but the record has {}", list.kind())
 }
 
 fn numbers(dtype: DType, list: FeatureValues) -> Result<Literal> {
@@ -552,10 +550,7 @@ fn one_string(list: FeatureValues<'_>) -> Result<&[u8]> {
     let all = byte_strings(list)?;
     match all.as_slice() {
         [one] => Ok(one),
-        _ => Err(Error::new(
-            ErrorKind::Data,
-            format!("expected one byte string, but the record has {}", all.len()),
-        )),
+        _ => Err(err!(Data, "expected one byte string, but the record has {}", all.len())),
     }
 }
 
@@ -570,11 +565,8 @@ fn integers_array(values: &[i64]) -> Result<Literal> {
 fn shaped(x: Literal, shape: Shape) -> Result<Literal> {
     let expected = shape.checked_elements();
     if expected != Some(x.ty().elements()) {
-        return Err(Error::new(
-            ErrorKind::Data,
-            format!("expected a feature of type {} and shape {shape}", x.dtype()),
-        )
-        .because(format!("the record has {} values", x.ty().elements())));
+        return Err(err!(Data, "expected a feature of type {} and shape {shape}", x.dtype())
+            .because(format!("the record has {} values", x.ty().elements())));
     }
     x.reshape(shape)
 }
@@ -582,9 +574,7 @@ fn shaped(x: Literal, shape: Shape) -> Result<Literal> {
 fn rows_of(x: Literal, row: &TensorType) -> Result<Literal> {
     let size = row.shape.checked_elements().filter(|&n| n > 0).unwrap_or(usize::MAX);
     let n = x.ty().elements();
-    if !n.is_multiple_of(size) {
-        return Err(uneven(format!("{n} values are not a multiple of the row size {row}")));
-    }
+    ensure!(n.is_multiple_of(size), uneven(format!("{n} values are not a multiple of the row size {row}")));
     let dims: Vec<usize> = std::iter::once(n / size).chain(row.shape.iter().copied()).collect();
     x.reshape(dims)
 }
@@ -594,7 +584,7 @@ fn raw(ty: &TensorType, bytes: &[u8]) -> Result<Literal> {
 }
 
 fn not_utf8(name: &[u8]) -> Error {
-    Error::new(ErrorKind::Data, format!("the feature name {:?} is not text", String::from_utf8_lossy(name)))
+    err!(Data, "the feature name {:?} is not text", String::from_utf8_lossy(name))
 }
 
 /// Serializes a sample to a tf.train.Example, which [`FeatureSpecs::of`] reads back. `ui8` arrays become one byte string,
@@ -730,7 +720,7 @@ fn feature(text: &str) -> Option<FeatureSpec> {
 
 fn unreadable(text: &str) -> Error {
     let shown: String = text.chars().take(60).collect();
-    Error::new(ErrorKind::Config, format!("expected a list of features, got `{shown}`"))
+    err!(Config, "expected a list of features, got `{shown}`")
         .hint("write features as \"image: ui8[28, 28, 1], tokens: i64[?], label: i64[]\"")
 }
 
@@ -740,6 +730,7 @@ systole_base::renamed! { Feature => FeatureSpec, Features => FeatureSpecs, Parti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     fn hex(text: &str) -> Vec<u8> {

@@ -11,7 +11,7 @@ use flate2::bufread::MultiGzDecoder;
 use flate2::{Compression, GzBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, err};
 
 /// Maximum rank; a larger rank byte means that the file is not IDX.
 const MAX_RANK: u8 = 8;
@@ -53,14 +53,12 @@ pub fn write(path: impl AsRef<Path>, x: &Literal, gzip: bool) -> Result<()> {
 pub fn to_bytes(x: &Literal, gzip: bool) -> Result<Vec<u8>> {
     let code = TYPES.iter().find(|(_, d)| *d == x.dtype()).map(|(code, _)| *code);
     let code = code.filter(|_| x.ty().rank() <= MAX_RANK as usize).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("IDX does not support arrays of type {}", x.ty()))
+        err!(Data, "IDX does not support arrays of type {}", x.ty())
             .hint("use an element type of ui8, i8, i16, i32, f32 or f64, and a rank of at most 8")
     })?;
     let mut out = vec![0, 0, code, x.ty().rank() as u8];
     for &d in x.shape().iter() {
-        let d = u32::try_from(d).map_err(|_| {
-            Error::new(ErrorKind::Data, format!("IDX sizes are 32-bit, but {} is larger", x.ty()))
-        })?;
+        let d = u32::try_from(d).map_err(|_| err!(Data, "IDX sizes are 32-bit, but {} is larger", x.ty()))?;
         out.extend(d.to_be_bytes());
     }
     let start = out.len();
@@ -71,7 +69,7 @@ pub fn to_bytes(x: &Literal, gzip: bool) -> Result<Vec<u8>> {
     }
     let mut encoder = GzBuilder::new().mtime(0).write(Vec::new(), Compression::default());
     let packed = encoder.write_all(&out).and_then(|()| encoder.finish());
-    packed.map_err(|e| Error::new(ErrorKind::Io, "cannot compress").because(e.to_string()))
+    packed.map_err(|e| err!(Io, "cannot compress").because(e.to_string()))
 }
 
 /// Checks that labels match images: `images: T[N, …], labels: integer[N]`, each label in `0..num_classes`.
@@ -86,7 +84,7 @@ pub fn check_labels(
     let n = match (images.shape().first(), labels.shape().dims()) {
         (Some(&m), &[n]) if m == n && labels.dtype().is_int() => n,
         _ => {
-            return Err(Error::new(ErrorKind::Data, "images and labels do not match")
+            return Err(err!(Data, "images and labels do not match")
                 .at(format!("{images_name} and {labels_name}"))
                 .because(format!("the images are {}, but the labels are {}", images.ty(), labels.ty()))
                 .hint("use two files of the same split (train or t10k)"));
@@ -99,7 +97,7 @@ pub fn check_labels(
     };
     match wrong {
         None => Ok(()),
-        Some(i) => Err(Error::new(ErrorKind::Data, format!("label {} is out of range", label(i)))
+        Some(i) => Err(err!(Data, "label {} is out of range", label(i))
             .at(format!("{labels_name}, label {i}, byte {}", 8 + i * labels.dtype().size()))
             .because(format!(
                 "the dataset has {num_classes} classes, so labels must be 0 to {}",
@@ -121,9 +119,7 @@ const TYPES: [(u8, DType); 6] = [
 fn parse(name: &str, size: u64, mut input: impl BufRead) -> Result<Literal> {
     let start = input.fill_buf().map_err(|e| Error::io("cannot read", name, e))?;
     if start.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the IDX file is empty")
-            .at(name)
-            .hint("download the IDX file again"));
+        return Err(err!(Data, "the IDX file is empty").at(name).hint("download the IDX file again"));
     }
     // An IDX file cannot start with 1f, so a file truncated after one byte is reported as gzip.
     if start[0] == 0x1f {

@@ -7,7 +7,7 @@
 use crate::file_system::{OsFileSystem, write_atomically};
 use crate::input_file;
 use std::path::Path;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
+use systole_base::{DType, Error, Literal, Result, ResultExt, Shape, TensorType, ensure, err};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -166,15 +166,12 @@ pub fn raw_from_bytes(name: &str, bytes: &[u8]) -> Result<RawNpyArray> {
 fn raw(bytes: &[u8]) -> Result<RawNpyArray> {
     let NpyHeader { descr, is_fortran, dims, data } = split(bytes)?;
     let refused = || {
-        Error::new(ErrorKind::Data, format!("NumPy type `{descr}` is not supported"))
-            .hint("convert the array to numbers or booleans")
+        err!(Data, "NumPy type `{descr}` is not supported").hint("convert the array to numbers or booleans")
     };
     let (order, kind) = descr.split_at_checked(1).ok_or_else(refused)?;
     let (letter, size) = kind.split_at_checked(1).ok_or_else(refused)?;
     let size = size.parse::<usize>().ok().filter(|n| (1..=64).contains(n)).ok_or_else(refused)?;
-    if !"biufcV".contains(letter) || !"<>|=".contains(order) {
-        return Err(refused());
-    }
+    ensure!("biufcV".contains(letter) && "<>|=".contains(order), refused());
     if dims.iter().chain([&size]).try_fold(1usize, |n, d| n.checked_mul(*d)) != Some(data.len()) {
         return Err(wrong(&format!(
             "its header specifies {kind} of {dims:?}, but {} bytes follow",
@@ -203,7 +200,7 @@ struct NpyHeader<'a> {
 }
 
 fn wrong(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "invalid .npy file")
+    err!(Data, "invalid .npy file")
         .because(why)
         .hint("save the array again with numpy.save, allow_pickle=False")
 }
@@ -225,7 +222,7 @@ fn split(bytes: &[u8]) -> Result<NpyHeader<'_>> {
 fn parse(bytes: &[u8]) -> Result<Literal> {
     let NpyHeader { descr, is_fortran, dims, data } = split(bytes)?;
     let (dtype, is_big) = dtype_of(&descr).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("NumPy type `{descr}` is not supported"))
+        err!(Data, "NumPy type `{descr}` is not supported")
             .hint("save the file again with type bool, an integer, float16, float32 or float64")
     })?;
     let ty = TensorType::new(dtype, dims);
@@ -299,7 +296,7 @@ fn from_fortran(bytes: &[u8], dims: &[usize], size: usize) -> Vec<u8> {
 /// For bf16, which NumPy does not support.
 pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
     let Some((kind, dtype)) = TYPES.iter().find(|(_, dtype)| *dtype == x.dtype()) else {
-        return Err(Error::new(ErrorKind::Data, "NumPy does not support bf16").hint("cast the array to f32"));
+        return Err(err!(Data, "NumPy does not support bf16").hint("cast the array to f32"));
     };
     let order = if dtype.size() == 1 { "|" } else { "<" };
     Ok([&head(&format!("{order}{kind}"), x.shape())?[..], x.bytes()].concat())
@@ -314,7 +311,7 @@ fn head(descr: &str, dims: &[usize]) -> Result<Vec<u8>> {
     let pad = 63 - (MAGIC.len() + 4 + header.len()) % 64;
     header.push_str(&" ".repeat(pad));
     header.push('\n');
-    let len = u16::try_from(header.len()).map_err(|_| Error::new(ErrorKind::Data, "too many dimensions"))?;
+    let len = u16::try_from(header.len()).map_err(|_| err!(Data, "too many dimensions"))?;
     Ok([MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes()].concat())
 }
 
@@ -329,6 +326,7 @@ systole_base::renamed! { Array => NpyArray, Raw => RawNpyArray }
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     fn sample() -> Literal {

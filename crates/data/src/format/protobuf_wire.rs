@@ -1,6 +1,6 @@
 //! Protocol buffer wire format for tf.train.Example and TensorBoard events: zero-copy field reader, and writers.
 
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, ensure, err};
 
 /// Value of a field as encoded in the message.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,9 +68,7 @@ impl<'a> ProtoFields<'a> {
     }
 
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
-        if n > self.rest.len() {
-            return Err(too_short(n, self.rest.len()));
-        }
+        ensure!(n <= self.rest.len(), too_short(n, self.rest.len()));
         let (taken, rest) = self.rest.split_at(n);
         self.rest = rest;
         Ok(taken)
@@ -99,7 +97,7 @@ fn too_short(wanted: usize, left: usize) -> Error {
 }
 
 fn broken(why: String) -> Error {
-    Error::new(ErrorKind::Data, "invalid protocol buffer message")
+    err!(Data, "invalid protocol buffer message")
         .because(why)
         .hint("check that the records are tf.train.Example messages")
 }

@@ -1,7 +1,7 @@
 //! Reads TAR archives (ustar, GNU, pax) sequentially.
 
 use std::io::{self, Read};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, ensure, err};
 
 const BLOCK: usize = 512;
 /// Maximum length of a name.
@@ -81,9 +81,7 @@ impl<R: Read> TarReader<R> {
     }
 
     fn text(&mut self, size: u64) -> Result<String> {
-        if size > LONGEST_NAME {
-            return Err(damaged("a name is too long"));
-        }
+        ensure!(size <= LONGEST_NAME, damaged("a name is too long"));
         Ok(String::from_utf8_lossy(&self.content(size)?).into_owned())
     }
 
@@ -130,8 +128,7 @@ impl<R: Read> TarReader<R> {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("cannot read the TAR archive: {what}"))
-        .hint("copy or download the archive again")
+    err!(Data, "cannot read the TAR archive: {what}").hint("copy or download the archive again")
 }
 
 fn unreadable(e: io::Error) -> Error {

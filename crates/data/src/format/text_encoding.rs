@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 
 /// Text encoding: UTF-8, Latin-1, Windows-1252 or UTF-16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl FromStr for TextEncoding {
         let lower = name.trim().to_lowercase().replace('_', "-");
         NAMES.iter().find(|(known, _)| *known == lower).map(|(_, encoding)| *encoding).ok_or_else(|| {
             let known: Vec<&str> = NAMES[..NAMED].iter().map(|(known, _)| *known).collect();
-            Error::new(ErrorKind::Config, format!("unknown encoding `{name}`"))
+            err!(Config, "unknown encoding `{name}`")
                 .hint_setting(format!("use one of these encodings: {}", known.join(", ")))
         })
     }
@@ -110,7 +110,7 @@ pub fn from_utf16(name: &str, bytes: &[u8], encoding: TextEncoding) -> Result<St
     let text: Result<String, _> = char::decode_utf16(units).collect();
     match (text, rest) {
         (Ok(text), []) => Ok(text),
-        _ => Err(Error::new(ErrorKind::Data, "invalid UTF-16 text")
+        _ => Err(err!(Data, "invalid UTF-16 text")
             .at(name)
             .because(match marked {
                 true => "it has a UTF-16 byte order mark, but is damaged or truncated",
@@ -153,7 +153,7 @@ pub(crate) fn not_utf8(bytes: &[u8], at: usize) -> Error {
     let before = String::from_utf8_lossy(&bytes[at.saturating_sub(48)..at]).into_owned();
     let tail: String = before.chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect();
     let byte = bytes.get(at).copied().unwrap_or_default();
-    Error::new(ErrorKind::Data, "invalid UTF-8 text")
+    err!(Data, "invalid UTF-8 text")
         .because(format!("the invalid byte {byte:#04x} follows the text {tail:?}"))
         .hint_setting(
             "set the encoding: data.records.encoding=windows-1252 (latin1, utf-16); or save the file as UTF-8: iconv -f \

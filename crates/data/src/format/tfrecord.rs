@@ -14,7 +14,7 @@ use std::fmt;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure, err};
 
 /// Number of bytes before a TFRecord record's data.
 pub const HEADER: usize = 12;
@@ -291,7 +291,7 @@ impl TfRecordReader {
     /// If the file does not have this position.
     pub fn seek(&mut self, [offset, record, left_out]: [u64; 3]) -> Result<()> {
         self.window.go_to(offset).map_err(|e| {
-            Error::new(ErrorKind::Data, "the position is beyond the end of the file")
+            err!(Data, "the position is beyond the end of the file")
                 .at(format!("{}, byte {offset}", self.file))
                 .because(e.to_string())
                 .hint("resume with the same data files")
@@ -323,9 +323,7 @@ impl TfRecordReader {
         let whole = usize::try_from(len).ok().and_then(|n| n.checked_add(HEADER + FOOTER));
         let whole = whole.ok_or_else(|| self.cut(len, 0))?;
         let there = self.fill(whole)?;
-        if there < whole {
-            return Err(self.cut(len, there as u64));
-        }
+        ensure!(there >= whole, self.cut(len, there as u64));
         let bytes = self.window.unread();
         let (data, footer) = bytes[HEADER..whole].split_at(whole - HEADER - FOOTER);
         let expected = little_endian(footer) as u32;
@@ -519,9 +517,7 @@ impl ReadWindow {
                 self.consume(ahead as usize);
                 return Ok(());
             }
-            if offset > *size {
-                return Err(cut());
-            }
+            ensure!(offset <= *size, cut());
             file.seek(SeekFrom::Start(offset))?;
             (self.start, self.end, self.offset, self.ended) = (0, 0, offset, false);
             return Ok(());
@@ -529,9 +525,7 @@ impl ReadWindow {
         while self.offset < offset {
             let n = usize::try_from(offset - self.offset).unwrap_or(usize::MAX).min(BLOCK);
             let there = self.fill(n)?;
-            if there == 0 {
-                return Err(cut());
-            }
+            ensure!(there != 0, cut());
             self.consume(there);
         }
         Ok(())

@@ -6,7 +6,7 @@ use flate2::Crc;
 use flate2::read::DeflateDecoder;
 use std::borrow::Cow;
 use std::io::Read;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, ensure, err};
 
 const END: [u8; 4] = *b"PK\x05\x06";
 const END64: [u8; 4] = *b"PK\x06\x06";
@@ -116,22 +116,16 @@ impl ZipBytes<'_> {
         let (mut count, mut at) = (self.size(end + 10, 2)?, self.size(end + 16, 4)?);
         if end >= 20 && self.0[end - 20..].starts_with(&LOCATOR) {
             let large = self.size(end - 12, 8)?;
-            if self.part(large, 4)? != END64 {
-                return Err(wrong("its central directory is damaged"));
-            }
+            ensure!(self.part(large, 4)? == END64, wrong("its central directory is damaged"));
             (count, at) = (self.size(large + 32, 8)?, self.size(large + 48, 8)?);
         }
         // An entry has at least 46 bytes.
-        if count > self.0.len() / 46 {
-            return Err(wrong("its central directory is damaged"));
-        }
+        ensure!(count <= self.0.len() / 46, wrong("its central directory is damaged"));
         Ok((at, count))
     }
 
     fn entry(&self, at: usize) -> Result<(ZipEntry, usize)> {
-        if self.part(at, 4)? != CENTRAL {
-            return Err(wrong("its central directory is damaged"));
-        }
+        ensure!(self.part(at, 4)? == CENTRAL, wrong("its central directory is damaged"));
         let (name, extra, comment) = (self.size(at + 28, 2)?, self.size(at + 30, 2)?, self.size(at + 32, 2)?);
         let text = String::from_utf8_lossy(self.part(at + 46, name)?).into_owned();
         let mut entry = ZipEntry {
@@ -142,9 +136,7 @@ impl ZipBytes<'_> {
             size: self.size(at + 24, 4)?,
             offset: self.size(at + 42, 4)?,
         };
-        if self.number(at + 8, 2)? & 1 == 1 {
-            return Err(wrong("it is encrypted"));
-        }
+        ensure!(self.number(at + 8, 2)? & 1 != 1, wrong("it is encrypted"));
         let extra_at = at + 46 + name;
         self.large_sizes(&mut entry, extra_at, extra)?;
         Ok((entry, extra_at + extra + comment))
@@ -268,19 +260,18 @@ fn end(count: u64, size: u64, at: u64) -> Vec<u8> {
 }
 
 fn wrong(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "invalid ZIP archive").because(why).hint("download the file again")
+    err!(Data, "invalid ZIP archive").because(why).hint("download the file again")
 }
 
 // Names of the previous version.
 #[doc(hidden)]
-pub use self::StoredZipEntry as Stored;
-#[doc(hidden)]
-pub use self::ZipArchive as Archive;
+pub use self::{StoredZipEntry as Stored, ZipArchive as Archive};
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::format::npy;
+    use systole_base::ErrorKind;
     use systole_base::Literal;
 
     /// numpy.savez_compressed(a=arange(3, dtype="i4"), b=ones(2, "f4")).

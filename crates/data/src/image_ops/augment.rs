@@ -6,42 +6,34 @@
 use super::color::between;
 use super::geometry::crop;
 use super::{Resize, dims, resize};
-use crate::HostArray;
+use crate::{HostArray, with_defaults};
 use systole_base::Literal;
 use systole_base::rng::RandomStream;
 
 /// Largest magnitude step.
 const BINS: f64 = 30.0;
 
-/// Options of RandAugment.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct RandAugment {
-    /// Number of consecutive operations (2 in the paper's ImageNet runs).
-    pub count: usize,
-    /// Magnitude: 0 (none) to 30 (strongest); 9 in the paper's ImageNet runs.
-    pub magnitude: f64,
-}
-
-impl Default for RandAugment {
-    fn default() -> RandAugment {
-        RandAugment { count: 2, magnitude: 9.0 }
+with_defaults! {
+    /// Options of RandAugment.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    pub struct RandAugment {
+        /// Number of consecutive operations (2 in the paper's ImageNet runs).
+        pub count: usize = 2,
+        /// Magnitude: 0 (none) to 30 (strongest); 9 in the paper's ImageNet runs.
+        pub magnitude: f64 = 9.0,
     }
 }
 
-/// Options of a random resized crop.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct RandomResizedCrop {
-    /// Minimum and maximum fraction of the image's area.
-    pub area: (f64, f64),
-    /// Minimum and maximum aspect ratio, width over height.
-    pub ratio: (f64, f64),
-    /// Resizing method.
-    pub method: Resize,
-}
-
-impl Default for RandomResizedCrop {
-    fn default() -> RandomResizedCrop {
-        RandomResizedCrop { area: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), method: Resize::Bilinear }
+with_defaults! {
+    /// Options of a random resized crop.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    pub struct RandomResizedCrop {
+        /// Minimum and maximum fraction of the image's area.
+        pub area: (f64, f64) = (0.08, 1.0),
+        /// Minimum and maximum aspect ratio, width over height.
+        pub ratio: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0),
+        /// Resizing method.
+        pub method: Resize = Resize::Bilinear,
     }
 }
 

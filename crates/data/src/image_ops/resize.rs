@@ -4,7 +4,7 @@ use super::dims;
 use crate::HostArray;
 use crate::host_array::{bad, unfilled};
 use crate::simd16::*;
-use systole_base::{DType, Literal, Result};
+use systole_base::{DType, Error, Literal, Result, ensure};
 
 /// Image resizing method; the results are tf.image.resize's, with half-pixel centers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,12 +51,7 @@ impl HostArray {
         self.then(|x| {
             let [h, w, _] = dims(&x, "resize_with_pad")?;
             let scale = f64::max(h as f64 / height as f64, w as f64 / width as f64);
-            if !(scale.is_finite() && scale > 0.0) {
-                return Err(bad(
-                    format!("cannot resize {} to {height} × {width}", x.ty()),
-                    "an image side is 0",
-                ));
-            }
+            ensure!(scale.is_finite() && scale > 0.0, empty(&x, height, width));
             let fit = |n: usize, most: usize| ((n as f64 / scale) as usize).clamp(1, most);
             let (h, w) = (fit(h, height), fit(w, width));
             let small = resize(&x, h, w, method)?;
@@ -83,11 +78,13 @@ pub(crate) fn resize(x: &Literal, height: usize, width: usize, method: Resize) -
     Ok(out)
 }
 
+fn empty(x: &Literal, height: usize, width: usize) -> Error {
+    bad(format!("cannot resize {} to {height} × {width}", x.ty()), "an image side is 0")
+}
+
 fn resize_to_f32(x: &Literal, height: usize, width: usize, method: Resize) -> Result<Literal> {
     let [h, w, c] = dims(x, "resize")?;
-    if h * w == 0 || height == 0 || width == 0 {
-        return Err(bad(format!("cannot resize {} to {height} × {width}", x.ty()), "an image side is 0"));
-    }
+    ensure!(h * w != 0 && height != 0 && width != 0, empty(x, height, width));
     let mut out = unfilled(x.ty().with_dtype(DType::F32).with_shape([height, width, c]))?;
     let (down, across) = (ResizeTaps::of(method, h, height), ResizeTaps::of(method, w, width));
     // One extra element, so that pixels can be read four values at a time.

@@ -4,6 +4,7 @@
 
 use crate::hmac::HmacSha256;
 use crate::web::Request;
+use crate::with_defaults;
 use object_store::client::{
     ClientConfigKey, ClientOptions, CryptoProvider, DigestAlgorithm, DigestContext, HmacContext, HttpClient,
     HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, Signer,
@@ -17,27 +18,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
+use systole_base::ensure;
 
 /// Maximum length of an answer in bytes.
 const LONGEST_ANSWER: u64 = 64 << 20;
 /// Maximum wait between attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Retry policy of object-store requests: number of attempts and timeouts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RetryPolicy {
-    /// Maximum number of attempts per request.
-    pub attempts: u32,
-    /// Wait before the second attempt; doubles for each next one, up to 10 seconds.
-    pub wait: Duration,
-    /// Maximum time without data from the server.
-    pub answer: Duration,
-}
-
-impl Default for RetryPolicy {
-    /// 7 attempts within 19 seconds, plus up to 30 seconds of server silence each.
-    fn default() -> RetryPolicy {
-        RetryPolicy { attempts: 7, wait: Duration::from_millis(300), answer: Duration::from_secs(30) }
+with_defaults! {
+    /// Retry policy of object-store requests: number of attempts and timeouts.
+    ///
+    /// Default: 7 attempts within 19 seconds, plus up to 30 seconds of server silence each.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct RetryPolicy {
+        /// Maximum number of attempts per request.
+        pub attempts: u32 = 7,
+        /// Wait before the second attempt; doubles for each next one, up to 10 seconds.
+        pub wait: Duration = Duration::from_millis(300),
+        /// Maximum time without data from the server.
+        pub answer: Duration = Duration::from_secs(30),
     }
 }
 
@@ -119,9 +118,7 @@ fn once(request: &Request) -> Result<HttpResponse, String> {
     let mut answer = request.send().map_err(|e| e.what().to_string())?;
     let mut body = Vec::new();
     (&mut answer).take(LONGEST_ANSWER + 1).read_to_end(&mut body).map_err(|e| e.to_string())?;
-    if body.len() as u64 > LONGEST_ANSWER {
-        return Err("the server sends more data than requested".into());
-    }
+    ensure!(body.len() as u64 <= LONGEST_ANSWER, "the server sends more data than requested".into());
     let mut response = HttpResponse::new(body.into());
     *response.status_mut() =
         answer.status.try_into().map_err(|_| format!("invalid HTTP status {}", answer.status))?;

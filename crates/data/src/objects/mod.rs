@@ -22,7 +22,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use systole_base::knobs::variable;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, err};
 
 /// Bucket with its client.
 struct Bucket {
@@ -65,7 +65,7 @@ fn split(path: &str) -> Result<(&str, &str)> {
     let (bucket, key) = (&path[..end], path[end..].trim_matches('/'));
     match &bucket[..scheme] {
         "gs://" | "s3://" if scheme < end => Ok((bucket, key)),
-        _ => Err(Error::new(ErrorKind::Config, format!("`{path}` has no bucket name"))
+        _ => Err(err!(Config, "`{path}` has no bucket name")
             .hint("use a path such as gs://BUCKET/KEY or s3://BUCKET/KEY")),
     }
 }
@@ -76,8 +76,7 @@ impl Bucket {
         let text = path.to_str().unwrap_or_default();
         let (name, key) = split(text)?;
         let key = object_store::path::Path::parse(key).map_err(|e| {
-            let e = Error::new(ErrorKind::Config, format!("`{text}` is not a valid object path"))
-                .because(e.to_string());
+            let e = err!(Config, "`{text}` is not a valid object path").because(e.to_string());
             e.hint("remove empty components, `.` and `..`")
         })?;
         let mut known = lock(&BUCKETS);
@@ -95,7 +94,7 @@ impl Bucket {
             (_, bucket) => amazon(bucket, settings, patience),
         };
         let store = store.map_err(|e| {
-            let error = Error::new(ErrorKind::Config, format!("cannot reach {name}")).because(chain(&e));
+            let error = err!(Config, "cannot reach {name}").because(chain(&e));
             error.hint(hint_for_credentials(name))
         })?;
         Ok(Bucket { name: name.to_string(), store })
@@ -103,7 +102,7 @@ impl Bucket {
 
     /// Returns the error for a failed operation on a key.
     fn explain(&self, what: &str, key: &str, place: Option<String>, e: &object_store::Error) -> io::Error {
-        let error = Error::new(ErrorKind::Io, format!("cannot {what} {}/{key}", self.name));
+        let error = err!(Io, "cannot {what} {}/{key}", self.name);
         let error = place.into_iter().fold(error, Error::at);
         io::Error::other(match e {
             object_store::Error::NotFound { .. } => error

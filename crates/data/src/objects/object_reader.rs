@@ -68,10 +68,7 @@ impl ObjectReader {
     /// Loads the range at the current position, and requests the next one if reading is sequential.
     fn turn(&mut self) -> io::Result<()> {
         let in_order = self.position == self.end();
-        let length = match in_order {
-            true => (self.bytes.len() as u64 * 4).clamp(FIRST, LARGEST),
-            false => FIRST,
-        };
+        let length = if in_order { (self.bytes.len() as u64 * 4).clamp(FIRST, LARGEST) } else { FIRST };
         self.bytes = match self.ahead.take().filter(|a| a.start == self.position) {
             // The thread sends before it ends.
             Some(ahead) => ahead.bytes.recv().unwrap_or_else(|e| Err(io::Error::other(e)))?,

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use systole_base::{Error, ErrorKind, Result, knobs};
+use systole_base::{Error, Result, err, knobs};
 
 /// Interval between evaluations of a gauge.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -262,7 +262,7 @@ fn size_line(line: &str) -> Option<(String, TunedSize)> {
 }
 
 fn bad_line(line: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("invalid stage size `{line}`"))
+    err!(Config, "invalid stage size `{line}`")
         .because("the expected form is \"3 prefetch\" = { threads = 2, ahead = 8 }")
         .hint("use the text returned by freeze()")
 }
@@ -422,6 +422,7 @@ pub(super) fn threads_told(n: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     #[test]

@@ -6,7 +6,7 @@ use crate::host_array::unfilled;
 use crate::sample::Sample;
 use std::ops::Range;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{Error, Literal, Result, TensorType, err};
 
 /// Batch size and handling of the remainder.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ impl Batching {
         if self.size > 0 {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Config, "the batch size of the stage `batch` is 0")
+        Err(err!(Config, "the batch size of the stage `batch` is 0")
             .at(stage())
             .hint("use a batch size of at least 1"))
     }
@@ -142,9 +142,10 @@ impl BatchBuilder {
             given += 1;
         }
         if given != self.fields.len() || sample.fields().count() != given {
-            return Err(sample.locate(Error::new(
-                ErrorKind::Data,
-                format!("element {} of the batch has other fields than the first element", self.filled),
+            return Err(sample.locate(err!(
+                Data,
+                "element {} of the batch has other fields than the first element",
+                self.filled
             )));
         }
         self.filled += 1;
@@ -158,7 +159,7 @@ impl BatchBuilder {
 }
 
 fn mismatch(at: usize, name: &str, ty: &TensorType, expected: &str, expected_ty: &TensorType) -> Error {
-    Error::new(ErrorKind::Data, format!("element {at} of the batch has another type than the first element"))
+    err!(Data, "element {at} of the batch has another type than the first element")
         .because(format!(
             "this element has {name}: {ty}, but the first element has {expected}: {expected_ty}"
         ))

@@ -14,7 +14,7 @@ use crate::sample::{ElementSpec, Sample};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 
 /// Input pipeline: an immutable description, cheap to clone, safe to share between threads.
 ///
@@ -167,7 +167,7 @@ impl DatasetIter {
 }
 
 fn past_the_end(position: &PipelinePosition, elements: u64) -> Error {
-    Error::new(ErrorKind::Data, format!("position {position} is beyond the end of the data"))
+    err!(Data, "position {position} is beyond the end of the data")
         .because(format!("epoch {} has {elements} elements", position.epoch))
         .hint("resume with the same pipeline and data")
 }
@@ -191,6 +191,7 @@ impl Iterator for DatasetIter {
 mod tests {
     use super::*;
     use crate::stage::test::{ints, values};
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     #[test]

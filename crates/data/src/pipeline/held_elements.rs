@@ -7,7 +7,7 @@ use super::cursor::ElementCursor;
 use super::position::{IteratorState, foreign};
 use crate::sample::Sample;
 use std::collections::VecDeque;
-use systole_base::Result;
+use systole_base::{Result, ensure};
 
 /// Minimum distance in elements between saved source states, since saving has a cost.
 const APART: u64 = 64;
@@ -78,9 +78,7 @@ impl HeldElements {
         by_number.sort_unstable();
         let mut items: Vec<Option<NumberedSample>> = held.iter().map(|_| None).collect();
         for (seq, i) in by_number {
-            if seq < self.seq || seq >= *end {
-                return Err(foreign());
-            }
+            ensure!(seq >= self.seq && seq < *end, foreign());
             self.leap(seq)?;
             items[i] = Some(self.pull().ok_or_else(foreign)?);
         }
@@ -90,9 +88,7 @@ impl HeldElements {
 
     fn leap(&mut self, seq: u64) -> Result<()> {
         let distance = seq - self.seq;
-        if distance > 0 && self.up.skip(distance) < distance {
-            return Err(foreign());
-        }
+        ensure!(distance == 0 || self.up.skip(distance) >= distance, foreign());
         self.seq = seq;
         Ok(())
     }

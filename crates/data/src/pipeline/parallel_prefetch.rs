@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, ensure, err};
 
 /// Maximum number of elements that a worker takes at a time.
 const CHUNK: usize = 64;
@@ -405,9 +405,7 @@ impl ElementCursor for ParallelPrefetch {
             PrefetchFeed::Cursor(up) if self.engine.batching.is_some() => {
                 let inside = state.above(0)?;
                 up.restore(inside.above(0)?)?;
-                if up.skip(inside.number(0)?) < inside.number(0)? {
-                    return Err(foreign());
-                }
+                ensure!(up.skip(inside.number(0)?) >= inside.number(0)?, foreign());
                 self.progress =
                     DeliveryProgress { anchors: [(past, up.save())].into(), ..DeliveryProgress::default() };
                 self.progress.low = past;
@@ -417,9 +415,7 @@ impl ElementCursor for ParallelPrefetch {
                 up.restore(state.above(0)?)?;
                 self.progress =
                     DeliveryProgress { anchors: [(0, up.save())].into(), ..DeliveryProgress::default() };
-                if up.skip(past) < past {
-                    return Err(foreign());
-                }
+                ensure!(up.skip(past) >= past, foreign());
                 self.progress.low = past;
             }
             PrefetchFeed::Access(_, Some(len)) if past > *len => return Err(foreign()),
@@ -427,9 +423,7 @@ impl ElementCursor for ParallelPrefetch {
         }
         for pair in state.numbers[1..].chunks(2) {
             let [first, end] = *pair else { return Err(foreign()) };
-            if first >= end {
-                return Err(foreign());
-            }
+            ensure!(first < end, foreign());
             let (first, end) = (past.saturating_add(first), past.saturating_add(end));
             idle.gaps.push_back((first, end));
             self.progress.beyond.insert(first, end);
@@ -704,19 +698,17 @@ impl ElementCursor for InlinePrefetch {
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
         self.up.restore(state.above(0)?)?;
         let past = state.number(0)?;
-        if state.numbers.len() > 1 || self.up.skip(past) < past {
-            return Err(foreign());
-        }
+        ensure!(state.numbers.len() <= 1 && self.up.skip(past) >= past, foreign());
         Ok(())
     }
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Data, "random access to the pipeline is no longer available")
+    err!(Data, "random access to the pipeline is no longer available")
 }
 
 fn no_thread(e: std::io::Error) -> Error {
-    Error::new(ErrorKind::Io, "cannot start a thread of the input pipeline")
+    err!(Io, "cannot start a thread of the input pipeline")
         .because(e.to_string())
         .hint("raise the limits of the process (ulimit -u, ulimit -v), or run the pipeline with .debug()")
 }

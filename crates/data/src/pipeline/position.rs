@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 
 /// Maximum depth accepted when parsing; no pipeline produces deeper trees.
 const MAX_DEPTH: usize = 64;
@@ -50,7 +50,7 @@ impl IteratorState {
 
 /// Returns the error for a state of another pipeline.
 pub(crate) fn foreign() -> Error {
-    Error::new(ErrorKind::Data, "this data position belongs to another pipeline")
+    err!(Data, "this data position belongs to another pipeline")
         .hint("resume with the same pipeline and data")
 }
 
@@ -119,7 +119,7 @@ impl PositionParser<'_> {
 
 fn unreadable(text: &str) -> Error {
     let shown: String = text.chars().take(60).collect();
-    Error::new(ErrorKind::Data, format!("invalid position in the data pipeline: {shown:?}"))
+    err!(Data, "invalid position in the data pipeline: {shown:?}")
         .because("the expected form is epoch:taken or epoch:taken@place")
 }
 

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 
 /// Instrumentation of a run.
 #[derive(Clone, Default)]
@@ -221,7 +221,7 @@ impl RandomAccess for ObservedStage<Box<dyn RandomAccess>> {
     fn get(&mut self, index: u64) -> Result<Sample> {
         let inner = &mut self.inner;
         let item = self.watch.observe(self.id, || Some(inner.get(index)));
-        item.unwrap_or_else(|| Err(Error::new(ErrorKind::Bug, "an instrumented pipeline element was lost")))
+        item.unwrap_or_else(|| Err(err!(Bug, "an instrumented pipeline element was lost")))
     }
 }
 

@@ -13,7 +13,7 @@ use super::run::PipelineRun;
 use super::stage_ids::{StageId, StageList};
 use crate::sample::ElementSpec;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 
 /// Shared reference to a pipeline stage.
 pub type StageNode = Arc<dyn DatasetStage>;
@@ -50,7 +50,7 @@ pub trait DatasetStage: Send + Sync {
     /// Returns the elements of an epoch in order; errors on invalid arguments. Only called if there is no random
     /// access.
     fn stream(&self, _run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
-        Err(Error::new(ErrorKind::Bug, format!("{} has neither random access nor a stream", self.label())))
+        Err(err!(Bug, "{} has neither random access nor a stream", self.label()))
     }
 
     /// Returns names and types of the first element.
@@ -113,7 +113,7 @@ pub(crate) fn first_spec(stage: &(impl DatasetStage + ?Sized), run: &PipelineRun
     };
     match cursor.next() {
         Some(first) => first?.spec(),
-        None => Err(Error::new(ErrorKind::Data, format!("{} has no elements", stage.name()))
+        None => Err(err!(Data, "{} has no elements", stage.name())
             .hint("check the source, and the effect of filter, take and skip")),
     }
 }

@@ -10,7 +10,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, Literal, Result, err};
 
 /// Directory that archives from macOS contain.
 const LEFT_BEHIND: &str = "__MACOSX";
@@ -50,16 +50,13 @@ impl ImageFolder {
                 let before = pictures.len();
                 let class = std::fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
                 collect(&path, &class, found.classes.len() as i32, &mut pictures, &mut found.left_out)?;
-                match pictures.len() > before {
-                    true => found.classes.push(name),
-                    false => found.empty.push(name),
-                }
+                if pictures.len() > before { found.classes.push(name) } else { found.empty.push(name) }
             } else {
                 found.left_out.push(path);
             }
         }
         if pictures.is_empty() {
-            return Err(Error::new(ErrorKind::Data, "this folder has no class folders with images")
+            return Err(err!(Data, "this folder has no class folders with images")
                 .at(dir.display().to_string())
                 .because(match found.left_out.len() {
                     0 => "its subfolders contain no files".into(),
@@ -191,10 +188,7 @@ impl RandomAccess for ImageFolderAccess {
 
     fn get(&mut self, index: u64) -> Result<Sample> {
         let (path, label) = &self.files[index as usize];
-        let image = HostArray::from(match self.decoded {
-            true => any_format::read(path)?,
-            false => whole_file(path)?,
-        });
+        let image = HostArray::from(if self.decoded { any_format::read(path)? } else { whole_file(path)? });
         let label = HostArray::scalar(DType::I32, f64::from(*label));
         let origin = SampleOrigin { source: path_text(path)?.into(), index: 0 };
         Ok(Sample::from_parts(vec![("image".into(), image), ("label".into(), label)], Some(origin)))

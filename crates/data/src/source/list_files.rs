@@ -6,7 +6,7 @@ use crate::sample::{Sample, SampleOrigin};
 use crate::{Dataset, HostArray};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Literal, Result, err};
 
 impl Dataset {
     /// Lists the files that match a pattern (`*`, `?`, `[a-c]` within a name, `**` for any directories): `path:
@@ -68,10 +68,8 @@ impl RandomAccess for FileListAccess {
 }
 
 pub(crate) fn path_text(path: &Path) -> Result<&str> {
-    path.to_str().ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("the path {} is not UTF-8", path.display()))
-            .hint("rename the file")
-    })
+    path.to_str()
+        .ok_or_else(|| err!(Data, "the path {} is not UTF-8", path.display()).hint("rename the file"))
 }
 
 /// Returns the files that match a pattern, sorted.
@@ -97,7 +95,7 @@ pub(crate) fn glob(pattern: &str) -> Result<Vec<PathBuf>> {
         entries(root.join(folder.trim_start_matches('/')))?;
         hint = "check the bucket and the pattern: gcloud storage ls, aws s3 ls";
     }
-    Err(Error::new(ErrorKind::Io, format!("no file matches `{pattern}`")).hint_command(hint))
+    Err(err!(Io, "no file matches `{pattern}`").hint_command(hint))
 }
 
 /// Returns the root of a pattern (`/`, a bucket, or the current directory) and the rest.

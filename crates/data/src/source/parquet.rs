@@ -15,7 +15,7 @@ use parquet::schema::types::Type;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure, err};
 
 impl Dataset {
     /// Creates a dataset of the rows of Parquet files, one field per column: numbers as they are, strings and bytes as
@@ -156,13 +156,12 @@ fn project(schema: &Type, columns: &[String]) -> Result<Option<Type>> {
     let all = schema.get_fields();
     if let Some(unknown) = columns.iter().find(|c| all.iter().all(|f| f.name() != c.as_str())) {
         let names: Vec<&str> = all.iter().map(|f| f.name()).collect();
-        return Err(Error::new(ErrorKind::Data, format!("unknown column `{unknown}`"))
+        return Err(err!(Data, "unknown column `{unknown}`")
             .because(format!("the columns of the Parquet file are {}", names.join(", "))));
     }
     let wanted = all.iter().filter(|f| columns.iter().any(|c| c == f.name())).cloned().collect();
     let made = Type::group_type_builder(schema.name()).with_fields(wanted).build();
-    made.map(Some)
-        .map_err(|e| Error::new(ErrorKind::Bug, "cannot select columns of the schema").because(e.to_string()))
+    made.map(Some).map_err(|e| err!(Bug, "cannot select columns of the schema").because(e.to_string()))
 }
 
 impl ElementCursor for ParquetCursor {
@@ -193,9 +192,7 @@ impl ElementCursor for ParquetCursor {
         let [file, group, row] = state.numbers[..] else { return Err(foreign()) };
         let at = [file, group, row].map(usize::try_from);
         let [Ok(file), Ok(group), Ok(row)] = at else { return Err(foreign()) };
-        if file > self.files.len() {
-            return Err(foreign());
-        }
+        ensure!(file <= self.files.len(), foreign());
         self.rows.clear();
         self.open = None;
         self.at = [file, group, row];
@@ -247,13 +244,12 @@ fn number(field: &Field) -> Result<(DType, Literal)> {
         Field::Float16(x) => Ok((DType::F16, Literal::scalar(DType::F16, x.to_f64()))),
         Field::Float(x) => Ok((DType::F32, Literal::from_slice([] as [usize; 0], &[*x])?)),
         Field::Double(x) => Ok((DType::F64, Literal::from_slice([] as [usize; 0], &[*x])?)),
-        Field::Null => Err(Error::new(ErrorKind::Data, "the cell has no value")
+        Field::Null => Err(err!(Data, "the cell has no value")
             .hint("fill missing values when writing the file, or deselect the column")),
-        other => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("expected a number, string, bytes or a list of numbers, got {other:?}"),
-        )
-        .hint("deselect the column: list the columns to read")),
+        other => {
+            Err(err!(Unsupported, "expected a number, string, bytes or a list of numbers, got {other:?}")
+                .hint("deselect the column: list the columns to read"))
+        }
     }
 }
 

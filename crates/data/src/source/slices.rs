@@ -5,7 +5,7 @@ use crate::HostArray;
 use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
 use crate::sample::{Sample, SampleOrigin};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Literal, Result, err};
 
 impl Dataset {
     /// Slices arrays along the first dimension: `name: T[N, …] → N samples of name: T[…]`, without copying the whole.
@@ -51,23 +51,18 @@ impl SlicesStage {
 
 /// Returns the common first dimension of arrays.
 pub(crate) fn rows(fields: Vec<(&str, &Literal)>) -> Result<usize> {
-    let Some((first, rest)) = fields.split_first() else {
-        return Err(Error::new(ErrorKind::Data, "the list of fields is empty"));
-    };
+    let (first, rest) = fields.split_first().ok_or_else(|| err!(Data, "the list of fields is empty"))?;
     for (name, x) in &fields {
         if x.ty().rank() == 0 {
-            return Err(Error::new(ErrorKind::Data, format!("field {name} has no rows"))
+            return Err(err!(Data, "field {name} has no rows")
                 .because(format!("the array's type {} has rank 0", x.ty())));
         }
     }
     match rest.iter().find(|(_, x)| x.shape()[0] != first.1.shape()[0]) {
         None => Ok(first.1.shape()[0]),
-        Some((name, x)) => Err(Error::new(
-            ErrorKind::Data,
-            format!("{} and {name} have different numbers of elements", first.0),
-        )
-        .because(format!("{} has the type {}, but {name} has the type {}", first.0, first.1.ty(), x.ty()))
-        .hint("make the first dimensions equal: each element is one row of every field")),
+        Some((name, x)) => Err(err!(Data, "{} and {name} have different numbers of elements", first.0)
+            .because(format!("{} has the type {}, but {name} has the type {}", first.0, first.1.ty(), x.ty()))
+            .hint("make the first dimensions equal: each element is one row of every field")),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{Dataset, HostArray};
 use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_base::{DType, Error, Literal, Result, ResultExt, ensure, err};
 
 /// Maximum length of a line or CSV record; longer ones mean that the file is not text.
 const LONGEST: usize = 64 << 20;
@@ -313,9 +313,7 @@ impl TextFile {
         if let Some(last) = bytes.last_mut().filter(|b| n > 0 && **b == self.end) {
             *last = b'\n';
         }
-        if n as u64 == limit {
-            return Err(Error::new(ErrorKind::Data, "a line of the text file is too long").at(self.place()));
-        }
+        ensure!(n as u64 != limit, err!(Data, "a line of the text file is too long").at(self.place()));
         Ok(n > 0)
     }
 
@@ -357,7 +355,7 @@ impl TextFile {
                 Some((fields, _)) => return Ok(Some(fields)),
                 None if more => more = self.line(&mut bytes)?,
                 None => {
-                    return Err(Error::new(ErrorKind::Data, "a quoted CSV field is not closed")
+                    return Err(err!(Data, "a quoted CSV field is not closed")
                         .at(self.place())
                         .hint("close the quotation mark, or write \"\" for one within a field"));
                 }
@@ -388,7 +386,7 @@ impl TextFile {
             return Ok(Some(Ok(fields)));
         }
         let (has, width) = (fields.len(), self.width);
-        Ok(Some(Err(Error::new(ErrorKind::Data, format!("a row has {has} fields, expected {width}"))
+        Ok(Some(Err(err!(Data, "a row has {has} fields, expected {width}")
             .at(self.place())
             .because("the row's values cannot be assigned to columns")
             .hint_setting("quote fields that contain separators (\"a, b\"); data.records.skip=10 skips up to ten such rows"))))
@@ -411,7 +409,7 @@ impl TextFile {
             };
             let place = place.ok_or_else(|| {
                 let there = header.as_ref().map_or("numbered from 0".into(), |h| h.join(", "));
-                Error::new(ErrorKind::Data, format!("unknown column `{}`", column.name))
+                err!(Data, "unknown column `{}`", column.name)
                     .at(self.name.to_string())
                     .because(format!("the columns of the file are {there}"))
             })?;
@@ -481,6 +479,7 @@ mod tests {
     use super::*;
     use crate::stage::test::resumes;
     use std::io::Write;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     fn file(name: &str, bytes: &[u8]) -> PathBuf {

@@ -15,7 +15,7 @@ use crate::{Dataset, HostArray};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Error, Literal, Result, ensure, err};
 
 /// Options of [`Dataset::tfrecord_with`].
 #[derive(Clone, Debug, Default)]
@@ -174,9 +174,7 @@ impl ElementCursor for TfRecordCursor {
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
         let [at, offset, record, left_out] = state.numbers[..] else { return Err(foreign()) };
         self.at = usize::try_from(at).map_err(|_| foreign())?;
-        if self.at > self.files.len() {
-            return Err(foreign());
-        }
+        ensure!(self.at <= self.files.len(), foreign());
         self.left_out = left_out;
         if self.open()?
             && let Some((reader, _)) = &mut self.open
@@ -199,24 +197,18 @@ struct RecordIndex {
 impl RecordIndex {
     fn of(files: &Arc<Vec<PathBuf>>, options: &TfRecordOptions) -> Result<RecordIndex> {
         let OnCorrupt::Fail = options.on_corrupt else {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "random access cannot be combined with skipping damaged records",
-            )
-            .because("random access needs fixed record numbers")
-            .hint("read the files in order, or rewrite them without the damaged records"));
+            return Err(err!(Config, "random access cannot be combined with skipping damaged records")
+                .because("random access needs fixed record numbers")
+                .hint("read the files in order, or rewrite them without the damaged records"));
         };
         let mut index =
             RecordIndex { files: files.clone(), names: Vec::new(), starts: Vec::new(), records: Vec::new() };
         for (i, path) in files.iter().enumerate() {
             let mut reader = TfRecordReader::open(path, options.compression, OnCorrupt::Fail)?;
             if reader.is_packed() {
-                return Err(Error::new(
-                    ErrorKind::Config,
-                    "a compressed file does not support random access",
-                )
-                .at(path.display().to_string())
-                .hint("decompress the file, or read it in order"));
+                return Err(err!(Config, "a compressed file does not support random access")
+                    .at(path.display().to_string())
+                    .hint("decompress the file, or read it in order"));
             }
             index.starts.push(index.records.len() as u64);
             index.names.push(path.display().to_string().into());
@@ -286,6 +278,7 @@ mod tests {
     use super::*;
     use crate::format::tfrecord::TfRecordWriter;
     use crate::stage::test::resumes;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     /// Three files of 7 records, record `i` with the byte `i` ten times; the second gzip.

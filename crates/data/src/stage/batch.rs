@@ -6,6 +6,7 @@ use crate::pipeline::{
     PrefetchBuilder, RandomAccess, StageId, StageNode, access, at_batch, open, stack_all,
 };
 use crate::sample::{ElementSpec, Sample};
+use crate::stage::delegate::delegate;
 use std::ops::Range;
 use systole_base::Result;
 
@@ -74,13 +75,11 @@ impl BatchShare {
 }
 
 impl DatasetStage for BatchStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         let name = if self.batching.drop_remainder { "batch_drop_remainder" } else { "batch" };
         format!("{name}({})", self.batching.size)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {

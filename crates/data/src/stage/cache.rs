@@ -10,7 +10,8 @@ use crate::Dataset;
 use crate::pipeline::{
     DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open, replay,
 };
-use crate::sample::{ElementSpec, Sample};
+use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use systole_base::Result;
@@ -37,12 +38,10 @@ impl CacheStage {
 }
 
 impl DatasetStage for CacheStage {
+    delegate!(inputs, spec);
+
     fn label(&self) -> String {
         "cache".into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
@@ -56,10 +55,6 @@ impl DatasetStage for CacheStage {
         }
         let up = open(&self.up, &run.at_epoch(0))?;
         Ok(Box::new(CacheRecordingCursor { up, kept: self.walked.clone(), seen: Some(Vec::new()), at: 0 }))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 
     fn is_random(&self) -> bool {
@@ -90,9 +85,7 @@ struct CacheAccess {
 }
 
 impl RandomAccess for CacheAccess {
-    fn len(&self) -> Option<u64> {
-        self.up.len()
-    }
+    delegate!(len);
 
     fn get(&mut self, index: u64) -> Result<Sample> {
         // A writer cannot leave the map inconsistent, so poisoning can be ignored.

@@ -8,8 +8,9 @@ use crate::Dataset;
 use crate::pipeline::{
     DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open,
 };
-use crate::sample::{ElementSpec, Sample};
+use crate::sample::Sample;
 use crate::sample_store::SampleStore;
+use crate::stage::delegate::delegate;
 use std::path::PathBuf;
 use std::sync::Arc;
 use systole_base::Result;
@@ -42,12 +43,10 @@ struct CacheFileStage {
 }
 
 impl DatasetStage for CacheFileStage {
+    delegate!(inputs, spec);
+
     fn label(&self) -> String {
         self.label.into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
@@ -62,10 +61,6 @@ impl DatasetStage for CacheFileStage {
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let up = open(&self.up, &run.at_epoch(0))?;
         Ok(Box::new(CacheFileCursor { up, above: 0, at: 0, store: self.store.clone(), run: run.clone() }))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 
     fn is_random(&self) -> bool {
@@ -91,9 +86,7 @@ struct CacheFileAccess {
 }
 
 impl RandomAccess for CacheFileAccess {
-    fn len(&self) -> Option<u64> {
-        self.up.len()
-    }
+    delegate!(len);
 
     fn get(&mut self, index: u64) -> Result<Sample> {
         if let Some(sample) = self.store.get(index)? {

@@ -6,7 +6,8 @@ use crate::pipeline::{
     DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open,
 };
 use crate::sample::Sample;
-use systole_base::{Error, ErrorKind, Literal, Result};
+use crate::stage::delegate::delegate;
+use systole_base::{Literal, Result, err};
 
 impl Dataset {
     /// Adds a field `index: i64[]` that counts the elements of the epoch from 0.
@@ -20,12 +21,10 @@ pub(crate) struct EnumerateStage {
 }
 
 impl DatasetStage for EnumerateStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         "enumerate".into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
@@ -46,7 +45,7 @@ pub(super) struct EnumerateReader<U> {
 
 fn count(sample: Sample, index: u64) -> Result<Sample> {
     if sample.names().any(|n| n == "index") {
-        return Err(Error::new(ErrorKind::Data, "enumerate would overwrite the field `index`")
+        return Err(err!(Data, "enumerate would overwrite the field `index`")
             .hint("rename the existing field before enumerate"));
     }
     let index = Literal::from_slice([], &[index as i64]);
@@ -54,9 +53,7 @@ fn count(sample: Sample, index: u64) -> Result<Sample> {
 }
 
 impl RandomAccess for EnumerateReader<Box<dyn RandomAccess>> {
-    fn len(&self) -> Option<u64> {
-        self.up.len()
-    }
+    delegate!(len);
 
     fn get(&mut self, index: u64) -> Result<Sample> {
         (self.number)(self.up.get(index)?, index)

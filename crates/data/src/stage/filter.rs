@@ -3,10 +3,9 @@
 //! Cannot seek, because the kept elements are not known in advance.
 
 use crate::Dataset;
-use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open,
-};
-use crate::sample::{ElementSpec, Sample};
+use crate::pipeline::{DatasetStage, ElementCursor, PipelineRun, StageNode, open};
+use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::sync::Arc;
 use systole_base::Result;
 
@@ -25,24 +24,14 @@ pub(crate) struct FilterStage {
 }
 
 impl DatasetStage for FilterStage {
+    delegate!(inputs, fewer, spec);
+
     fn label(&self) -> String {
         "filter".into()
     }
 
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
-    }
-
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         Ok(Box::new(FilterCursor { up: open(&self.up, run)?, keep: self.keep.clone() }))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 }
 
@@ -52,6 +41,8 @@ struct FilterCursor {
 }
 
 impl ElementCursor for FilterCursor {
+    delegate!(position);
+
     fn next(&mut self) -> Option<Result<Sample>> {
         loop {
             match self.up.next()? {
@@ -59,14 +50,6 @@ impl ElementCursor for FilterCursor {
                 item => return Some(item),
             }
         }
-    }
-
-    fn save(&self) -> IteratorState {
-        self.up.save()
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        self.up.restore(state)
     }
 }
 

@@ -3,14 +3,15 @@
 use super::padded_batch::{PaddingOptions, padded_stack};
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, HeldElements, IteratorState, PipelineRun, StageNode, foreign,
-    open, stack_all,
+    DatasetStage, ElementCursor, HeldElements, IteratorState, PipelineRun, StageNode, foreign, open,
+    stack_all,
 };
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, ensure, err};
 
 type GroupKeyFn = Arc<dyn Fn(&Sample) -> i64 + Send + Sync>;
 type GroupSizeFn = Arc<dyn Fn(i64) -> usize + Send + Sync>;
@@ -93,7 +94,7 @@ impl Dataset {
 }
 
 fn too_long() -> Error {
-    Error::new(ErrorKind::Data, "an element is longer than the last boundary")
+    err!(Data, "an element is longer than the last boundary")
         .because("pad_to_bucket_boundary requires a boundary for every length")
         .hint("add a boundary, or filter out such elements")
 }
@@ -107,21 +108,15 @@ struct GroupStage {
 }
 
 impl DatasetStage for GroupStage {
+    delegate!(inputs, fewer);
+
     fn label(&self) -> String {
         self.label.into()
     }
 
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
-    }
-
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         if (self.size)(0) == 0 {
-            return Err(Error::new(ErrorKind::Config, "invalid group sizes")
+            return Err(err!(Config, "invalid group sizes")
                 .at(self.label())
                 .because("the window size is 0, or the batch sizes do not match the ascending boundaries")
                 .hint("pass n + 1 batch sizes of at least 1 for n boundaries"));
@@ -192,9 +187,7 @@ impl ElementCursor for GroupCursor {
 
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
         for (seq, item) in self.up.restore(state)? {
-            if self.put(seq, item?).is_some() {
-                return Err(foreign());
-            }
+            ensure!(self.put(seq, item?).is_none(), foreign());
         }
         Ok(())
     }
@@ -204,6 +197,7 @@ impl ElementCursor for GroupCursor {
 mod tests {
     use super::*;
     use crate::stage::test::{resumes, stream};
+    use systole_base::ErrorKind;
     use systole_base::Literal;
 
     const LENS: [usize; 11] = [1, 5, 3, 9, 2, 8, 4, 7, 6, 10, 3];

@@ -1,10 +1,9 @@
 //! `ignore_errors`: skips elements that are errors, up to a quota.
 
 use crate::Dataset;
-use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, first_spec, open,
-};
+use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, first_spec, open};
 use crate::sample::{ElementSpec, Sample};
+use crate::stage::delegate::delegate;
 use std::sync::Arc;
 use systole_base::{Error, Result};
 
@@ -30,19 +29,13 @@ struct IgnoreErrorsStage {
 }
 
 impl DatasetStage for IgnoreErrorsStage {
+    delegate!(inputs, fewer);
+
     fn label(&self) -> String {
         match self.quota {
             u64::MAX => "ignore_errors".into(),
             n => format!("ignore_errors({n})"),
         }
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {

@@ -6,12 +6,13 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    AccessCursor, Cardinality, DatasetStage, ElementCursor, InlinePrefetch, IteratorState, PipelineRun,
-    PrefetchBuilder, StageId, StageNode, ThreadCount, access, foreign, open, prefetch_access,
+    AccessCursor, DatasetStage, ElementCursor, InlinePrefetch, IteratorState, PipelineRun, PrefetchBuilder,
+    StageId, StageNode, ThreadCount, access, foreign, open, prefetch_access,
 };
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, ensure, err};
 
 /// Return type of the function of [`Dataset::interleave`] and [`Dataset::flat_map`].
 pub trait IntoDataset {
@@ -83,6 +84,8 @@ struct InterleaveStage {
 }
 
 impl DatasetStage for InterleaveStage {
+    delegate!(inputs, fewer);
+
     fn label(&self) -> String {
         match (self.cycle, self.threads) {
             (1, None) => "flat_map".into(),
@@ -94,25 +97,14 @@ impl DatasetStage for InterleaveStage {
         }
     }
 
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
-    }
-
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         // An automatic cycle length would make the order depend on the machine.
         if self.cycle == 0 || self.block == 0 || self.cycle == crate::AUTOTUNE {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "interleave requires a cycle and a block length of at least 1",
-            )
-            .at(self.label())
-            .because(
-                "cycle and block length determine the order of the elements, so AUTOTUNE is not allowed",
-            ));
+            return Err(err!(Config, "interleave requires a cycle and a block length of at least 1")
+                .at(self.label())
+                .because(
+                    "cycle and block length determine the order of the elements, so AUTOTUNE is not allowed",
+                ));
         }
         let ahead = match self.threads {
             None => 0,
@@ -270,9 +262,7 @@ impl ElementCursor for InterleaveCursor {
         self.at = state.number(0)? as usize;
         self.given = state.number(1)? as usize;
         self.ended = state.number(2)? == 1;
-        if self.at >= self.slots.len() || self.given >= self.opener.block {
-            return Err(foreign());
-        }
+        ensure!(self.at < self.slots.len() && self.given < self.opener.block, foreign());
         for slot in &state.inner[1..] {
             self.reopen(slot.number(0)? as usize, slot.above(0)?, slot.above(1)?)?;
         }

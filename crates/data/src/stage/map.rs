@@ -2,11 +2,12 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    DatasetStage, ElementCursor, InlinePrefetch, IteratorState, MapFn, PipelineRun, PrefetchBuilder,
-    RandomAccess, StageId, StageNode, ThreadCount, access, apply, open,
+    DatasetStage, ElementCursor, InlinePrefetch, MapFn, PipelineRun, PrefetchBuilder, RandomAccess, StageId,
+    StageNode, ThreadCount, access, apply, open,
 };
 use crate::sample::IntoSample;
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::sync::Arc;
 use systole_base::Result;
 
@@ -38,12 +39,10 @@ pub(crate) struct MapStage {
 }
 
 impl DatasetStage for MapStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         label("map", self.threads)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
@@ -98,9 +97,7 @@ pub(crate) struct MapReader<U> {
 }
 
 impl RandomAccess for MapReader<Box<dyn RandomAccess>> {
-    fn len(&self) -> Option<u64> {
-        self.up.len()
-    }
+    delegate!(len);
 
     fn get(&mut self, index: u64) -> Result<Sample> {
         apply(&self.f, self.up.get(index)?)
@@ -108,20 +105,14 @@ impl RandomAccess for MapReader<Box<dyn RandomAccess>> {
 }
 
 impl ElementCursor for MapReader<Box<dyn ElementCursor>> {
+    delegate!(position);
+
     fn next(&mut self) -> Option<Result<Sample>> {
         Some(self.up.next()?.and_then(|s| apply(&self.f, s)))
     }
 
     fn skip(&mut self, n: u64) -> u64 {
         self.up.skip(n)
-    }
-
-    fn save(&self) -> IteratorState {
-        self.up.save()
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        self.up.restore(state)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::pipeline::{
     DatasetStage, ElementCursor, MapFn, PipelineRun, RandomAccess, StageId, StageNode, ThreadCount, access,
     apply, open,
 };
-
 use crate::sample::{IntoSample, Sample};
+use crate::stage::delegate::delegate;
 use std::sync::Arc;
 use systole_base::Result;
 use systole_base::rng::{RandomStream, hash_name, mix};
@@ -68,12 +68,10 @@ impl RandomMapStage {
 }
 
 impl DatasetStage for RandomMapStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         label("map_random", self.threads)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
@@ -103,9 +101,7 @@ struct RandomMapReader {
 }
 
 impl RandomAccess for RandomMapReader {
-    fn len(&self) -> Option<u64> {
-        self.up.len()
-    }
+    delegate!(len);
 
     fn get(&mut self, index: u64) -> Result<Sample> {
         apply(&self.f, self.up.get(index)?.with_number(index))

@@ -6,6 +6,7 @@ pub(crate) mod batch;
 pub(crate) mod cache;
 pub(crate) mod cache_file;
 pub(crate) mod concatenate;
+pub(crate) mod delegate;
 pub(crate) mod enumerate;
 pub(crate) mod filter;
 pub(crate) mod group_by_window;
@@ -161,8 +162,4 @@ pub(crate) mod test {
 // Names of the previous version.
 systole_base::renamed! { Node => StageNode, Threads => ThreadCount }
 #[doc(hidden)]
-pub use self::DatasetStage as Stage;
-#[doc(hidden)]
-pub use self::ElementCursor as Cursor;
-#[doc(hidden)]
-pub use self::RandomAccess as Access;
+pub use self::{DatasetStage as Stage, ElementCursor as Cursor, RandomAccess as Access};

@@ -1,13 +1,12 @@
 //! `padded_batch`: pads elements of different sizes to one size and stacks them.
 
 use crate::host_array::zeros;
-use crate::pipeline::{
-    Batching, Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open,
-};
+use crate::pipeline::{Batching, Cardinality, DatasetStage, ElementCursor, PipelineRun, StageNode, open};
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use crate::{Dataset, HostArray};
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Literal, Result, Scalar, TensorType};
+use systole_base::{Literal, Result, Scalar, TensorType, err};
 
 /// Padded sizes and padding values of the fields in `padded_batch`.
 #[derive(Clone, Debug, Default)]
@@ -56,12 +55,10 @@ struct PaddedBatchStage {
 }
 
 impl DatasetStage for PaddedBatchStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         format!("padded_batch({})", self.batching.size)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -82,6 +79,8 @@ struct PaddedBatchCursor {
 }
 
 impl ElementCursor for PaddedBatchCursor {
+    delegate!(position);
+
     fn next(&mut self) -> Option<Result<Sample>> {
         let items = self.batching.next(&mut *self.up)?.into_iter().collect::<Result<Vec<_>>>();
         Some(items.and_then(|items| padded_stack(items, &self.padding)))
@@ -89,14 +88,6 @@ impl ElementCursor for PaddedBatchCursor {
 
     fn skip(&mut self, n: u64) -> u64 {
         self.batching.skip(&mut *self.up, n)
-    }
-
-    fn save(&self) -> IteratorState {
-        self.up.save()
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        self.up.restore(state)
     }
 }
 
@@ -116,18 +107,12 @@ pub(crate) fn padded_stack(items: Vec<Sample>, padding: &PaddingOptions) -> Resu
 fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<Literal> {
     let ty = rows[0].ty();
     if let Some(other) = rows.iter().find(|r| r.dtype() != ty.dtype || r.ty().rank() != ty.rank()) {
-        return Err(Error::new(
-            ErrorKind::Data,
-            format!("cannot batch an element of type {} with one of type {ty}", other.ty()),
-        )
-        .because("their element types or ranks differ"));
+        return Err(err!(Data, "cannot batch an element of type {} with one of type {ty}", other.ty())
+            .because("their element types or ranks differ"));
     }
     let told = padding.shapes.iter().find(|(n, _)| &**n == name).map(|(_, s)| s.as_slice());
     if told.is_some_and(|s| s.len() != ty.rank()) {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!("the rank of the padded shape differs from that of {ty}"),
-        ));
+        return Err(err!(Config, "the rank of the padded shape differs from that of {ty}"));
     }
     let mut size = vec![0; ty.rank()];
     for (d, size) in size.iter_mut().enumerate() {
@@ -138,12 +123,9 @@ fn pad_field(rows: &[&Literal], name: &str, padding: &PaddingOptions) -> Result<
         };
         *size = wanted.unwrap_or(largest);
         if largest > *size {
-            return Err(Error::new(
-                ErrorKind::Data,
-                format!("an element has size {largest} in dimension {d}"),
-            )
-            .because(format!("the padded size in this dimension is {size}"))
-            .hint("increase the padded size, or truncate or filter such elements"));
+            return Err(err!(Data, "an element has size {largest} in dimension {d}")
+                .because(format!("the padded size in this dimension is {size}"))
+                .hint("increase the padded size, or truncate or filter such elements"));
         }
     }
     let dims: Vec<usize> = std::iter::once(rows.len()).chain(size.iter().copied()).collect();

@@ -10,7 +10,7 @@ use crate::pipeline::{
     DatasetStage, ElementCursor, InlinePrefetch, PipelineRun, PrefetchBuilder, StageId, StageNode,
     ThreadCount, access, open, prefetch_access, stream,
 };
-use crate::sample::ElementSpec;
+use crate::stage::delegate::delegate;
 use systole_base::Result;
 
 impl Dataset {
@@ -30,12 +30,10 @@ pub(crate) struct PrefetchStage {
 }
 
 impl DatasetStage for PrefetchStage {
+    delegate!(inputs, spec);
+
     fn label(&self) -> String {
         if self.depth == AUTOTUNE { "prefetch(AUTOTUNE)".into() } else { format!("prefetch({})", self.depth) }
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
@@ -55,10 +53,6 @@ impl DatasetStage for PrefetchStage {
             return Ok(Box::new(InlinePrefetch { up, f: None }));
         }
         Ok(Box::new(PrefetchBuilder::new(owner, run, ThreadCount::Fixed(1), ahead).over_cursor(up, None)))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 }
 

@@ -1,13 +1,12 @@
 //! `rejection_resample`: randomly drops elements to reach a target class distribution.
 
 use crate::Dataset;
-use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open,
-};
-use crate::sample::{ElementSpec, Sample};
+use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open};
+use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::sync::Arc;
 use systole_base::rng::{RandomStream, hash_name, mix};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 
 type ClassFn = Arc<dyn Fn(&Sample) -> Result<usize> + Send + Sync>;
 
@@ -36,22 +35,16 @@ struct ResampleStage {
 }
 
 impl DatasetStage for ResampleStage {
+    delegate!(inputs, fewer, spec);
+
     fn label(&self) -> String {
         "rejection_resample".into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let fits = self.initial.as_ref().is_none_or(|i| i.len() == self.target.len() && are_shares(i));
         if !are_shares(&self.target) || !fits {
-            return Err(Error::new(ErrorKind::Config, "invalid class distributions")
+            return Err(err!(Config, "invalid class distributions")
                 .at(self.label())
                 .because(format!(
                     "the target distribution is {:?}, the initial distribution is {:?}",
@@ -68,10 +61,6 @@ impl DatasetStage for ResampleStage {
             counts: vec![0; self.target.len()],
             taken: 0,
         }))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 
     fn is_random(&self) -> bool {
@@ -101,7 +90,7 @@ impl ResampleCursor {
     fn stays(&mut self, sample: &Sample) -> Result<bool> {
         let class = (self.class)(sample)?;
         let Some(count) = self.counts.get_mut(class) else {
-            return Err(Error::new(ErrorKind::Data, format!("class {class} is out of range"))
+            return Err(err!(Data, "class {class} is out of range")
                 .because(format!("the target distribution has {} classes", self.target.len()))
                 .hint("pass a number for each class"));
         };

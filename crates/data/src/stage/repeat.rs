@@ -5,8 +5,9 @@ use crate::pipeline::{
     Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
     foreign, open,
 };
-use crate::sample::{ElementSpec, Sample};
-use systole_base::Result;
+use crate::sample::Sample;
+use crate::stage::delegate::delegate;
+use systole_base::{Result, ensure};
 
 impl Dataset {
     /// Repeats the dataset endlessly. Each round is the next epoch of the upstream stages.
@@ -34,15 +35,13 @@ impl RepeatStage {
 }
 
 impl DatasetStage for RepeatStage {
+    delegate!(inputs, spec);
+
     fn label(&self) -> String {
         match self.count {
             Some(n) => format!("repeat_n({n})"),
             None => "repeat".into(),
         }
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -73,10 +72,6 @@ impl DatasetStage for RepeatStage {
             rounds: self.count.unwrap_or(u64::MAX),
             at: 0,
         }))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 }
 
@@ -171,9 +166,7 @@ impl ElementCursor for RepeatCursor {
 
     fn restore(&mut self, state: &IteratorState) -> Result<()> {
         let round = state.number(0)?;
-        if round > self.rounds {
-            return Err(foreign());
-        }
+        ensure!(round <= self.rounds, foreign());
         if round > 0 {
             self.go_to(round)?;
         }

@@ -9,7 +9,7 @@ use crate::pipeline::{
 };
 use crate::sample::{ElementSpec, Sample};
 use systole_base::rng::{RandomStream, hash_name, mix};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure, err};
 
 impl Dataset {
     /// Takes each element from a random dataset with these weights: a pure function of (seed, epoch, index).
@@ -77,9 +77,7 @@ impl DatasetStage for SelectStage {
                 .at(self.label())
                 .hint("pass one weight for each dataset, none negative, not all 0")
         };
-        if self.up.is_empty() {
-            return Err(wrong("the list of datasets is empty"));
-        }
+        ensure!(!self.up.is_empty(), wrong("the list of datasets is empty"));
         let turns = match &self.by {
             SelectionRule::Weights { weights, seed } => {
                 if weights.len() != self.up.len() || !are_shares(weights) {
@@ -104,10 +102,9 @@ impl DatasetStage for SelectStage {
     }
 
     fn spec(&self) -> Result<ElementSpec> {
-        self.up.first().map_or_else(
-            || Err(Error::new(ErrorKind::Config, "the list of datasets to sample from is empty")),
-            |n| n.spec(),
-        )
+        self.up
+            .first()
+            .map_or_else(|| Err(err!(Config, "the list of datasets to sample from is empty")), |n| n.spec())
     }
 
     fn is_random(&self) -> bool {
@@ -153,11 +150,8 @@ fn index(sample: &Sample, n: usize) -> Result<usize> {
     let x = x.get()?;
     let value = if x.ty().elements() == 1 { x.get(0).as_i64() } else { -1 };
     usize::try_from(value).ok().filter(|&i| i < n).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Data,
-            format!("invalid dataset index {value} in {name}: there are {n} datasets"),
-        )
-        .because("a choice is one integer from 0 to the number of datasets minus 1")
+        err!(Data, "invalid dataset index {value} in {name}: there are {n} datasets")
+            .because("a choice is one integer from 0 to the number of datasets minus 1")
     })
 }
 

@@ -3,8 +3,9 @@
 //! Restoring a position recomputes the state from the start of the epoch.
 
 use crate::Dataset;
-use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open, replay};
+use crate::pipeline::{DatasetStage, ElementCursor, PipelineRun, StageNode, open};
 use crate::sample::Sample;
+use crate::stage::delegate::{delegate, replayed_position};
 use std::sync::Arc;
 use systole_base::Result;
 
@@ -31,12 +32,10 @@ struct ScanStage {
 }
 
 impl DatasetStage for ScanStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         "scan".into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
@@ -69,13 +68,7 @@ impl ElementCursor for ScanCursor {
         Some(item.and_then(|sample| self.step(sample)))
     }
 
-    fn save(&self) -> IteratorState {
-        IteratorState::at([self.taken])
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        replay(self, state)
-    }
+    replayed_position!();
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use crate::pipeline::{
     open,
 };
 use crate::sample::Sample;
-use systole_base::{Error, ErrorKind, Result};
+use crate::stage::delegate::delegate;
+use systole_base::{Result, err};
 
 impl Dataset {
     /// Takes elements `index`, `index + shards`, …: one of `shards` equal parts. Shard before shuffling.
@@ -26,12 +27,9 @@ impl ShardStage {
         if self.index < self.shards {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Config,
-            format!("invalid shard index {} of {} shards", self.index, self.shards),
-        )
-        .at(self.label())
-        .hint("use an index from 0 to the number of shards minus 1"))
+        Err(err!(Config, "invalid shard index {} of {} shards", self.index, self.shards)
+            .at(self.label())
+            .hint("use an index from 0 to the number of shards minus 1"))
     }
 
     fn count(&self, n: u64) -> u64 {
@@ -40,12 +38,10 @@ impl ShardStage {
 }
 
 impl DatasetStage for ShardStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         format!("shard({}, {})", self.shards, self.index)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {

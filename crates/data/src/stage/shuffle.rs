@@ -11,9 +11,10 @@ use crate::pipeline::{
     RandomAccess, StageNode, access, foreign, open,
 };
 use crate::sample::{ElementSpec, Sample};
+use crate::stage::delegate::delegate;
 use std::sync::{Arc, Mutex, Weak};
 use systole_base::rng::{RandomStream, hash_name};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, ensure, err};
 
 impl Dataset {
     /// Shuffles the elements: the order is a pure function of (seed, epoch, index) and differs between epochs.
@@ -59,7 +60,7 @@ impl ShuffleStage {
 
     fn draws(&self, epoch: u64) -> Result<RandomStream> {
         if self.options.buffer_size == 0 {
-            return Err(Error::new(ErrorKind::Config, "the shuffle buffer size of `shuffle` is 0")
+            return Err(err!(Config, "the shuffle buffer size of `shuffle` is 0")
                 .at(self.name())
                 .because("elements are drawn from the shuffle buffer, so the buffer must hold at least one")
                 .hint("use the number of elements for a full shuffle, or remove shuffle"));
@@ -91,12 +92,10 @@ impl ShuffleStage {
 }
 
 impl DatasetStage for ShuffleStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         format!("shuffle({})", self.options.buffer_size)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
@@ -198,7 +197,7 @@ impl ShuffleCursor {
         self.buffer.items.clear();
         self.buffer.ended = true;
         Some(
-            Error::new(ErrorKind::Data, "the shuffle buffer is larger than the pipeline's memory budget")
+            err!(Data, "the shuffle buffer is larger than the pipeline's memory budget")
                 .because(format!(
                     "{held} of {} elements already use {} bytes, but the budget is {} bytes",
                     self.buffer.size,
@@ -245,9 +244,7 @@ impl ElementCursor for ShuffleCursor {
         self.buffer.draws.seek(state.number(0)?);
         self.buffer.items = self.up.restore(state.above(0)?)?;
         self.buffer.ended = state.number(1)? == 1;
-        if self.buffer.items.len() > self.buffer.size {
-            return Err(foreign());
-        }
+        ensure!(self.buffer.items.len() <= self.buffer.size, foreign());
         self.bytes = self.buffer.items.iter().filter_map(|(_, s)| s.as_ref().ok()).map(Sample::bytes).sum();
         self.lease.settle(self.bytes);
         Ok(())
@@ -258,6 +255,7 @@ impl ElementCursor for ShuffleCursor {
 mod tests {
     use super::*;
     use crate::stage::test::{ints, resumes, stream, values, values_of};
+    use systole_base::ErrorKind;
 
     fn sorted(mut v: Vec<i64>) -> Vec<i64> {
         v.sort();

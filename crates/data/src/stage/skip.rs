@@ -5,7 +5,8 @@ use crate::pipeline::{
     Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
     open,
 };
-use crate::sample::{ElementSpec, Sample};
+use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use systole_base::Result;
 
 impl Dataset {
@@ -21,12 +22,10 @@ pub(crate) struct SkipStage {
 }
 
 impl DatasetStage for SkipStage {
+    delegate!(inputs, spec);
+
     fn label(&self) -> String {
         format!("skip({})", self.n)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -39,10 +38,6 @@ impl DatasetStage for SkipStage {
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         Ok(Box::new(SkipCursor { up: open(&self.up, run)?, first: self.n }))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 }
 

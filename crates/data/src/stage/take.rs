@@ -5,7 +5,8 @@ use crate::pipeline::{
     Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
     foreign, open,
 };
-use crate::sample::{ElementSpec, Sample};
+use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use systole_base::Result;
 
 impl Dataset {
@@ -21,12 +22,10 @@ pub(crate) struct TakeStage {
 }
 
 impl DatasetStage for TakeStage {
+    delegate!(inputs, spec);
+
     fn label(&self) -> String {
         format!("take({})", self.n)
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -43,10 +42,6 @@ impl DatasetStage for TakeStage {
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         Ok(Box::new(TakeReader { up: open(&self.up, run)?, left: self.n }))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 }
 

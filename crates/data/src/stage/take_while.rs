@@ -1,10 +1,9 @@
 //! `take_while`: yields the elements before the first one that fails a predicate.
 
 use crate::Dataset;
-use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open,
-};
+use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open};
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::sync::Arc;
 use systole_base::Result;
 
@@ -23,16 +22,10 @@ struct TakeWhileStage {
 }
 
 impl DatasetStage for TakeWhileStage {
+    delegate!(inputs, fewer);
+
     fn label(&self) -> String {
         "take_while".into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {

@@ -2,11 +2,10 @@
 
 use crate::Dataset;
 use crate::HostArray;
-use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open,
-};
+use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, foreign, open};
 use crate::sample::Sample;
 use crate::source::slices::{rows, slice};
+use crate::stage::delegate::delegate;
 use systole_base::Result;
 
 impl Dataset {
@@ -21,16 +20,10 @@ pub(crate) struct UnbatchStage {
 }
 
 impl DatasetStage for UnbatchStage {
+    delegate!(inputs, fewer);
+
     fn label(&self) -> String {
         "unbatch".into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
     }
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {

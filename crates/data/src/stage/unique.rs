@@ -3,10 +3,9 @@
 //! Keeps a 128-bit hash per distinct element; restoring a position reads the elements before it again.
 
 use crate::Dataset;
-use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, open, replay,
-};
-use crate::sample::{ElementSpec, Sample};
+use crate::pipeline::{DatasetStage, ElementCursor, PipelineRun, StageNode, open};
+use crate::sample::Sample;
+use crate::stage::delegate::{delegate, replayed_position};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use systole_base::Result;
@@ -25,24 +24,14 @@ struct UniqueStage {
 }
 
 impl DatasetStage for UniqueStage {
+    delegate!(inputs, fewer, spec);
+
     fn label(&self) -> String {
         "unique".into()
     }
 
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
-    }
-
-    fn cardinality(&self) -> Cardinality {
-        self.up.cardinality().unknown_unless_empty()
-    }
-
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         Ok(Box::new(UniqueCursor { up: open(&self.up, run)?, seen: HashSet::new(), taken: 0 }))
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 }
 
@@ -85,13 +74,7 @@ impl ElementCursor for UniqueCursor {
         }
     }
 
-    fn save(&self) -> IteratorState {
-        IteratorState::at([self.taken])
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        replay(self, state)
-    }
+    replayed_position!();
 }
 
 #[cfg(test)]

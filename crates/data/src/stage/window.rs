@@ -8,8 +8,9 @@ use crate::pipeline::{
     StageNode, foreign, open, stack_all,
 };
 use crate::sample::Sample;
+use crate::stage::delegate::delegate;
 use std::collections::VecDeque;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 
 /// Options of [`Dataset::window_with`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,13 +44,11 @@ struct WindowStage {
 }
 
 impl DatasetStage for WindowStage {
+    delegate!(inputs);
+
     fn label(&self) -> String {
         let WindowOptions { size, shift, stride, drop_remainder } = self.options;
         format!("window({size}, {shift}, {stride}, {drop_remainder})")
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn cardinality(&self) -> Cardinality {
@@ -65,12 +64,9 @@ impl DatasetStage for WindowStage {
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         let WindowOptions { size, shift, stride, .. } = self.options;
         if size == 0 || shift == 0 || stride == 0 {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "size, shift and stride of a window must be at least 1",
-            )
-            .at(self.label())
-            .hint("set shift to size for windows that do not overlap"));
+            return Err(err!(Config, "size, shift and stride of a window must be at least 1")
+                .at(self.label())
+                .hint("set shift to size for windows that do not overlap"));
         }
         let up = HeldElements::new(open(&self.up, run)?);
         Ok(Box::new(WindowCursor { up, options: self.options, held: VecDeque::new(), gap: 0 }))

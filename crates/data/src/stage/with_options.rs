@@ -5,7 +5,7 @@ use crate::pipeline::{
     DatasetOptions, DatasetStage, ElementCursor, PipelineRun, RandomAccess, StageNode, WITH_OPTIONS, access,
     stream,
 };
-use crate::sample::ElementSpec;
+use crate::stage::delegate::delegate;
 use systole_base::Result;
 
 impl Dataset {
@@ -31,12 +31,10 @@ pub(crate) struct WithOptionsStage {
 }
 
 impl DatasetStage for WithOptionsStage {
+    delegate!(inputs, spec);
+
     fn label(&self) -> String {
         WITH_OPTIONS.into()
-    }
-
-    fn inputs(&self) -> Vec<StageNode> {
-        vec![self.up.clone()]
     }
 
     fn access(&self, run: &PipelineRun) -> Result<Option<Box<dyn RandomAccess>>> {
@@ -45,10 +43,6 @@ impl DatasetStage for WithOptionsStage {
 
     fn stream(&self, run: &PipelineRun) -> Result<Box<dyn ElementCursor>> {
         stream(&self.up, run)
-    }
-
-    fn spec(&self) -> Result<ElementSpec> {
-        self.up.spec()
     }
 
     fn options(&self) -> Option<&DatasetOptions> {

@@ -6,7 +6,7 @@ use crate::pipeline::{
     open,
 };
 use crate::sample::Sample;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 
 impl Dataset {
     /// Merges the fields of corresponding elements of the datasets; ends with the shortest.
@@ -22,8 +22,9 @@ pub(crate) struct ZipStage {
 impl ZipStage {
     fn check(&self) -> Result<()> {
         if self.up.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "the list of datasets to zip is empty")
-                .hint("pass at least one dataset"));
+            return Err(
+                err!(Config, "the list of datasets to zip is empty").hint("pass at least one dataset")
+            );
         }
         Ok(())
     }
@@ -75,7 +76,7 @@ fn merge(samples: Vec<Sample>) -> Result<Sample> {
     let fields: Vec<_> = samples.into_iter().flat_map(Sample::into_fields).collect();
     let clash = fields.iter().enumerate().find(|(i, (name, _))| fields[..*i].iter().any(|(n, _)| n == name));
     if let Some((_, (name, _))) = clash {
-        return Err(Error::new(ErrorKind::Data, format!("two of the zipped datasets have a field `{name}`"))
+        return Err(err!(Data, "two of the zipped datasets have a field `{name}`")
             .hint("rename one of the two fields with map before zip"));
     }
     Ok(Sample::from_parts(fields, origin))

@@ -4,7 +4,7 @@ use super::glyphs::colour_glyphs;
 use crate::idx_datasets::{DataDir, roots};
 use crate::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 use systole_data::format::cifar::{self, CifarVariant};
 
 const FOLDER: &str = "cifar-10-batches-bin";
@@ -36,7 +36,7 @@ pub fn cifar10(dir: impl Into<DataDir>) -> Result<ImageDataset> {
 
 fn missing(places: &[PathBuf]) -> Error {
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-    Error::new(ErrorKind::Io, "the files of `cifar10` were not found")
+    err!(Io, "the files of `cifar10` were not found")
         .because(format!("looked for {FOLDER} in {}", places.join(", ")))
         .hint(
             "unpack cifar-10-binary.tar.gz in this folder, or leave the folder out to use synthetic color \

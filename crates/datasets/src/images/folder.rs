@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use systole_base::rng::{hash_name, mix};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType, err};
 use systole_data::format::any_format;
 use systole_data::input_file::{self, is_dir};
 use systole_data::{AUTOTUNE, Dataset, DatasetOptions, HostArray, ImageFolder, Sample, free_memory};
@@ -65,7 +65,7 @@ pub fn folder(dir: impl Into<DataDir>, options: &FolderOptions) -> Result<Traini
         None => found.train.split(options.validation_split, options.seed),
     };
     if test.pictures.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "there are no images to test on")
+        return Err(err!(Data, "there are no images to test on")
             .at(root.display().to_string())
             .because("each class keeps at least one image for training")
             .hint("add images: at least two for each class, better a hundred"));
@@ -126,7 +126,7 @@ pub(crate) fn has_classes(dir: &Path) -> bool {
 }
 
 fn not_named() -> Error {
-    Error::new(ErrorKind::Config, "the path of the image folder is not set")
+    err!(Config, "the path of the image folder is not set")
         .hint_setting("pass the folder that contains one folder per class, with --data-dir or data.dir")
 }
 
@@ -210,7 +210,7 @@ fn same_classes(train: &ImageFolder, test: ImageFolder) -> Result<ImageFolder> {
     let places: Option<Vec<usize>> =
         test.classes.iter().map(|name| train.classes.iter().position(|c| c == name)).collect();
     let Some(places) = places else {
-        return Err(Error::new(ErrorKind::Data, "training and test images have different classes")
+        return Err(err!(Data, "training and test images have different classes")
             .because(format!("{} and {}", train.classes.join(", "), test.classes.join(", ")))
             .hint("use the same class folders for training and test images, each with at least one image"));
     };
@@ -244,7 +244,7 @@ fn check_place(root: &Path) -> Result<()> {
         Ok(_) => "is a file, not a folder",
         Err(_) => "does not exist",
     };
-    Err(Error::new(ErrorKind::Io, format!("`{}` {what}", root.display()))
+    Err(err!(Io, "`{}` {what}", root.display())
         .hint_command("pass the folder that contains one folder of images per class; unpack archives first"))
 }
 
@@ -255,18 +255,18 @@ fn explain_empty(root: &Path, error: Error) -> Error {
     let loose = entries.iter().filter(|p| p.is_file() && any_format::size(p).is_ok()).count();
     let place = root.display();
     if entries.is_empty() {
-        return Error::new(ErrorKind::Data, format!("`{place}` is empty"))
+        return err!(Data, "`{place}` is empty")
             .hint("add a folder for each class, named like the class, with its images");
     }
     if loose > 0 {
-        return Error::new(ErrorKind::Data, format!("`{place}` has {loose} images, but no class folders"))
+        return err!(Data, "`{place}` has {loose} images, but no class folders")
             .because("the class of an image is the name of its folder")
             .hint("create a folder for each class and move the images there");
     }
     let formats = other_formats(&files_below(root, 3));
     match formats.is_empty() {
         true => error,
-        false => Error::new(ErrorKind::Data, format!("`{place}` has no images of a supported format"))
+        false => err!(Data, "`{place}` has no images of a supported format")
             .because(format!("the files in the folder are {}", counted(&formats)))
             .hint("convert the images to JPEG or PNG"),
     }
@@ -285,7 +285,7 @@ pub(crate) fn allow_more(unreadable: u64, all: u64) -> String {
 fn one_class(root: &Path, only: &str) -> Error {
     let inside = root.join(only);
     let deeper = ImageFolder::open(&inside).is_ok_and(|f| f.classes.len() > 1);
-    let e = Error::new(ErrorKind::Data, format!("`{}` has only one class: `{only}`", root.display()))
+    let e = err!(Data, "`{}` has only one class: `{only}`", root.display())
         .because("a classifier needs at least two classes");
     match deeper {
         true => {
@@ -341,7 +341,7 @@ impl FolderSplitReader<'_> {
         }
         let count = places.len();
         if let Some(k) = (0..part.classes.len() as i32).find(|k| name == "train" && !labels.contains(k)) {
-            return Err(Error::new(ErrorKind::Data, "a class has no readable image")
+            return Err(err!(Data, "a class has no readable image")
                 .at(part.classes[k as usize].clone())
                 .because(self.unreadable.first().map_or(String::new(), |e| e.what().to_string()))
                 .hint("replace the unreadable images of the class, or remove its folder"));

@@ -1,7 +1,7 @@
 //! How images of any size become the model's input: color, background, aspect ratio, resize method.
 
 use serde::{Deserialize, Deserializer, Serialize};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 use systole_data::HostArray;
 use systole_data::image_ops::Resize;
 
@@ -78,17 +78,14 @@ impl ImageResizing {
     /// If an image is both cropped and padded, or antialiasing is set for a method that has none.
     pub fn check(&self) -> Result<()> {
         if self.crop_to_aspect_ratio && self.pad_to_aspect_ratio {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "crop_to_aspect_ratio cannot be combined with pad_to_aspect_ratio",
-            )
-            .hint_setting(
-                "set only one of data.resize.crop_to_aspect_ratio and data.resize.pad_to_aspect_ratio",
-            ));
+            return Err(err!(Config, "crop_to_aspect_ratio cannot be combined with pad_to_aspect_ratio")
+                .hint_setting(
+                    "set only one of data.resize.crop_to_aspect_ratio and data.resize.pad_to_aspect_ratio",
+                ));
         }
         let has_antialias = matches!(self.method, ResizeMethod::Bilinear | ResizeMethod::Bicubic);
         match self.antialias && !has_antialias {
-            true => Err(Error::new(ErrorKind::Config, "antialias applies only to bilinear and bicubic")
+            true => Err(err!(Config, "antialias applies only to bilinear and bicubic")
                 .hint_setting("remove data.resize.antialias: fit and area average over all covered pixels")),
             false => Ok(()),
         }

@@ -3,7 +3,7 @@
 use super::{LookupOutputMode, wrong};
 use serde::{Deserialize, Serialize};
 use std::hash::Hasher;
-use systole_base::{Literal, Result};
+use systole_base::{Literal, Result, ensure};
 
 /// Hashes strings or integers to bins: Keras's `Hashing`.
 ///
@@ -33,9 +33,7 @@ impl Hashing {
     /// # Errors
     /// If `num_bins` is 0.
     pub fn bin(&self, value: &str) -> Result<u64> {
-        if self.num_bins == 0 {
-            return Err(wrong("Hashing: num_bins is 0", "set num_bins to at least 1"));
-        }
+        ensure!(self.num_bins != 0, wrong("Hashing: num_bins is 0", "set num_bins to at least 1"));
         let Some(mask) = self.mask_value.as_deref().filter(|_| self.num_bins > 1) else {
             return Ok(bin(value, self.num_bins, self.salt));
         };

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::sync::OnceLock;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
-use systole_data::Sample;
+use systole_base::{DType, Literal, Result, err};
+use systole_data::{Sample, field_setters};
 
 /// How out-of-vocabulary integers are distributed over several indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,8 +73,8 @@ impl VocabularyTerm for i64 {
     fn of_field(sample: &Sample, field: &str) -> Result<(Vec<i64>, bool)> {
         let x = sample.get(field)?;
         if !x.dtype().is_int() {
-            let what = format!("IntegerLookup requires integers, but field `{field}` is {}", x.ty());
-            return Err(Error::new(ErrorKind::Data, what).hint("cast the indices to i32 or i64"));
+            return Err(err!(Data, "IntegerLookup requires integers, but field `{field}` is {}", x.ty())
+                .hint("cast the indices to i32 or i64"));
         }
         Ok(((0..x.shape().elements()).map(|i| x.get(i).as_i64()).collect(), x.shape().rank() == 0))
     }
@@ -137,46 +137,24 @@ impl<K: VocabularyTerm> Default for IndexLookup<K> {
     }
 }
 
-/// Builder methods.
-impl<K: VocabularyTerm> IndexLookup<K> {
-    /// Sets the maximum number of indices, including special tokens.
-    pub fn max_tokens(self, most: usize) -> Self {
-        IndexLookup { max_tokens: Some(most), ..self }
-    }
-
-    /// Sets the number of out-of-vocabulary indices; with 0, unknown terms are an error.
-    pub fn num_oov_indices(self, n: usize) -> Self {
-        IndexLookup { num_oov_indices: n, ..self }
-    }
-
-    /// Sets the mask token, which has index 0 and is ignored in one-hot and count outputs.
-    pub fn mask_token(self, token: impl Into<K>) -> Self {
-        IndexLookup { mask_token: Some(token.into()), ..self }
-    }
-
-    /// Sets the out-of-vocabulary token of the inverse lookup.
-    pub fn oov_token(self, token: impl Into<K>) -> Self {
-        IndexLookup { oov_token: token.into(), ..self }
-    }
-
-    /// Sets the output encoding: indices, one-hot, multi-hot, count or TF-IDF.
-    pub fn output_mode(self, mode: LookupOutputMode) -> Self {
-        IndexLookup { output_mode: mode, ..self }
-    }
-
-    /// Sets whether output rows have `max_tokens` entries even if the vocabulary is smaller.
-    pub fn pad_to_max_tokens(self, yes: bool) -> Self {
-        IndexLookup { pad_to_max_tokens: yes, ..self }
-    }
-
-    /// Sets how out-of-vocabulary integers are distributed over several indices.
-    pub fn oov_method(self, method: OovMethod) -> Self {
-        IndexLookup { oov_method: method, ..self }
-    }
-
-    /// Sets SipHash keys for distributing out-of-vocabulary terms.
-    pub fn salt(self, keys: [u64; 2]) -> Self {
-        IndexLookup { salt: Some(keys), ..self }
+field_setters! {
+    impl <K: VocabularyTerm> IndexLookup<K> {
+        /// Sets the maximum number of indices, including special tokens.
+        max_tokens(most: usize) => Some(most);
+        /// Sets the number of out-of-vocabulary indices; with 0, unknown terms are an error.
+        num_oov_indices(n: usize);
+        /// Sets the mask token, which has index 0 and is ignored in one-hot and count outputs.
+        mask_token(token: impl Into<K>) => Some(token.into());
+        /// Sets the out-of-vocabulary token of the inverse lookup.
+        oov_token(token: impl Into<K>) => token.into();
+        /// Sets the output encoding: indices, one-hot, multi-hot, count or TF-IDF.
+        output_mode(mode: LookupOutputMode);
+        /// Sets whether output rows have `max_tokens` entries even if the vocabulary is smaller.
+        pad_to_max_tokens(yes: bool);
+        /// Sets how out-of-vocabulary integers are distributed over several indices.
+        oov_method(method: OovMethod);
+        /// Sets SipHash keys for distributing out-of-vocabulary terms.
+        salt(keys: [u64; 2]) => Some(keys);
     }
 }
 
@@ -333,10 +311,8 @@ impl<K: VocabularyTerm> IndexLookup<K> {
             return Ok(Some(self.token_start() + at));
         }
         match self.num_oov_indices {
-            0 => {
-                let what = format!("{}: `{term:?}` is not in the vocabulary", K::LAYER);
-                Err(Error::new(ErrorKind::Data, what).hint("set num_oov_indices of the lookup to 1"))
-            }
+            0 => Err(err!(Data, "{}: `{term:?}` is not in the vocabulary", K::LAYER)
+                .hint("set num_oov_indices of the lookup to 1")),
             1 => Ok(Some(self.oov_start())),
             n => Ok(Some(self.oov_start() + term.oov_bin(n as u64, self.oov_method, self.salt) as usize)),
         }
@@ -390,9 +366,8 @@ impl<K: VocabularyTerm> IndexLookup<K> {
     /// # Errors
     /// If serialization fails.
     pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, format!("cannot serialize {}", K::LAYER)).because(e.to_string())
-        })
+        serde_json::to_string(self)
+            .map_err(|e| err!(Bug, "cannot serialize {}", K::LAYER).because(e.to_string()))
     }
 
     /// Parses the output of [`IndexLookup::to_json`].
@@ -400,9 +375,8 @@ impl<K: VocabularyTerm> IndexLookup<K> {
     /// # Errors
     /// If the text is not such JSON.
     pub fn from_json(text: &str) -> Result<Self> {
-        let read: Self = serde_json::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Data, format!("cannot parse {}", K::LAYER)).because(e.to_string())
-        })?;
+        let read: Self = serde_json::from_str(text)
+            .map_err(|e| err!(Data, "cannot parse {}", K::LAYER).because(e.to_string()))?;
         read.check()?;
         Ok(read)
     }

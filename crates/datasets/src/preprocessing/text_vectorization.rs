@@ -3,8 +3,8 @@
 use super::index_lookup::StringLookup;
 use super::{LookupOutputMode, wrong};
 use serde::{Deserialize, Serialize};
-use systole_base::{Error, ErrorKind, Literal, Result};
-use systole_data::Sample;
+use systole_base::{Literal, Result, err};
+use systole_data::{Sample, field_setters, with_defaults};
 
 /// Standardization of a text before it is split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,44 +44,46 @@ pub enum Ngrams {
     Of(Vec<usize>),
 }
 
-/// Converts text to integers: Keras's `TextVectorization`. Index 0 is padding, 1 is out of vocabulary.
-///
-/// ```
-/// use systole_data::{Dataset, Sample};
-/// use systole_base::Literal;
-/// use systole_datasets::preprocessing::TextVectorization;
-/// let mut vectorize = TextVectorization::default().max_tokens(100).output_sequence_length(4);
-/// vectorize.adapt(["The cat sat.", "The dog ran!"])?;
-/// assert_eq!(vectorize.get_vocabulary()[..3], ["", "[UNK]", "the"]);
-/// assert_eq!(vectorize.call("the fish sat")?.to_f64s(), [2.0, 1.0, 3.0, 0.0]);
-/// // In a pipeline: the field `text`, `ui8[n]`, becomes `i64[4]`.
-/// let text = Literal::from_slice([7], b"the dog")?;
-/// let data = Dataset::from_tensor_slices([("n", Literal::from_slice([1], &[0i32])?)])?;
-/// let data = data.map(move |s: Sample| s.with("text", text.clone())).map(vectorize.on("text"));
-/// assert_eq!(data.iter().next().unwrap()?.get("text")?.shape().dims(), [4]);
-/// # Ok::<(), systole_base::Error>(())
-/// ```
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TextVectorization {
-    standardize: Standardize,
-    split: TokenSplit,
-    ngrams: Option<Ngrams>,
-    output_sequence_length: Option<usize>,
-    output_mode: LookupOutputMode,
-    lookup: StringLookup,
+with_defaults! {
+    /// Converts text to integers: Keras's `TextVectorization`. Index 0 is padding, 1 is out of vocabulary.
+    ///
+    /// ```
+    /// use systole_data::{Dataset, Sample};
+    /// use systole_base::Literal;
+    /// use systole_datasets::preprocessing::TextVectorization;
+    /// let mut vectorize = TextVectorization::default().max_tokens(100).output_sequence_length(4);
+    /// vectorize.adapt(["The cat sat.", "The dog ran!"])?;
+    /// assert_eq!(vectorize.get_vocabulary()[..3], ["", "[UNK]", "the"]);
+    /// assert_eq!(vectorize.call("the fish sat")?.to_f64s(), [2.0, 1.0, 3.0, 0.0]);
+    /// // In a pipeline: the field `text`, `ui8[n]`, becomes `i64[4]`.
+    /// let text = Literal::from_slice([7], b"the dog")?;
+    /// let data = Dataset::from_tensor_slices([("n", Literal::from_slice([1], &[0i32])?)])?;
+    /// let data = data.map(move |s: Sample| s.with("text", text.clone())).map(vectorize.on("text"));
+    /// assert_eq!(data.iter().next().unwrap()?.get("text")?.shape().dims(), [4]);
+    /// # Ok::<(), systole_base::Error>(())
+    /// ```
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct TextVectorization {
+        standardize: Standardize = Standardize::default(),
+        split: TokenSplit = TokenSplit::default(),
+        ngrams: Option<Ngrams> = None,
+        output_sequence_length: Option<usize> = None,
+        output_mode: LookupOutputMode = LookupOutputMode::Int,
+        lookup: StringLookup = StringLookup::default().mask_token(""),
+    }
 }
 
-impl Default for TextVectorization {
-    fn default() -> TextVectorization {
-        TextVectorization {
-            standardize: Standardize::default(),
-            split: TokenSplit::default(),
-            ngrams: None,
-            output_sequence_length: None,
-            output_mode: LookupOutputMode::Int,
-            lookup: StringLookup::default().mask_token(""),
-        }
+field_setters! {
+    impl TextVectorization {
+        /// Sets how a text is standardized (lower case, punctuation) before it is split.
+        standardize(how: Standardize);
+        /// Sets how a text is split into tokens.
+        split(how: TokenSplit);
+        /// Sets the n-grams that become tokens.
+        ngrams(which: Ngrams) => Some(which);
+        /// Sets the number of indices per text: longer texts are truncated, shorter ones padded with 0.
+        output_sequence_length(length: usize) => Some(length);
     }
 }
 
@@ -92,29 +94,9 @@ impl TextVectorization {
         TextVectorization { lookup: self.lookup.max_tokens(most), ..self }
     }
 
-    /// Sets how a text is standardized (lower case, punctuation) before it is split.
-    pub fn standardize(self, how: Standardize) -> Self {
-        TextVectorization { standardize: how, ..self }
-    }
-
-    /// Sets how a text is split into tokens.
-    pub fn split(self, how: TokenSplit) -> Self {
-        TextVectorization { split: how, ..self }
-    }
-
-    /// Sets the n-grams that become tokens.
-    pub fn ngrams(self, which: Ngrams) -> Self {
-        TextVectorization { ngrams: Some(which), ..self }
-    }
-
     /// Sets the output encoding: indices, one-hot, multi-hot, count or TF-IDF.
     pub fn output_mode(self, mode: LookupOutputMode) -> Self {
         TextVectorization { output_mode: mode, lookup: self.lookup.output_mode(mode), ..self }
-    }
-
-    /// Sets the number of indices per text: longer texts are truncated, shorter ones padded with 0.
-    pub fn output_sequence_length(self, length: usize) -> Self {
-        TextVectorization { output_sequence_length: Some(length), ..self }
     }
 
     /// Sets whether output rows have `max_tokens` entries even if the vocabulary is smaller.
@@ -225,11 +207,9 @@ impl TextVectorization {
             let longest = rows.iter().map(|row| row.shape().elements()).max().unwrap_or(0);
             rows = rows.iter().map(|row| fitted(row, longest)).collect::<Result<_>>()?;
         }
-        let Some(first) = rows.first() else {
-            return Err(Error::new(ErrorKind::Data, "TextVectorization: the batch is empty"));
-        };
+        let first = rows.first().ok_or_else(|| err!(Data, "TextVectorization: the batch is empty"))?;
         if rows.iter().any(|row| row.shape() != first.shape()) {
-            return Err(Error::new(ErrorKind::Data, "TextVectorization: texts differ in length")
+            return Err(err!(Data, "TextVectorization: texts differ in length")
                 .hint("vectorize one_hot texts one by one"));
         }
         let dims: Vec<usize> = std::iter::once(rows.len()).chain(first.shape().iter().copied()).collect();
@@ -252,9 +232,8 @@ impl TextVectorization {
     /// # Errors
     /// If serialization fails.
     pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize TextVectorization").because(e.to_string())
-        })
+        serde_json::to_string(self)
+            .map_err(|e| err!(Bug, "cannot serialize TextVectorization").because(e.to_string()))
     }
 
     /// Parses the output of [`TextVectorization::to_json`].
@@ -262,9 +241,8 @@ impl TextVectorization {
     /// # Errors
     /// If the text is not such JSON.
     pub fn from_json(text: &str) -> Result<TextVectorization> {
-        let read: TextVectorization = serde_json::from_str(text).map_err(|e| {
-            Error::new(ErrorKind::Data, "cannot parse TextVectorization").because(e.to_string())
-        })?;
+        let read: TextVectorization = serde_json::from_str(text)
+            .map_err(|e| err!(Data, "cannot parse TextVectorization").because(e.to_string()))?;
         read.check()?;
         Ok(read)
     }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure, err};
 use systole_data::format::csv;
 use systole_data::format::date::{CalendarDate, DateFormat, civil_from_days};
 use systole_data::{ColumnKind, CsvTable, Dataset, DateColumn, HostArray, Sample, TableColumn};
@@ -166,9 +166,7 @@ impl ColumnEncoding {
         let all = |kinds: &[ColumnKind]| filled().all(|c| kinds.contains(&c.kind));
         let has_gaps = columns.iter().any(|c| c.gaps > 0);
         let mut code = ColumnEncoding::number(name);
-        if filled().next().is_none() {
-            return Err("it has no values".into());
-        }
+        ensure!(filled().next().is_some(), "it has no values".into());
         if all(&[ColumnKind::Integer, ColumnKind::Number]) {
             code.median = filled().find_map(|c| c.median);
         } else if all(&[ColumnKind::Boolean]) && !has_gaps {
@@ -205,13 +203,13 @@ impl ColumnEncoding {
         let (name, is_number) = (&self.name, !self.is_text());
         match (&column.not_a_number, &column.first_gap) {
             (Some((value, place)), _) if is_number => {
-                return Err(Error::new(ErrorKind::Data, format!("the field `{name}` holds text: {value:?}"))
+                return Err(err!(Data, "the field `{name}` holds text: {value:?}")
                     .at(place.clone())
                     .because("the column is numeric in the other rows or in the training data")
                     .hint("enter a number, or leave the cell empty to use the column's median"));
             }
             (_, Some(place)) if (is_number && self.median.is_none()) || self.boolean => {
-                return Err(Error::new(ErrorKind::Data, format!("the field `{name}` is empty"))
+                return Err(err!(Data, "the field `{name}` is empty")
                     .at(place.clone())
                     .hint("enter a value; in training this column had no empty cells"));
             }
@@ -230,7 +228,7 @@ impl ColumnEncoding {
             (None, Some(place)) => ("is empty".into(), place),
             (None, None) => return Ok(()),
         };
-        Err(Error::new(ErrorKind::Data, format!("the field `{}` {what}", self.name))
+        Err(err!(Data, "the field `{}` {what}", self.name)
             .at(place.clone())
             .because(format!("in training the column had dates as {}", format.pattern()))
             .hint("correct the cell, or train again with such rows"))
@@ -242,12 +240,9 @@ impl ColumnEncoding {
             false => self.categories.contains(text),
         };
         if self.is_text() && column.texts.is_none() {
-            return Err(Error::new(
-                ErrorKind::Data,
-                format!("the field `{}` has more than 1000 different texts", self.name),
-            )
-            .because("in training the column was categorical")
-            .hint("check that this is the column used in training"));
+            return Err(err!(Data, "the field `{}` has more than 1000 different texts", self.name)
+                .because("in training the column was categorical")
+                .hint("check that this is the column used in training"));
         }
         let unknown = column.texts.iter().flatten().find(|(text, _)| self.is_text() && !known(text));
         let gap = column.first_gap.iter().find(|_| !self.categories.is_empty() && !known(&String::new()));
@@ -259,13 +254,10 @@ impl ColumnEncoding {
         let shown: Vec<String> = self.categories.iter().take(NAMED).map(|c| format!("{c:?}")).collect();
         let more = if self.categories.len() > NAMED { ", …" } else { "" };
         let there = if self.boolean { "true, false".into() } else { shown.join(", ") + more };
-        Err(Error::new(
-            ErrorKind::Data,
-            format!("the field `{}` has a value that does not occur in training: {value:?}", self.name),
-        )
-        .at(place.clone())
-        .because(format!("the values in training were {there}"))
-        .hint("correct the cell, or train again with such rows"))
+        Err(err!(Data, "the field `{}` has a value that does not occur in training: {value:?}", self.name)
+            .at(place.clone())
+            .because(format!("the values in training were {there}"))
+            .hint("correct the cell, or train again with such rows"))
     }
 
     /// Encodes a row whose cells are strings and appends the values to `out`; invalid cells are an error about this
@@ -314,7 +306,7 @@ impl ColumnEncoding {
     /// Encodes a row and appends the values to `out`.
     fn put(&self, row: &Sample, out: &mut Vec<f32>) -> Result<()> {
         let lost = |text: &str| {
-            Error::new(ErrorKind::Data, format!("the field `{}` has the new value {text:?}", self.name))
+            err!(Data, "the field `{}` has the new value {text:?}", self.name)
                 .because("the file has changed since it was first read")
         };
         if !self.is_text() {
@@ -375,7 +367,7 @@ pub(super) fn codes(
             },
         };
         if !inputs.is_empty() {
-            return Err(Error::new(ErrorKind::Data, format!("cannot use the column `{name}` as an input"))
+            return Err(err!(Data, "cannot use the column `{name}` as an input")
                 .because(reason)
                 .hint_setting(format!("remove `{name}` from data.records.inputs")));
         }
@@ -426,7 +418,7 @@ fn numbers_rows(column: &TableColumn) -> bool {
 pub(super) fn check_label(table: &CsvTable, label: &str) -> Result<()> {
     let Some(column) = table.column(label) else { return Err(no_field(label, table)) };
     match (&column.first_gap, &column.not_finite) {
-        (Some(place), _) => Err(Error::new(ErrorKind::Data, format!("a row has no label `{label}`"))
+        (Some(place), _) => Err(err!(Data, "a row has no label `{label}`")
             .at(place.clone())
             .because(format!("the label is missing in {} of {} rows", column.gaps, table.rows))
             .hint_setting("enter the label, remove the row, or name another column: data.records.label")),
@@ -437,7 +429,7 @@ pub(super) fn check_label(table: &CsvTable, label: &str) -> Result<()> {
 
 /// Returns an error about a non-finite value.
 pub(super) fn not_finite(field: &str, value: &str, place: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("the field `{field}` is not finite: `{value}`"))
+    err!(Data, "the field `{field}` is not finite: `{value}`")
         .at(place)
         .because("training on values that are not finite would make all weights NaN")
         .hint("enter a number; in a table, an empty cell stands for the column's median")
@@ -445,7 +437,7 @@ pub(super) fn not_finite(field: &str, value: &str, place: &str) -> Error {
 
 fn no_field(name: &str, table: &CsvTable) -> Error {
     let there: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
-    let e = Error::new(ErrorKind::Data, format!("the records have no field `{name}`"))
+    let e = err!(Data, "the records have no field `{name}`")
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("the fields of the records are `{}`", there.join("`, `")));
     match table.has_header {

@@ -4,7 +4,7 @@ use super::options::RecordOptions;
 use crate::idx_datasets::DataDir;
 use crate::record_files::{ENDS, is_of_records, kind_of, name_of};
 use std::path::{Path, PathBuf};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 use systole_data::CsvTable;
 use systole_data::input_file::{is_dir, is_file};
 use systole_data::tools::files_of;
@@ -45,7 +45,7 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
         return Ok((all(&options.train)?, all(&options.test)?));
     }
     if dir.named().is_none() {
-        return Err(Error::new(ErrorKind::Config, "the paths of the record files are not set").hint_setting(
+        return Err(err!(Config, "the paths of the record files are not set").hint_setting(
             "pass the folder of the record files with --data-dir or data.dir, or file patterns with \
             data.records.train",
         ));
@@ -54,7 +54,7 @@ pub(super) fn find(dir: &DataDir, options: &RecordOptions) -> Result<(Vec<PathBu
     let (test, train): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| is_for_testing(f));
     if train.is_empty() {
         let ends: Vec<&str> = ENDS.iter().map(|(end, _)| *end).collect();
-        return Err(Error::new(ErrorKind::Io, format!("{} has no record files to train on", root.display()))
+        return Err(err!(Io, "{} has no record files to train on", root.display())
             .hint(format!("use files with one of these extensions: {}", ends.join(", "))));
     }
     Ok((train, if options.test.is_empty() { test } else { all(&options.test)? }))
@@ -68,7 +68,7 @@ pub(super) fn check_alike(dir: &DataDir, files: &[PathBuf], options: &RecordOpti
     let Some(main) = files.iter().find(starts).or(files.first()) else { return Ok(()) };
     let shown = |f: &Path| f.strip_prefix(root).unwrap_or(f).display().to_string();
     let odd = |other: &Path, what: &str, why: String| {
-        Err(Error::new(ErrorKind::Data, format!("{} {what} {}", shown(other), shown(main)))
+        Err(err!(Data, "{} {what} {}", shown(other), shown(main))
             .at(root.display().to_string())
             .because(why)
             .hint_setting(format!(

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, Literal, Result, ensure, err};
 use systole_data::format::any_format;
 use systole_data::input_file::{self, entries, is_file};
 use systole_data::{AUTOTUNE, ColumnKind, CsvTable, Dataset, DatasetOptions, Sample};
@@ -145,12 +145,9 @@ impl ImagePathColumn {
             }
             progress(i as u64 + 1, paths.len() as u64);
         }
-        if missing.len() as u64 > options.skip {
-            return Err(self.missing(&missing, paths.len()));
-        }
-        let what = format!("{} of {} images cannot be read", unreadable.len(), paths.len());
+        ensure!(missing.len() as u64 <= options.skip, self.missing(&missing, paths.len()));
         if unreadable.len() as f64 > quota * paths.len() as f64 {
-            return Err(Error::new(ErrorKind::Data, what)
+            return Err(err!(Data, "{} of {} images cannot be read", unreadable.len(), paths.len())
                 .at(self.root.display().to_string())
                 .because(named(&unreadable))
                 .hint_setting(allow_more(unreadable.len() as u64, paths.len() as u64)));
@@ -163,7 +160,7 @@ impl ImagePathColumn {
 
     fn missing(&self, missing: &[String], count: usize) -> Error {
         let are = if missing.len() == 1 { "image does" } else { "images do" };
-        Error::new(ErrorKind::Io, format!("{} of {count} {are} not exist", missing.len()))
+        err!(Io, "{} of {count} {are} not exist", missing.len())
             .at(format!("the column `{}`", self.field))
             .because(named(missing))
             .hint_setting(format!(
@@ -209,10 +206,7 @@ fn counts_as_name(cells: &[String]) -> bool {
 }
 
 fn path_of(root: &Path, cell: &str, end: &str) -> PathBuf {
-    let name = match cell.contains('\\') {
-        true => cell.replace('\\', "/"),
-        false => cell.to_string(),
-    };
+    let name = if cell.contains('\\') { cell.replace('\\', "/") } else { cell.to_string() };
     root.join(name.trim().to_string() + end)
 }
 
@@ -236,7 +230,7 @@ fn is_named_as_picture(cell: &str) -> bool {
 
 fn nothing_there(column: &str, cell: &str, table: &CsvTable, roots: &[PathBuf]) -> Error {
     let looked: Vec<String> = roots.iter().take(NAMED).map(|r| r.display().to_string()).collect();
-    Error::new(ErrorKind::Io, format!("images listed in the column `{column}` do not exist: {cell}"))
+    err!(Io, "images listed in the column `{column}` do not exist: {cell}")
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("looked in {}", looked.join(", ")))
         .hint_setting("name the folder of the images, relative to the table: data.records.pictures; or use other columns \

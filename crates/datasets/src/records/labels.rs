@@ -2,7 +2,7 @@
 
 use super::columns::{not_finite, signed_numbers};
 use std::collections::BTreeSet;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure, err};
 use systole_data::{HostArray, TableColumn};
 
 /// Maximum number of integer classes; larger labels are classes only as names, if each occurs in several records.
@@ -79,9 +79,7 @@ impl LabelStatistics {
         self.rows += 1;
         if self.has_texts {
             let text = text(label)?;
-            if text.is_empty() {
-                return Err(self.wrong("a record has no label", place()));
-            }
+            ensure!(!text.is_empty(), self.wrong("a record has no label", place()));
             if !self.texts.contains(text) {
                 self.texts.insert(text.into());
             }
@@ -93,9 +91,7 @@ impl LabelStatistics {
         }
         let mut ones = 0;
         for v in label.to_f64s() {
-            if !v.is_finite() {
-                return Err(not_finite(&self.field, &v.to_string(), &place()));
-            }
+            ensure!(v.is_finite(), not_finite(&self.field, &v.to_string(), &place()));
             (self.min, self.max) = (self.min.min(v), self.max.max(v));
             self.whole &= v.fract() == 0.0 && v.abs() < 9e15;
             self.one_hot &= v == 0.0 || v == 1.0;
@@ -192,12 +188,12 @@ impl LabelStatistics {
     fn named(self, numbers: bool) -> Result<LabelDecision> {
         let field = self.field;
         if numbers {
-            return Err(Error::new(ErrorKind::Data, format!("the labels `{field}` are text, not numbers"))
+            return Err(err!(Data, "the labels `{field}` are text, not numbers")
                 .because("the loss expects numbers")
                 .hint_setting("set compile.loss to sparse_categorical_crossentropy, or name another field: data.records.label"));
         }
         if self.rows >= TELLING && self.texts.len() * 2 > self.rows {
-            let e = Error::new(ErrorKind::Data, format!("the labels `{field}` do not look like classes"));
+            let e = err!(Data, "the labels `{field}` do not look like classes");
             let signs = signed_numbers(self.texts.iter());
             let n = self.texts.len();
             let why = format!(
@@ -216,7 +212,7 @@ impl LabelStatistics {
 
     fn beyond(&self, classes: usize) -> Error {
         let label = if self.min < 0.0 { self.min } else { self.max };
-        Error::new(ErrorKind::Data, format!("label {label} is out of range"))
+        err!(Data, "label {label} is out of range")
             .because(format!("the classes file names {classes} classes"))
             .hint("add a line for each class to the file PREFIX.classes, or remove the file")
     }
@@ -257,8 +253,7 @@ fn is_text(label: &Literal) -> bool {
 /// Decodes a label as text; NumPy pads strings with zeros.
 fn text(label: &Literal) -> Result<&str> {
     std::str::from_utf8(label.bytes()).map(|t| t.trim_end_matches('\0').trim()).map_err(|_| {
-        Error::new(ErrorKind::Data, "a text label of the records is not UTF-8")
-            .hint("save the text file as UTF-8")
+        err!(Data, "a text label of the records is not UTF-8").hint("save the text file as UTF-8")
     })
 }
 
@@ -266,8 +261,7 @@ impl LabelEncoding {
     /// Returns a record's label as the model's target: `i32[]` for classes, `f32[n]` for numbers.
     pub fn of(&self, label: &Literal) -> Result<HostArray> {
         let gone = |name: String| {
-            Error::new(ErrorKind::Data, format!("unknown class `{name}`"))
-                .because("the files have changed since they were first read")
+            err!(Data, "unknown class `{name}`").because("the files have changed since they were first read")
         };
         let class = match self {
             LabelEncoding::Values => return Ok(HostArray::from(label).cast(DType::F32).flatten()),

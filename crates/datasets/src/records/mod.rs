@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{hash_name, mix};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType, ensure, err};
 use systole_data::format::any_format;
 use systole_data::format::example::{FeatureSpecs, parse_example};
 use systole_data::format::tfrecord::OnCorrupt;
@@ -251,7 +251,7 @@ fn some_of_each(train: usize, test: usize, source: &RecordFiles) -> Result<()> {
         (_, 0) => "test",
         _ => return Ok(()),
     };
-    Err(Error::new(ErrorKind::Data, format!("the dataset has no records to {what} on"))
+    Err(err!(Data, "the dataset has no records to {what} on")
         .at(source.place())
         .because(format!("there are {} records in total", train + test))
         .hint_setting(
@@ -456,14 +456,12 @@ pub fn record_inputs(files: Vec<PathBuf>, wanted: &RecordInputs<'_>) -> Result<D
 fn no_such_field(lacking: &str, first: &Sample, fields: &[String]) -> Error {
     let there = first.names().collect::<Vec<_>>().join("`, `");
     let why = format!("the fields are `{there}`; the model was trained on `{}`", fields.join("`, `"));
-    Error::new(ErrorKind::Data, format!("the records have no field `{lacking}`"))
-        .because(why)
-        .hint("rename the fields as in training")
+    err!(Data, "the records have no field `{lacking}`").because(why).hint("rename the fields as in training")
 }
 
 fn no_pictures(table: &CsvTable) -> Error {
     let names: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).collect();
-    Error::new(ErrorKind::Data, "no column of this table contains paths of existing images")
+    err!(Data, "no column of this table contains paths of existing images")
         .at(table.files.first().map_or(String::new(), |f| f.display().to_string()))
         .because(format!("the model's input is an image; the columns are {}", names.join(", ")))
         .hint_setting(
@@ -489,7 +487,7 @@ const PARTS: u64 = 10_000;
 impl RecordSubset {
     fn split(shape: &RecordShape) -> Result<(RecordSubset, RecordSubset)> {
         if shape.validation_split <= 0.0 {
-            return Err(Error::new(ErrorKind::Config, "no records to test on")
+            return Err(err!(Config, "no records to test on")
                 .because("there are no test files, and data.validation_split is 0")
                 .hint_setting("name files with data.records.test, or set data.validation_split to 0.2"));
         }
@@ -544,7 +542,7 @@ struct RecordFiles {
 impl RecordFiles {
     fn open(files: Vec<PathBuf>, options: &RecordOptions) -> Result<RecordFiles> {
         if files.is_empty() {
-            return Err(Error::new(ErrorKind::Io, "there are no record files")
+            return Err(err!(Io, "there are no record files")
                 .hint_setting("check data.records.train and data.records.test"));
         }
         let features = options.parse_features()?;
@@ -584,7 +582,7 @@ impl RecordFiles {
     fn first(&self) -> Result<Sample> {
         let first = self.opened.dataset.debug().iter().next();
         first.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "the file has no records")
+            err!(Data, "the file has no records")
                 .at(self.place())
                 .because("the file is empty, or contains only a header")
                 .hint("check that the file was written completely")
@@ -644,12 +642,10 @@ fn same_size(path: &Path, had: Option<u64>) -> Result<()> {
     // A missing file is reported when it is opened.
     let has = input_file::size(path);
     match (has, had) {
-        (Some(has), Some(had)) if has != had => {
-            Err(Error::new(ErrorKind::Data, "the file has changed since the run started")
-                .at(path.display().to_string())
-                .because(format!("the file now has {has} bytes, but had {had} when the run started"))
-                .hint("restore the file and start the same command again to resume from the last backup"))
-        }
+        (Some(has), Some(had)) if has != had => Err(err!(Data, "the file has changed since the run started")
+            .at(path.display().to_string())
+            .because(format!("the file now has {has} bytes, but had {had} when the run started"))
+            .hint("restore the file and start the same command again to resume from the last backup")),
         _ => Ok(()),
     }
 }
@@ -964,9 +960,8 @@ impl RecordInput {
             return Ok(RecordInput::Columns { codes, count });
         }
         Err(match notes {
-            [] => Error::new(ErrorKind::Data, "the records contain only a label")
-                .hint_setting("name the fields to learn from: data.records.inputs"),
-            _ => Error::new(ErrorKind::Data, "the records have no usable input column")
+            [] => only_label(),
+            _ => err!(Data, "the records have no usable input column")
                 .because(notes.join("; "))
                 .hint("add columns of numbers, or of texts that repeat"),
         })
@@ -983,9 +978,12 @@ impl RecordInput {
             RecordInput::Numbers { fields, .. } => match fields.as_slice() {
                 [field] => (field, shape_of(first, field)?),
                 _ => {
-                    let what = format!("expected an image of shape {size:?}, got `{}`", fields.join("`, `"));
-                    return Err(Error::new(ErrorKind::Data, what)
-                        .hint("provide images, or records with one field that contains the pixels"));
+                    return Err(err!(
+                        Data,
+                        "expected an image of shape {size:?}, got `{}`",
+                        fields.join("`, `")
+                    )
+                    .hint("provide images, or records with one field that contains the pixels"));
                 }
             },
             _ => return Ok(()),
@@ -997,8 +995,7 @@ impl RecordInput {
         if is_image {
             return Ok(());
         }
-        let what = format!("expected records of shape {size:?}, got {has:?} in the field `{field}`");
-        Err(Error::new(ErrorKind::Data, what)
+        Err(err!(Data, "expected records of shape {size:?}, got {has:?} in the field `{field}`")
             .because("the model's input has this shape, with height, width and channels in this order")
             .hint("reshape or resize the images in your program"))
     }
@@ -1017,10 +1014,7 @@ impl RecordInput {
             }
             told => told.to_vec(),
         };
-        if names.is_empty() {
-            return Err(Error::new(ErrorKind::Data, "the records contain only a label")
-                .hint_setting("name the fields to learn from: data.records.inputs"));
-        }
+        ensure!(!names.is_empty(), only_label());
         if let [field] = names.as_slice()
             && let Some(input) = RecordInput::picture(first, field, shape)?
         {
@@ -1030,12 +1024,9 @@ impl RecordInput {
         for name in &names {
             let ty = first.get(name)?.ty().clone();
             if ty.dtype == DType::U8 && ty.rank() == 1 {
-                return Err(Error::new(
-                    ErrorKind::Data,
-                    format!("the field `{name}` contains text or bytes"),
-                )
-                .because("the model's input must be numbers or one image")
-                .hint_setting("name the fields to learn from: data.records.inputs = [\"a\", \"b\"]"));
+                return Err(err!(Data, "the field `{name}` contains text or bytes")
+                    .because("the model's input must be numbers or one image")
+                    .hint_setting("name the fields to learn from: data.records.inputs = [\"a\", \"b\"]"));
             }
             count += ty.elements();
         }
@@ -1091,7 +1082,7 @@ fn numbers(sample: &Sample, fields: &[String], count: usize) -> Result<HostArray
         all.extend(sample.get(name)?.convert(DType::F32).to_f32s());
     }
     if all.len() != count {
-        return Err(Error::new(ErrorKind::Data, format!("a record has {} values", all.len()))
+        return Err(err!(Data, "a record has {} values", all.len())
             .because(format!("the first record has {count} input values; every record must have as many"))
             .hint_setting("name fields of a fixed size: data.records.inputs"));
     }
@@ -1125,4 +1116,9 @@ fn identity(parts: &[&[PathBuf]], train: usize, test: usize, mut mark: u64) -> S
         mark = mix(mark ^ hash_name(&name) ^ mix(size));
     }
     format!("{train} + {test} records, mark {mark:016x}")
+}
+
+fn only_label() -> Error {
+    err!(Data, "the records contain only a label")
+        .hint_setting("name the fields to learn from: data.records.inputs")
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_base::rng::{fnv1a, hash_name, mix};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Error, Literal, Result, TensorType, err};
 use systole_data::input_file::{entries, is_dir};
 use systole_data::tools::files_of;
 use systole_data::{Dataset, ImageFolder};
@@ -89,7 +89,7 @@ pub fn sentences(dir: impl Into<DataDir>, options: &SentenceOptions) -> Result<T
         _ => split(found.train, &class_names, options),
     };
     if test.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "there are no texts to test on")
+        return Err(err!(Data, "there are no texts to test on")
             .at(root.display().to_string())
             .because("each class keeps at least one text for training")
             .hint("add texts: at least two for each class, better a hundred"));
@@ -140,7 +140,7 @@ pub fn unlabeled_texts(file: impl AsRef<Path>, options: &RecordOptions) -> Resul
 }
 
 fn not_named() -> Error {
-    Error::new(ErrorKind::Config, "the path of the texts is not set").hint_setting(
+    err!(Config, "the path of the texts is not set").hint_setting(
         "pass the folder that contains one folder of text files per class, or a .csv or .jsonl file, with --data-dir or \
          data.dir",
     )
@@ -164,7 +164,7 @@ fn find(root: &Path, options: &SentenceOptions) -> Result<FoundTexts> {
         false => (all(&options.records.train)?, all(&options.records.test)?),
     };
     let Some(first) = train.first().filter(|f| has_text_rows(f)) else {
-        return Err(Error::new(ErrorKind::Io, format!("{} has no labeled texts", root.display())).hint(
+        return Err(err!(Io, "{} has no labeled texts", root.display()).hint(
             "use one folder of .txt files per class, or a .csv or .jsonl file with a text and a label in each row",
         ));
     };
@@ -245,13 +245,13 @@ fn classes_of(texts: &[&LabeledText], root: &Path) -> Result<Vec<String>> {
     let place = || root.display().to_string();
     if names.len() < 2 {
         let only = names.first().copied().unwrap_or("none");
-        return Err(Error::new(ErrorKind::Data, format!("the texts have only one class: `{only}`"))
+        return Err(err!(Data, "the texts have only one class: `{only}`")
             .at(place())
             .because("a classifier needs at least two classes")
             .hint("add texts of another class"));
     }
     if texts.len() >= TELLING && names.len() * 2 > texts.len() {
-        return Err(Error::new(ErrorKind::Data, "the labels of the texts do not look like classes")
+        return Err(err!(Data, "the labels of the texts do not look like classes")
             .at(place())
             .because(format!("{} texts have {} different labels", texts.len(), names.len()))
             .hint_setting("name the field with the classes: data.records.label"));
@@ -323,9 +323,8 @@ impl TextEncoder<'_> {
             let missing = self.length - tokens.len();
             ids.extend(tokens.into_iter().map(|id| id as i32).chain(std::iter::repeat_n(padding, missing)));
             let class = self.class_names.iter().position(|name| *name == text.label);
-            let class = class.ok_or_else(|| {
-                Error::new(ErrorKind::Data, format!("unknown class `{}`", text.label)).at(text.place.clone())
-            })?;
+            let class =
+                class.ok_or_else(|| err!(Data, "unknown class `{}`", text.label).at(text.place.clone()))?;
             labels.push(class as i32);
         }
         let shape = [texts.len(), self.length];

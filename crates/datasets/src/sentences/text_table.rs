@@ -4,7 +4,7 @@ use crate::records::RecordOptions;
 use crate::records::label_name;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
-use systole_base::{DType, Error, ErrorKind, Result, ResultExt};
+use systole_base::{DType, Error, Result, ResultExt, err};
 use systole_data::format::text_encoding::to_utf8;
 use systole_data::{CsvTable, input_file};
 
@@ -84,7 +84,7 @@ pub(super) fn plain_text(file: &Path, options: &RecordOptions) -> Result<String>
     let bytes = input_file::read(file).map_err(|e| Error::io("cannot read", file, e))?;
     let (bytes, _) = to_utf8(&name, bytes, options.written()?.encoding)?;
     String::from_utf8(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the text file is not UTF-8")
+        err!(Data, "the text file is not UTF-8")
             .at(name)
             .because(e.to_string())
             .hint_setting("save it as UTF-8, or name its encoding: data.records.encoding=latin1")
@@ -114,7 +114,7 @@ pub(super) fn read_texts(
     for (place, cells) in &table.rows {
         let label = label.map_or(String::new(), |at| cell(cells, at).trim().to_string());
         if labeled && label.is_empty() {
-            return Err(Error::new(ErrorKind::Data, "a text has no label")
+            return Err(err!(Data, "a text has no label")
                 .at(place.clone())
                 .hint_setting("enter the label, remove the row, or name another field: data.records.label"));
         }
@@ -130,7 +130,7 @@ impl TextTable {
             false => TextTable::of_csv(file, options)?,
         };
         match table.rows.is_empty() {
-            true => Err(Error::new(ErrorKind::Data, "the file has no texts")
+            true => Err(err!(Data, "the file has no texts")
                 .at(file.display().to_string())
                 .hint("check that the file was written completely")),
             false => Ok(table),
@@ -156,7 +156,7 @@ impl TextTable {
         for (i, line) in lines {
             let place = format!("{}, line {}", file.display(), i + 1);
             let object = serde_json::from_str(line).map_err(|e| {
-                Error::new(ErrorKind::Data, "a line is not a JSON object")
+                err!(Data, "a line is not a JSON object")
                     .at(place.clone())
                     .because(e.to_string())
                     .hint("write one object per line: {\"text\": \"…\", \"label\": \"…\"}")
@@ -201,7 +201,7 @@ impl TextTable {
         let place = || file.display().to_string();
         let find = |name: &str| self.names.iter().position(|n| n == name);
         let missing = |key: &str, name: &str| {
-            Error::new(ErrorKind::Data, format!("the texts have no field `{name}`"))
+            err!(Data, "the texts have no field `{name}`")
                 .because(format!("the fields are `{}`", self.names.join("`, `")))
                 .hint_setting(format!("name one of the fields: {key}"))
         };
@@ -213,7 +213,7 @@ impl TextTable {
         let text = match options.inputs.as_slice() {
             [name] => find(name).ok_or_else(|| missing("data.records.inputs", name)).at(place)?,
             _ => self.text_column(label).ok_or_else(|| {
-                Error::new(ErrorKind::Data, "no field contains texts")
+                err!(Data, "no field contains texts")
                     .at(place())
                     .because(format!("the fields are `{}`", self.names.join("`, `")))
                     .hint_setting("name the field with the texts: data.records.inputs")

@@ -5,7 +5,7 @@
 use super::pre_tokenizer::PreTokenizer;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 
 /// Returns the bytes in the order of GPT-2's tokens: printable ones first.
 pub(super) fn byte_order() -> impl Iterator<Item = u8> {
@@ -61,17 +61,15 @@ impl Bpe {
         let mut ranks = HashMap::with_capacity(merges.len());
         for (rank, &(a, b)) in merges.iter().enumerate() {
             let of = |id: u32| {
-                tokens.get(id as usize).and_then(Option::as_deref).ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::Data,
-                        format!("merge {} contains {id}, which is not a token", rank + 1),
-                    )
-                })
+                tokens
+                    .get(id as usize)
+                    .and_then(Option::as_deref)
+                    .ok_or_else(|| err!(Data, "merge {} contains {id}, which is not a token", rank + 1))
             };
             let joined = [of(a)?, of(b)?].concat();
             let new = by_bytes.get(&joined).ok_or_else(|| {
                 let text = String::from_utf8_lossy(&joined).into_owned();
-                Error::new(ErrorKind::Data, format!("the result of merge {} is not a token", rank + 1))
+                err!(Data, "the result of merge {} is not a token", rank + 1)
                     .because(format!("the tokenizer's vocabulary has no token `{text}`"))
                     .hint("use vocabulary and merges of the same tokenizer")
             })?;
@@ -141,7 +139,7 @@ impl Bpe {
         }
         let of_byte = |b: u8| {
             self.single.get(usize::from(b)).copied().flatten().ok_or_else(|| {
-                Error::new(ErrorKind::Data, format!("the tokenizer has no token for byte 0x{b:02x}"))
+                err!(Data, "the tokenizer has no token for byte 0x{b:02x}")
                     .at(format!("`{word}`"))
                     .hint("train a tokenizer with all bytes, or remove such text")
             })

@@ -9,7 +9,7 @@ use super::vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
 use super::wordpiece::{self, BertNormalizer, CONTINUES, SPECIAL, WordPiece};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, ensure, err};
 
 /// Whether a JSON text only maps tokens to integers, like GPT-2's `vocab.json`.
 pub(super) fn is_plain_vocabulary(text: &str) -> bool {
@@ -76,18 +76,14 @@ pub(super) fn from_vocabulary_lines(text: &str, config: Option<&str>) -> Result<
 fn word_pieces(root: &Value, model: &Value) -> Result<Vocabulary> {
     for (key, expected) in [("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")] {
         let kind = root.get(key).map_or("none".into(), kind_of);
-        if kind != expected {
-            return Err(unsupported(&format!("the {key} {kind} for WordPiece")));
-        }
+        ensure!(kind == expected, unsupported(&format!("the {key} {kind} for WordPiece")));
     }
     if let Some(other) = root.get("post_processor").filter(|p| !p.is_null() && !adds_class_and_separator(p)) {
         return Err(unsupported(&format!("the post_processor {} for WordPiece", kind_of(other))));
     }
     for (key, expected) in [("continuing_subword_prefix", CONTINUES), ("unk_token", SPECIAL[1])] {
         let text = model.get(key).and_then(Value::as_str).unwrap_or(expected);
-        if text != expected {
-            return Err(unsupported(&format!("`{key}` {text} for WordPiece")));
-        }
+        ensure!(text == expected, unsupported(&format!("`{key}` {text} for WordPiece")));
     }
     let vocabulary = object(model.get("vocab").unwrap_or(&Value::Null), "`vocab`")?;
     let added = root.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
@@ -198,9 +194,7 @@ fn refuse_others(root: &Value, model: &Value) -> Result<()> {
     }
     for key in ["dropout", "continuing_subword_prefix", "end_of_word_suffix"] {
         let is_set = |v: &&Value| !v.is_null() && v.as_str() != Some("") && v.as_f64() != Some(0.0);
-        if model.get(key).filter(is_set).is_some() {
-            return Err(unsupported(&format!("`{key}`")));
-        }
+        ensure!(model.get(key).filter(is_set).is_none(), unsupported(&format!("`{key}`")));
     }
     match model.get("byte_fallback").and_then(Value::as_bool) {
         Some(true) => Err(unsupported("`byte_fallback`")),
@@ -393,13 +387,13 @@ fn object<'v>(value: &'v Value, what: &str) -> Result<&'v Map<String, Value>> {
 }
 
 fn broken(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "cannot read the tokenizer")
+    err!(Data, "cannot read the tokenizer")
         .because(why)
         .hint_setting("name another tokenizer file: data.tokenizer=FILE, a tokenizer.json, or a vocab.json with merges.txt next to it")
 }
 
 fn unsupported(what: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not supported"))
+    err!(Unsupported, "tokenizers with {what} are not supported")
         .because("byte-level BPE, as in GPT-2, GPT-4, Llama 3 and Qwen 2, and BERT's WordPiece are supported")
         .hint_setting("use a byte-level BPE tokenizer, or train one: data.tokenizer = \"bpe\"")
 }

@@ -13,7 +13,7 @@ mod vocabulary;
 mod wordpiece;
 
 use std::path::Path;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 use vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
 use wordpiece::WordPiece;
 
@@ -55,12 +55,9 @@ impl Tokenizer {
     /// If `size` is below 256 or above 1,000,000.
     pub fn train_bpe(text: &str, size: usize) -> Result<Tokenizer> {
         if !(256..=1_000_000).contains(&size) {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("invalid vocabulary size {size} for byte-pair encoding"),
-            )
-            .because("the vocabulary includes the 256 bytes")
-            .hint_setting("choose a size from 256 to 1000000; 512 to 4096 suit a book"));
+            return Err(err!(Config, "invalid vocabulary size {size} for byte-pair encoding")
+                .because("the vocabulary includes the 256 bytes")
+                .hint_setting("choose a size from 256 to 1000000; 512 to 4096 suit a book"));
         }
         Ok(Tokenizer(Vocabulary::Bpe(Box::new(bpe_training::train(text, size)?))))
     }
@@ -88,7 +85,7 @@ impl Tokenizer {
             false => path.is_file().then(|| path.to_path_buf()),
         };
         let file = file.ok_or_else(|| {
-            Error::new(ErrorKind::Io, "the tokenizer file was not found")
+            err!(Io, "the tokenizer file was not found")
                 .at(path.display().to_string())
                 .because("expected a tokenizer.json, a vocab.json with merges.txt next to it, or a vocab.txt")
                 .hint_setting("check the path, or train a tokenizer: data.tokenizer = \"bpe\"")
@@ -178,8 +175,7 @@ impl Tokenizer {
     /// If the tokenizer has no start and end tokens.
     pub fn encode_with_ends(&self, text: &str, length: usize) -> Result<Vec<u32>> {
         let Vocabulary::WordPiece(pieces) = &self.0 else {
-            let what = format!("a {} tokenizer has no start and end tokens", self.name());
-            return Err(Error::new(ErrorKind::Unsupported, what)
+            return Err(err!(Unsupported, "a {} tokenizer has no start and end tokens", self.name())
                 .hint_setting("name a WordPiece tokenizer: data.tokenizer=FILE, such as BERT's vocab.txt"));
         };
         let (_, start, end) = pieces.ends();
@@ -229,13 +225,13 @@ fn read_text(file: &Path) -> Result<String> {
     let cannot = |e| Error::io("cannot read", file, e);
     let length = std::fs::metadata(file).map_err(cannot)?.len();
     if length > MOST_BYTES {
-        return Err(Error::new(ErrorKind::Data, format!("{length} bytes are too many for a tokenizer file"))
+        return Err(err!(Data, "{length} bytes are too many for a tokenizer file")
             .at(file.display().to_string())
             .hint_setting("name another tokenizer file: data.tokenizer=FILE, a tokenizer.json, or a vocab.json with merges.txt next to it"));
     }
     let bytes = std::fs::read(file).map_err(cannot)?;
     String::from_utf8(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the tokenizer file is not UTF-8")
+        err!(Data, "the tokenizer file is not UTF-8")
             .at(file.display().to_string())
             .because(e.to_string())
             .hint_setting("name another tokenizer file: data.tokenizer=FILE, a tokenizer.json, or a vocab.json with merges.txt next to it")

@@ -3,7 +3,7 @@
 use super::bpe::Bpe;
 use super::wordpiece::WordPiece;
 use std::collections::HashMap;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Result, err};
 
 /// GPT-2's end-of-text token.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
@@ -34,7 +34,7 @@ impl CharVocabulary {
         let of = |c: char| {
             self.ids.get(&c).copied().ok_or_else(|| {
                 let known: String = self.chars.iter().take(100).collect();
-                Error::new(ErrorKind::Data, format!("the model has no token for the character `{c}`"))
+                err!(Data, "the model has no token for the character `{c}`")
                     .because(format!(
                         "the training text has {} other characters: {known:?}",
                         self.chars.len()

@@ -4,7 +4,8 @@
 
 use super::unicode_categories::{is_control, is_ideograph, is_punctuation, push_without_accents};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
+use systole_data::with_defaults;
 
 /// Marks pieces that continue a word.
 pub(super) const CONTINUES: &str = "##";
@@ -13,18 +14,14 @@ pub(super) const SPECIAL: [&str; 4] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"];
 /// Maximum length in characters of a word that is split into pieces.
 pub(super) const LONGEST_WORD: usize = 100;
 
-/// Normalization of the text before it is split into words.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct BertNormalizer {
-    pub(super) lowercase: bool,
-    pub(super) strip_accents: bool,
-    pub(super) handle_chinese_chars: bool,
-    pub(super) clean_text: bool,
-}
-
-impl Default for BertNormalizer {
-    fn default() -> BertNormalizer {
-        BertNormalizer { lowercase: true, strip_accents: true, handle_chinese_chars: true, clean_text: true }
+with_defaults! {
+    /// Normalization of the text before it is split into words.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub(super) struct BertNormalizer {
+        pub(super) lowercase: bool = true,
+        pub(super) strip_accents: bool = true,
+        pub(super) handle_chinese_chars: bool = true,
+        pub(super) clean_text: bool = true,
     }
 }
 
@@ -182,10 +179,7 @@ impl BertNormalizer {
             clean.chars().for_each(|c| push_without_accents(c, &mut plain));
             clean = plain;
         }
-        match self.lowercase {
-            true => clean.chars().flat_map(char::to_lowercase).collect(),
-            false => clean,
-        }
+        if self.lowercase { clean.chars().flat_map(char::to_lowercase).collect() } else { clean }
     }
 }
 
@@ -207,7 +201,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 pub(super) fn broken(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "cannot read the WordPiece vocabulary").because(why).hint_setting(
+    err!(Data, "cannot read the WordPiece vocabulary").because(why).hint_setting(
         "name another tokenizer file: data.tokenizer=FILE, BERT's vocab.txt or a tokenizer.json",
     )
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, user_line};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, err, user_line};
 
 /// A graph under construction. Clones share it. Not `Send`, unlike the finished `Arc<Graph>`.
 #[derive(Clone)]
@@ -145,7 +145,7 @@ impl GraphBuilder {
                 let label =
                     if constraint.label == "-" { String::new() } else { format!(" ({})", constraint.label) };
                 self.record(
-                    Error::new(ErrorKind::Graph, format!("{}{label}: {}", op.name(), constraint.message))
+                    err!(Graph, "{}{label}: {}", op.name(), constraint.message)
                         .because(format!("operands: {}", shown.join(", ")))
                         .at(self.users_line(loc).unwrap_or_else(|| format!("{}:{}", loc.file(), loc.line()))),
                 );
@@ -194,7 +194,7 @@ impl GraphBuilder {
         }
         if t.builder.0.depth >= self.0.depth {
             self.fail_at(
-                Error::new(ErrorKind::Graph, "cannot use a tensor of another graph here")
+                err!(Graph, "cannot use a tensor of another graph here")
                     .because("a tensor can be used only in the graph that created it and in its regions")
                     .hint("pass the tensor as an argument of the traced function"),
                 loc,
@@ -340,7 +340,7 @@ impl GraphBuilder {
         }
         let state = self.0.state.borrow();
         if self.captured(&results).iter().any(|t| captures.iter().all(|c| !c.same_as(t))) {
-            return Err(Error::new(ErrorKind::Graph, format!("the body `{}` uses outer values", state.name))
+            return Err(err!(Graph, "the body `{}` uses outer values", state.name)
                 .because("only while and case bodies may capture values of the enclosing graph")
                 .hint("pass the value as an operand of the op"));
         }
@@ -435,7 +435,7 @@ impl GraphBuilder {
     pub(crate) fn augment_node(&self, i: usize, op: Op, extra: &[Tensor], outs: ResultTypes) {
         if extra.iter().any(|t| !Rc::ptr_eq(&t.builder.0, &self.0)) {
             self.fail(
-                Error::new(ErrorKind::Graph, format!("cannot differentiate `{}` in this body", op.name()))
+                err!(Graph, "cannot differentiate `{}` in this body", op.name())
                     .because("the op is outside of the body that requests the derivative")
                     .hint("take the gradient outside of the loop or branch"),
             );
@@ -485,7 +485,7 @@ impl GraphBuilder {
 /// Finds the error behind a poisoned result; it may be in another graph if tensors of two graphs were mixed.
 fn error_of(results: &[Tensor]) -> Option<Error> {
     let poisoned = results.iter().find(|t| t.is_poisoned())?;
-    let unknown = || Error::new(ErrorKind::Graph, "a result is invalid because of an error in another graph");
+    let unknown = || err!(Graph, "a result is invalid because of an error in another graph");
     Some(poisoned.builder.error().unwrap_or_else(unknown))
 }
 

@@ -23,7 +23,7 @@ pub(crate) use tensor_arithmetic::{broadcast_shape, emit, emit1};
 
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
-use systole_base::{Error, ErrorKind, Result, TensorType};
+use systole_base::{Result, TensorType, ensure, err};
 
 /// Id of a value: one result of one node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -195,15 +195,12 @@ impl Hash for Graph {
 
 /// Checks the number and types of arguments against a graph's parameters.
 pub fn check_args(graph: &Graph, args: &[&TensorType]) -> Result<()> {
-    if args.len() != graph.params.len() {
-        let what = format!("`{}` takes {} arguments, got {}", graph.name, graph.params.len(), args.len());
-        return Err(Error::new(ErrorKind::Graph, what));
-    }
+    let (name, count) = (&graph.name, graph.params.len());
+    ensure!(args.len() == count, err!(Graph, "`{name}` takes {count} arguments, got {}", args.len()));
     for (i, (&p, &arg)) in graph.params.iter().zip(args).enumerate() {
         if graph.ty(p) != arg {
-            let (name, expected) = (&graph.param_names[i], graph.ty(p));
-            let what = format!("argument `{name}` of `{}` has type {arg}, expected {expected}", graph.name);
-            return Err(Error::new(ErrorKind::Graph, what));
+            let (param, expected) = (&graph.param_names[i], graph.ty(p));
+            return Err(err!(Graph, "argument `{param}` of `{name}` has type {arg}, expected {expected}"));
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use super::attr::AttrList;
 use super::{Graph, Op, Tensor, check_args, op::structural_ops};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, Scalar, TensorType};
+use systole_base::{DType, Error, Literal, Result, ResultExt, Scalar, TensorType, ensure, err};
 
 /// Result types of one node.
 pub type ResultTypes = SmallVec<[TensorType; 1]>;
@@ -29,9 +29,7 @@ impl SpecConstraint {
 #[macro_export]
 macro_rules! require {
     ($cond:expr, $label:literal, $($arg:tt)*) => {
-        if !$cond {
-            return Err($crate::op::SpecConstraint::new($label, format!($($arg)*)));
-        }
+        $crate::ensure!($cond, $crate::op::SpecConstraint::new($label, format!($($arg)*)));
     };
 }
 
@@ -163,9 +161,7 @@ pub(crate) const MAX_DEPTH: usize = 64;
 impl EvalCx {
     /// Runs a body (nested graph) on arrays.
     pub fn run(&mut self, graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {
-        if self.depth == MAX_DEPTH {
-            return Err(too_deep());
-        }
+        ensure!(self.depth != MAX_DEPTH, too_deep());
         self.depth += 1;
         let result = run_nodes(self, graph, args);
         self.depth -= 1;
@@ -207,8 +203,7 @@ fn run_elementwise(graph: &Graph, args: &[Scalar]) -> Option<Vec<Scalar>> {
 
 /// Creates the error for bodies nested too deeply.
 pub(crate) fn too_deep() -> Error {
-    let what = format!("bodies (nested graphs) are nested deeper than {MAX_DEPTH} levels");
-    Error::new(ErrorKind::Unsupported, what)
+    err!(Unsupported, "bodies (nested graphs) are nested deeper than {MAX_DEPTH} levels")
 }
 
 fn run_nodes(cx: &mut EvalCx, graph: &Graph, args: &[&Literal]) -> Result<Vec<Literal>> {

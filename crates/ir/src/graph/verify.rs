@@ -1,7 +1,7 @@
 //! Graph verifier: re-infers all types. Runs after each pass in debug builds and tests.
 
 use super::{Graph, Op};
-use systole_base::{Error, ErrorKind, Result, TensorType};
+use systole_base::{Error, ErrorKind, Result, TensorType, err};
 
 impl Graph {
     /// Verifies a graph: values are defined before they are used, every op satisfies its constraints, and stored types
@@ -35,15 +35,11 @@ impl Graph {
         }
         for (index, p) in self.params.iter().enumerate() {
             if !matches!(&self.nodes[p.index()].op, Op::Parameter(q) if q.index == index) {
-                let what = format!("parameter {index} of `{}` is at the wrong position", self.name);
-                return Err(Error::new(ErrorKind::Graph, what));
+                return Err(err!(Graph, "parameter {index} of `{}` is at the wrong position", self.name));
             }
         }
         match self.results.iter().find(|r| r.index() >= self.nodes.len()) {
-            Some(r) => Err(Error::new(
-                ErrorKind::Graph,
-                format!("result %{} of `{}` does not exist", r.node, self.name),
-            )),
+            Some(r) => Err(err!(Graph, "result %{} of `{}` does not exist", r.node, self.name)),
             None => Ok(()),
         }
     }

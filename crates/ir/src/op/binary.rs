@@ -4,9 +4,6 @@
 use super::*;
 use crate::graph::binary_ops;
 use crate::graph::elementwise::*;
-use crate::require;
-use smallvec::smallvec;
-use systole_base::{DType, LiteralBuilder, Scalar};
 
 /// Computes the gradients of both operands from `(a, b, y, dy)`.
 pub type BinaryVjp = fn(&Tensor, &Tensor, &Tensor, &Tensor) -> [Grad; 2];

@@ -6,10 +6,7 @@
 
 use super::elementwise_samples::{moved, program};
 use super::*;
-use crate::require;
-use smallvec::smallvec;
-use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, LiteralBuilder, Scalar, Shape};
+use systole_base::err;
 
 impl ReplicaGroups {
     /// Creates device groups of replicas for a collective.
@@ -47,11 +44,8 @@ impl ReplicaGroups {
     fn place(&self, device: usize) -> Result<(&[usize], usize)> {
         let found = self.members.iter().find_map(|g| Some((&g[..], g.iter().position(|&d| d == device)?)));
         found.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Graph,
-                format!("device {device} is in none of the groups {:?}", self.members),
-            )
-            .hint("list each device of the program once in replica_groups")
+            err!(Graph, "device {device} is in none of the groups {:?}", self.members)
+                .hint("list each device of the program once in replica_groups")
         })
     }
 
@@ -76,8 +70,7 @@ impl ReplicaGroups {
     pub(super) fn operands<'a>(group: &[usize], args: &[Vec<&'a Literal>]) -> Result<Vec<&'a Literal>> {
         let operands: Option<Vec<&Literal>> = group.iter().map(|&d| Some(args.get(d)?[0])).collect();
         operands.ok_or_else(|| {
-            let what = format!("group {group:?} exceeds the {} devices of the program", args.len());
-            Error::new(ErrorKind::Graph, what)
+            err!(Graph, "group {group:?} exceeds the {} devices of the program", args.len())
                 .hint("run the program on as many devices as its groups contain")
         })
     }
@@ -122,9 +115,7 @@ fn matrix(rows: usize, columns: usize, values: &[i64]) -> Attr {
 fn numbers(s: &OpSource<'_>, name: &str) -> OpParseResult<Vec<Vec<usize>>> {
     let wrong = |what: &str| format!("attribute `{name}` {what}");
     let l = s.dense(name)?;
-    if l.shape().rank() != 2 {
-        return Err(wrong("must be a matrix"));
-    }
+    ensure!(l.shape().rank() == 2, wrong("must be a matrix"));
     let flat = l.as_slice::<i64>().map_err(|_| wrong("must have element type i64"))?;
     let flat: Result<Vec<usize>, _> = flat.iter().map(|&i| usize::try_from(i)).collect();
     let flat =
@@ -142,10 +133,7 @@ pub fn agreed(said: impl IntoIterator<Item = Scalar>) -> Result<Scalar> {
     if said.all(|other| other == first) {
         return Ok(first);
     }
-    Err(Error::new(
-        ErrorKind::Graph,
-        "devices disagree on the condition of a loop or branch with collectives",
-    )
+    Err(err!(Graph, "devices disagree on the condition of a loop or branch with collectives")
     .because(
         "all devices must run the same iterations and branches, otherwise they wait for each other forever",
     )
@@ -187,8 +175,7 @@ impl Collective for CollectivePermute {
             from.map_or_else(|| Literal::zeros(args[to][0].ty().clone()), |x| x[0].clone())
         };
         if let Some(pair) = self.pairs.iter().find(|p| p.iter().any(|&d| d >= args.len())) {
-            let what = format!("transfer {pair:?} exceeds the {} devices of the program", args.len());
-            return Err(Error::new(ErrorKind::Graph, what)
+            return Err(err!(Graph, "transfer {pair:?} exceeds the {} devices of the program", args.len())
                 .hint("run the program on as many devices as its transfers use"));
         }
         Ok((0..args.len()).map(got).collect())
@@ -521,9 +508,7 @@ exchanges! {
 fn read_all_to_all(s: &OpSource<'_>) -> OpParseResult<AllToAll> {
     let groups = ReplicaGroups::read(s)?;
     let (split_dim, concat_dim) = (s.size("split_dimension")?, s.size("concat_dimension")?);
-    if s.size("split_count")? == 0 {
-        return Err("split_count must be positive (C4)".into());
-    }
+    ensure!(s.size("split_count")? != 0, "split_count must be positive (C4)".into());
     match s.size("split_count")? == groups.size() {
         true => Ok(AllToAll { groups, split_dim, concat_dim }),
         false => Err("split_count must equal the group size (C8)".into()),

@@ -2,8 +2,6 @@
 
 use super::collective::{alone, emit, me, on_one, one};
 use super::*;
-use smallvec::smallvec;
-use systole_base::{DType, LiteralBuilder, Scalar};
 
 impl OpRule for CollectiveBroadcast {
     lowered!(Exchange);

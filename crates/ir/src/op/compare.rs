@@ -3,10 +3,7 @@
 use super::elementwise_samples::{COUNTS, SPECIAL, array, program};
 use super::sample::{WIDE, sample};
 use super::*;
-use crate::{GraphBuilder, require};
-use smallvec::smallvec;
 use std::cmp::Ordering;
-use systole_base::{DType, LiteralBuilder, Scalar};
 
 impl Direction {
     /// All six comparison operators with their names in StableHLO text.

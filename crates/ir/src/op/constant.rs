@@ -2,9 +2,7 @@
 
 use super::elementwise_samples::{SPECIAL, array, program};
 use super::*;
-use crate::require;
-use smallvec::smallvec;
-use systole_base::{DType, LiteralBuilder, Scalar, bug};
+use systole_base::bug;
 
 impl OpRule for Parameter {
     lowered!(Leaf);

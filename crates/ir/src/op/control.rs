@@ -9,10 +9,9 @@ use super::control_builders::{self, entry, read_trip, write_trip};
 use super::elementwise_samples::moved;
 use super::sample::{WIDE, sample};
 use super::*;
-use crate::{GraphBuilder, ValueId, require};
+use crate::ValueId;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
-use systole_base::{DType, Dims, Error, Scalar};
+use systole_base::Error;
 
 impl OpRule for While {
     lowered!(Control);

@@ -6,7 +6,7 @@
 use super::{Case, Op, While};
 use crate::{Graph, GraphBuilder, Tensor};
 use std::sync::Arc;
-use systole_base::{DType, Dims, Error, ErrorKind, Result};
+use systole_base::{DType, Dims, Result, err};
 
 /// Body of one branch of [`case_in`].
 pub(crate) type BranchBody<'a> = Box<dyn FnOnce(&GraphBuilder) -> Vec<Tensor> + 'a>;
@@ -122,7 +122,7 @@ fn scan_in(keeps: bool, init: &[&Tensor], xs: &[&Tensor], body: ScanBody<'_>) ->
     if xs.is_empty() || xs.iter().any(|x| x.shape().first() != Some(&n)) {
         let types: Vec<String> = xs.iter().map(|x| x.ty().to_string()).collect();
         g.fail(
-            Error::new(ErrorKind::Graph, "scan: the arrays must have the same leading dimension")
+            err!(Graph, "scan: the arrays must have the same leading dimension")
                 .because(format!("the types of the arrays are {}", types.join(", "))),
         );
         return (g.poisoned(init.len(), init), Vec::new());

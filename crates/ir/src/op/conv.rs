@@ -4,9 +4,6 @@ use super::attr::ints;
 use super::dot::sum_of_products;
 use super::window::{WindowDim, checked_type, reach_of};
 use super::*;
-use crate::require;
-use smallvec::smallvec;
-use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
 
 impl ConvDims {
     /// Channels-last layout (Keras) with `n` spatial dimensions: input `[B, …, C]`, kernel `[…, C, F]`, output `[B, …,

@@ -3,9 +3,6 @@
 use super::elementwise_samples::{COUNTS, SPECIAL, array, program};
 use super::sample::sample;
 use super::*;
-use crate::require;
-use smallvec::smallvec;
-use systole_base::{DType, LiteralBuilder, Scalar};
 
 impl OpRule for Convert {
     lowered!(Map);

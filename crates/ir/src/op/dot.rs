@@ -2,9 +2,6 @@
 
 use super::sample::{WIDE, sample};
 use super::*;
-use crate::require;
-use smallvec::smallvec;
-use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
 impl DotGeneral {
     /// Free dimensions of the left operand: neither batch nor contracting.

@@ -3,9 +3,6 @@
 use super::attr::ints;
 use super::gather::{as_index, elements};
 use super::*;
-use crate::require;
-use smallvec::smallvec;
-use systole_base::{DType, Dims, LiteralBuilder, Shape};
 
 /// Checks that start indices are integer scalars of one type.
 fn check_starts(starts: &[&TensorType], label: &'static str) -> Result<(), SpecConstraint> {

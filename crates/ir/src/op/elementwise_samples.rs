@@ -2,8 +2,6 @@
 
 use super::sample::{WIDE, sample};
 use super::*;
-use crate::GraphBuilder;
-use systole_base::{DType, LiteralBuilder, Scalar};
 
 pub(super) const COUNTS: ArgDomain = ArgDomain::Uniform(-99.0, 99.0);
 

@@ -4,9 +4,6 @@
 use super::attr::{AttrField, ints};
 use super::window::checked_type;
 use super::*;
-use crate::require;
-use smallvec::smallvec;
-use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
 impl Gather {
     /// `x: T[N, …], indices: I[…] → T[indices…, …]`: gathers whole rows by index.

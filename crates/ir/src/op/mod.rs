@@ -34,9 +34,8 @@ pub mod unary;
 
 pub use crate::graph::attr::{self, Attr, AttrField, AttrList};
 pub use crate::graph::op::*;
-pub use crate::graph::{Binary, Unary};
 pub use crate::graph::{
-    EvalCx, Grad, LoweringClass, OpCost, OpRule, ResultTypes, SpecConstraint, moved_bytes,
+    Binary, EvalCx, Grad, LoweringClass, OpCost, OpRule, ResultTypes, SpecConstraint, Unary, moved_bytes,
 };
 pub use collective::agreed;
 pub use monoid::Monoid;
@@ -49,11 +48,11 @@ pub use structural::{Collective, DeviceCounts, StructuralOp};
 pub use table::{OpEntry, TABLE, entry};
 
 use crate::graph::structural_ops;
-use crate::{Graph, Tensor};
+use crate::{Graph, GraphBuilder, Tensor, require};
 use partitioning::{first_by_rows, shard_of};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
-use systole_base::{Literal, Result, TensorType};
+use systole_base::{DType, Dims, Literal, LiteralBuilder, Result, Scalar, Shape, TensorType, ensure};
 
 /// Declares the modules of structural ops.
 macro_rules! files {
@@ -70,18 +69,4 @@ pub fn expect_args(args: &[&TensorType], n: usize) -> Result<(), SpecConstraint>
 
 // Names of the previous version.
 systole_base::renamed! { Along => FactorResult, Attrs => AttrList, Constraint => SpecConstraint, Cost => OpCost, Cut => RowDims, Devices => DeviceCounts, Entry => OpEntry, Factor => ShardingFactor, Field => AttrField, Groups => ReplicaGroups, Lowering => LoweringClass, Outs => ResultTypes, Rows => RowBlocking }
-#[doc(hidden)]
-#[deprecated = "renamed to `control_builders`"]
-pub mod flow {
-    pub use super::control_builders::*;
-}
-#[doc(hidden)]
-#[deprecated = "renamed to `quantized_weights`"]
-pub mod packed {
-    pub use super::quantized_weights::*;
-}
-#[doc(hidden)]
-#[deprecated = "renamed to `op_source`"]
-pub mod source {
-    pub use super::op_source::*;
-}
+systole_base::renamed! { mod flow => control_builders, mod packed => quantized_weights, mod source => op_source }

@@ -201,6 +201,4 @@ impl OpSource<'_> {
 // Names of the previous version.
 systole_base::renamed! { Value => AttrValue }
 #[doc(hidden)]
-pub use self::OpParseResult as Unread;
-#[doc(hidden)]
-pub use self::OpSource as Source;
+pub use self::{OpParseResult as Unread, OpSource as Source};

@@ -4,9 +4,6 @@ use super::attr::ints;
 use super::elementwise_samples::COUNTS;
 use super::sample::{WIDE, sample};
 use super::*;
-use crate::{GraphBuilder, require};
-use std::sync::Arc;
-use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
 
 /// Checks a reduction body: takes `n` accumulators and `n` elements, returns `n` accumulators.
 pub(crate) fn check_fold_body(body: &Graph, dtypes: &[DType]) -> Result<(), SpecConstraint> {

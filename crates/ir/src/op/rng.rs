@@ -5,10 +5,7 @@
 
 use super::sample::sample;
 use super::*;
-use crate::require;
-use smallvec::smallvec;
 use systole_base::rng::philox4x32;
-use systole_base::{DType, LiteralBuilder, Scalar, Shape};
 
 impl RngAlgorithm {
     /// Name of the random number generator in StableHLO text.

@@ -4,10 +4,6 @@ use super::attr::AttrField;
 use super::gather::{GatherDims, elements, fixed_indices, list, sorted, unique};
 use super::reduce::check_fold_body;
 use super::*;
-use crate::{GraphBuilder, require};
-use smallvec::smallvec;
-use std::sync::Arc;
-use systole_base::{DType, Dims, LiteralBuilder, Scalar};
 
 /// Body `(current, update) → update` over scalars of `dtype`: overwrites.
 pub fn overwrite_body(dtype: DType) -> Arc<Graph> {

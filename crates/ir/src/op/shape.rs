@@ -4,9 +4,6 @@
 use super::attr::ints;
 use super::elementwise_samples::{moved, moved_f64};
 use super::*;
-use crate::require;
-use smallvec::smallvec;
-use systole_base::{Dims, LiteralBuilder, Shape};
 
 /// Fills a result element by element, given the source index of each element.
 fn gather_by(

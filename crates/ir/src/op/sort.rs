@@ -3,9 +3,7 @@
 use super::elementwise_samples::{SPECIAL, array, program};
 use super::sample::{WIDE, sample};
 use super::*;
-use crate::{GraphBuilder, require};
-use std::sync::Arc;
-use systole_base::{DType, Error, LiteralBuilder, Scalar};
+use systole_base::Error;
 
 impl OpRule for Sort {
     lowered!(Move);

@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::graph::{binary_ops, broadcast_shape, emit, emit1, unary_ops};
-use systole_base::{DType, Shape};
 
 macro_rules! unary_methods {
     ($($op:ident = $dialect:ident $name:literal, $method:ident, $doc:literal, { $($rules:tt)* };)*) => {

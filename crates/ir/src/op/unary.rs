@@ -5,9 +5,6 @@ use super::*;
 pub use crate::graph::elementwise::KNOWN;
 use crate::graph::elementwise::*;
 use crate::graph::unary_ops;
-use crate::require;
-use smallvec::smallvec;
-use systole_base::{DType, LiteralBuilder, Scalar};
 
 /// Table row of a unary op: evaluation, derivative, documentation and test domain.
 pub struct UnaryOpRow {

@@ -3,10 +3,7 @@
 use super::attr::ints;
 use super::reduce::check_fold_body;
 use super::*;
-use crate::{GraphBuilder, grad, require};
-use smallvec::smallvec;
-use std::sync::Arc;
-use systole_base::{DType, Dims, LiteralBuilder, Scalar, Shape};
+use crate::grad;
 
 impl Window {
     /// Creates a window without dilation. Each argument has one entry per dimension of the operand.

@@ -1,6 +1,7 @@
 //! Token cursor for parsers of MLIR text: current token, expected tokens, lists and nesting limits.
 
 use super::lexer::{Lexer, Token};
+use crate::ensure;
 use std::collections::HashSet;
 use systole_base::{Error, Result};
 
@@ -116,9 +117,7 @@ impl<'a> TokenCursor<'a> {
 
     /// Returns the raw text up to the `>` that closes the current `<`, because types are not tokenized like words.
     pub fn angles(&mut self) -> Result<&'a str> {
-        if !self.is('<') {
-            return Err(self.unexpected("`<`"));
-        }
+        ensure!(self.is('<'), self.unexpected("`<`"));
         let inner = self.lexer.until_close()?;
         self.advance()?;
         Ok(inner)

@@ -1,6 +1,6 @@
 //! Lexer for MLIR text: produces one token at a time, with its position.
 
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 
 /// A token of MLIR text. Names are stored without their sigil.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,8 +70,7 @@ impl<'a> Lexer<'a> {
         let before = &self.text.as_bytes()[..at.min(self.text.len())];
         let line = before.iter().filter(|&&b| b == b'\n').count() + 1;
         let column = before.iter().rev().take_while(|&&b| b != b'\n').count() + 1;
-        Error::new(ErrorKind::Data, format!("cannot read the StableHLO text: {}", what.into()))
-            .at(format!("line {line}:{column}"))
+        err!(Data, "cannot read the StableHLO text: {}", what.into()).at(format!("line {line}:{column}"))
     }
 
     fn peek_byte(&self) -> Option<u8> {

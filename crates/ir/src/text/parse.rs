@@ -7,10 +7,10 @@ use super::cursor::{TextReader, TokenCursor};
 use super::lexer::Token;
 use crate::graph::Graph;
 use crate::op::{Op, OpSource, entry, op_source::AttrValue};
-use crate::{GraphBuilder, Mesh, Sharding, Shardings, Tensor, control_builders};
+use crate::{GraphBuilder, Mesh, Sharding, Shardings, Tensor, control_builders, ensure};
 use std::collections::HashMap;
 use std::sync::Arc;
-use systole_base::{Error, ErrorKind, Result, TensorType};
+use systole_base::{Result, TensorType, err};
 
 /// Maximum number of results of one op.
 const MAX_RESULTS: usize = 1 << 16;
@@ -72,8 +72,7 @@ type NamedAttrs = Vec<(String, AttrValue)>;
 
 impl ParsedFunction {
     fn program(self, mesh: Option<Mesh>) -> Result<StableHloProgram> {
-        let wrong =
-            |what: String| Error::new(ErrorKind::Data, format!("cannot read the StableHLO text: {what}"));
+        let wrong = |what: String| err!(Data, "cannot read the StableHLO text: {what}");
         let mut donated: Vec<(usize, usize)> = Vec::new();
         for (p, attributes) in self.params.iter().enumerate() {
             let Some(AttrValue::Int(r)) = find(attributes, "tf.aliasing_output") else { continue };
@@ -104,7 +103,7 @@ fn sharding(attributes: &NamedAttrs, mesh: Option<&Mesh>, ty: &TensorType) -> Re
     let Some(AttrValue::Split(dims)) = find(attributes, "sdy.sharding") else {
         return Ok(Sharding::replicated(ty.rank()));
     };
-    let whole = || Error::new(ErrorKind::Data, "an array is sharded, but the module has no mesh");
+    let whole = || err!(Data, "an array is sharded, but the module has no mesh");
     Sharding::of_axes(dims, mesh.ok_or_else(whole)?, ty)
 }
 
@@ -125,9 +124,7 @@ struct OpSyntaxParts {
 /// Functions, bodies and ops.
 impl<'a> TokenCursor<'a> {
     fn function(&mut self) -> Result<ParsedFunction> {
-        if !self.eat_word("func.func")? {
-            return Err(self.unexpected("`func.func`"));
-        }
+        ensure!(self.eat_word("func.func")?, self.unexpected("`func.func`"));
         let _ = self.eat_word("public")? || self.eat_word("private")?;
         let name = self.symbol()?;
         let mut frame = ParseScope { builder: GraphBuilder::new(&name), values: HashMap::new() };
@@ -183,9 +180,7 @@ impl<'a> TokenCursor<'a> {
         name: &'a str,
         make: impl FnOnce(&GraphBuilder) -> Vec<Tensor>,
     ) -> Result<()> {
-        if frame.values.contains_key(name) {
-            return Err(self.error(format!("`%{name}` is defined twice")));
-        }
+        ensure!(!frame.values.contains_key(name), self.error(format!("`%{name}` is defined twice")));
         frame.values.insert(name, make(&frame.builder));
         Ok(())
     }
@@ -347,9 +342,7 @@ impl<'a> TokenCursor<'a> {
         if op.rule().regions().len() != source.regions.len() {
             return Err(wrong(format!("wrong number of bodies: {}", source.regions.len())));
         }
-        if op.rule().captures() != captured.len() {
-            return Err(wrong("its bodies cannot use outer values".into()));
-        }
+        ensure!(op.rule().captures() == captured.len(), wrong("its bodies cannot use outer values".into()));
         let outs = op.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
         if outs[..] != source.results[..] {
             return Err(wrong(format!("the results are {outs:?}, declared as {:?}", source.results)));

@@ -6,7 +6,7 @@ use crate::narrow_types::Narrow;
 use crate::syntax::{
     Attribute, DenseElements, ElementData, MlirModule, MlirType, NamedAttributes, Operation, closed,
 };
-use systole_base::{DType, Literal, Result, TensorType};
+use systole_base::{DType, Literal, Result, TensorType, ensure};
 use systole_ir::op::op_source::AttrValue;
 use systole_ir::op::{AttrField, ConvDims};
 use systole_ir::text::parse_element;
@@ -130,9 +130,7 @@ pub(super) fn literals(dense: &DenseElements, module: &MlirModule) -> Result<Vec
     let bytes = match &dense.elements {
         ElementData::Splat(words) => {
             let ty = tensor_type(&MlirType::Tensor(pairs))?;
-            if ty.bytes() > MOST_SPLAT_BYTES {
-                return Err(wrong(format!("{} splat is too large", dense.ty)));
-            }
+            ensure!(ty.bytes() <= MOST_SPLAT_BYTES, wrong(format!("{} splat is too large", dense.ty)));
             let [re, im] = words.as_slice() else { return Err(wrong("a complex element must be a pair")) };
             let mut one = Vec::new();
             for word in [re, im] {
@@ -164,9 +162,7 @@ fn splat_bytes(bytes: &[u8], size: usize, pairs: &crate::syntax::RankedTensorTyp
     if bytes.len() != size || ty.elements() == 2 {
         return Ok(bytes.to_vec());
     }
-    if ty.bytes() > MOST_SPLAT_BYTES {
-        return Err(wrong(format!("{ty} splat is too large")));
-    }
+    ensure!(ty.bytes() <= MOST_SPLAT_BYTES, wrong(format!("{ty} splat is too large")));
     Ok(bytes.repeat(ty.elements() / 2))
 }
 
@@ -223,9 +219,7 @@ pub(super) fn literal(dense: &DenseElements, module: &MlirModule) -> Result<Lite
         ElementData::None if ty.elements() == 0 => Literal::from_bytes(ty, &[]),
         ElementData::None => Err(wrong(format!("no elements for {ty}"))),
         ElementData::Splat(words) => {
-            if ty.bytes() > MOST_SPLAT_BYTES {
-                return Err(wrong(format!("{ty} splat is too large")));
-            }
+            ensure!(ty.bytes() <= MOST_SPLAT_BYTES, wrong(format!("{ty} splat is too large")));
             let [word] = words.as_slice() else { return Err(wrong("expected one value for all elements")) };
             splat(ty, word)
         }
@@ -268,9 +262,7 @@ fn of_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
         return Literal::from_bools(ty.shape.clone(), &bytes.iter().map(|b| *b != 0).collect::<Vec<_>>());
     }
     if bytes.len() == size && n != 1 {
-        if ty.bytes() > MOST_SPLAT_BYTES {
-            return Err(wrong(format!("{ty} splat is too large")));
-        }
+        ensure!(ty.bytes() <= MOST_SPLAT_BYTES, wrong(format!("{ty} splat is too large")));
         return Literal::from_bytes(ty.clone(), &bytes.repeat(n));
     }
     Literal::from_bytes(ty, bytes)

@@ -7,7 +7,7 @@ use super::types::{held, not_there, wrong};
 use super::value::ImportedValue;
 use crate::syntax::{MlirModule, MlirType, Operation};
 use std::sync::Arc;
-use systole_base::{DType, Result, TensorType};
+use systole_base::{DType, Result, TensorType, ensure};
 use systole_ir::op::{Op, OpSource, entry};
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
@@ -273,9 +273,7 @@ pub(super) fn emit(
     if read.rule().regions().len() != source.regions.len() {
         return Err(wrong(format!("the op must have {} regions", source.regions.len())));
     }
-    if read.rule().captures() != captured.len() {
-        return Err(not_there("its regions capture values from outside"));
-    }
+    ensure!(read.rule().captures() == captured.len(), not_there("its regions capture values from outside"));
     read.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
     Ok(g.emit(read, &inputs))
 }

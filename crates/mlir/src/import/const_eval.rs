@@ -1,14 +1,12 @@
 //! Evaluates values that depend only on constants at import time, such as the shapes of dynamic ops.
 
 use super::types::{not_there, wrong};
-use systole_base::{DType, Result};
+use systole_base::{DType, Result, ensure};
 use systole_ir::Tensor;
 
 /// Returns the integers of an array that is known at import time.
 pub(super) fn ints(t: &Tensor, what: &str) -> Result<Vec<i64>> {
-    if !t.dtype().is_int() {
-        return Err(wrong(format!("{what} must be integers, got {}", t.ty())));
-    }
+    ensure!(t.dtype().is_int(), wrong(format!("{what} must be integers, got {}", t.ty())));
     let known = t.known().ok_or_else(|| {
         not_there(format!("{what} is known only at run time"))
             .because("array sizes must be known at compile time")

@@ -93,9 +93,7 @@ impl<'m> Importer<'m> {
         operands: Vec<ImportedValue>,
         g: &GraphBuilder,
     ) -> Result<Vec<ImportedValue>> {
-        let Some(Attribute::Symbol(name)) = callee else {
-            return Err(wrong("the call has no callee"));
-        };
+        let Some(Attribute::Symbol(name)) = callee else { return Err(wrong("the call has no callee")) };
         let called = self.module.functions.iter().find(|f| f.name == *name);
         let called = called.ok_or_else(|| wrong(format!("unknown function @{name}")))?;
         self.function(called, operands, g).at(|| format!("@{name}"))

@@ -3,7 +3,7 @@
 use super::attribute::size;
 use super::types::{not_there, wrong};
 use crate::syntax::Operation;
-use systole_base::{DType, Dims, Result};
+use systole_base::{DType, Dims, Result, ensure};
 use systole_ir::Tensor;
 use systole_ir::op::{DotGeneral, Gather};
 
@@ -12,15 +12,11 @@ fn letters(config: Option<&str>, operands: &[&Tensor]) -> Result<(Vec<Vec<char>>
     let config = config.ok_or_else(|| wrong("missing attribute `einsum_config`"))?;
     let parts = config.split_once("->");
     let (from, to) = parts.ok_or_else(|| wrong(format!("einsum `{config}` has no result")))?;
-    if config.contains('.') {
-        return Err(not_there(format!("einsum `{config}`: an ellipsis is not supported")));
-    }
+    ensure!(!config.contains('.'), not_there(format!("einsum `{config}`: an ellipsis is not supported")));
     let chars = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<Vec<char>>();
     let from: Vec<Vec<char>> = from.split(',').map(chars).collect();
     let fits = from.len() == operands.len() && from.iter().zip(operands).all(|(l, x)| l.len() == x.rank());
-    if !fits {
-        return Err(wrong(format!("einsum `{config}` does not match the operands' dimensions")));
-    }
+    ensure!(fits, wrong(format!("einsum `{config}` does not match the operands' dimensions")));
     let twice = |all: &[char]| all.iter().enumerate().any(|(i, c)| all[..i].contains(c));
     let to = chars(to);
     if from.iter().any(|l| twice(l)) || twice(&to) {

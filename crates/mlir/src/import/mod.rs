@@ -31,7 +31,7 @@ pub use check::ResultCheck;
 use devices::{groups, run_parallel, sharding_import};
 use importer::{CallFrame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_base::{DType, Literal, Result, ResultExt, TensorType, ensure, err};
 use systole_ir::text::StableHloProgram;
 use systole_ir::{Graph, GraphBuilder, Tensor, control_builders};
 use types::{element, fits, held, is_settled, not_there, unsettled, wrong};
@@ -95,8 +95,7 @@ pub fn program(module: &MlirModule) -> Result<ImportedProgram> {
 pub fn on_devices(module: &MlirModule, tiles: &[DeviceSharding]) -> Result<ImportedProgram> {
     let main = module.functions.iter().find(|f| f.name == "main");
     let main = main.or_else(|| module.functions.iter().find(|f| !f.is_private)).ok_or_else(|| {
-        Error::new(ErrorKind::Data, "the module has no function to run")
-            .hint("add a function `main` that is not private")
+        err!(Data, "the module has no function to run").hint("add a function `main` that is not private")
     })?;
     of_tiled(module, main, tiles)
 }
@@ -131,9 +130,7 @@ fn of_numbered(
             parameters.push(SourceElement::Plain(DType::Bool));
             continue;
         }
-        if !is_settled(ty) {
-            return Err(unsettled(ty).at(format!("argument {i} of @{}", main.name)));
-        }
+        ensure!(is_settled(ty), unsettled(ty).at(format!("argument {i} of @{}", main.name)));
         let types = held(ty).at(|| format!("parameter `{name}` of @{}", main.name))?;
         let mut parts = types.iter().map(|ty| g.parameter(ty.clone(), name));
         arguments.extend(ImportedValue::of_parts(&mut parts, types.len()));
@@ -351,9 +348,7 @@ impl<'m> Importer<'m> {
         let results: Vec<TensorType> = types.into_iter().flatten().collect();
         for value in op.results.iter().filter(|_| row.is_shaped) {
             let ty = frame.ty(*value)?;
-            if !is_settled(ty) {
-                return Err(not_there(format!("{ty}: sizes known only at run time")));
-            }
+            ensure!(is_settled(ty), not_there(format!("{ty}: sizes known only at run time")));
         }
         let arrays = ArrayCall { module: self.module, op, operands: &operands, results: &results, g };
         match row.import {

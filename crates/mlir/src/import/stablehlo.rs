@@ -9,7 +9,7 @@ use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, 
 use super::complex_number::RealOrComplex;
 use super::gather_dot;
 use super::types::wrong;
-use systole_base::{DType, Result, TensorType};
+use systole_base::{DType, Result, TensorType, ensure};
 use systole_ir::Tensor;
 use systole_ir::op::{BroadcastInDim, DotGeneral};
 
@@ -126,9 +126,7 @@ fn broadcast(c: &ArrayCall) -> OpResults {
 
 fn dot(c: &ArrayCall) -> OpResults {
     let [a, b] = c.all::<2>()?;
-    if a.ty().rank() == 0 || b.ty().rank() == 0 {
-        return Err(wrong("dot requires vectors or matrices"));
-    }
+    ensure!(a.ty().rank() != 0 && b.ty().rank() != 0, wrong("dot requires vectors or matrices"));
     let dot = DotGeneral {
         lhs_batch: Default::default(),
         rhs_batch: Default::default(),

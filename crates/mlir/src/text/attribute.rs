@@ -4,7 +4,7 @@ use super::MlirParser;
 use crate::syntax::{
     Attribute, DenseElements, ElementData, MlirType, NamedAttributes, OPEN, RankedTensorType,
 };
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, ErrorKind, Result, ensure};
 use systole_ir::text::Token;
 use systole_ir::text::cursor::{MAX_DEPTH, TextReader, TokenCursor};
 use systole_ir::text::parse_hex;
@@ -93,9 +93,7 @@ fn ranked(inner: &str) -> Result<MlirType, String> {
     }
     let element = rest.trim();
     let starts_well = element.starts_with(|c: char| c.is_ascii_alphabetic() || c == '!');
-    if !starts_well || dims.len() > MAX_DEPTH {
-        return Err("is not a tensor type".into());
-    }
+    ensure!(starts_well && dims.len() <= MAX_DEPTH, "is not a tensor type".into());
     Ok(MlirType::Tensor(RankedTensorType { dims, element: element.into(), encoding }))
 }
 

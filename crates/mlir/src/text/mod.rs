@@ -135,9 +135,7 @@ impl<'a> MlirParser<'a> {
         let first = self.values.len();
         let values: Vec<FunctionValue> = (first..first + types.len()).collect();
         self.values.extend(types);
-        let Some(scope) = self.scopes.last_mut() else {
-            return Err(self.error("value outside a function"));
-        };
+        let Some(scope) = self.scopes.last_mut() else { return Err(self.error("value outside a function")) };
         if scope.insert(name, values.clone()).is_some() {
             return Err(self.error(format!("`%{name}` is defined twice")));
         }

@@ -6,7 +6,7 @@ use crate::syntax::{
     Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes, Operation,
     find,
 };
-use systole_base::Result;
+use systole_base::{Result, ensure};
 use systole_ir::text::Token;
 use systole_ir::text::cursor::TextReader;
 
@@ -148,9 +148,7 @@ impl<'a> MlirParser<'a> {
             }
             return Ok(());
         }
-        if depth == 3 {
-            return Err(self.unexpected("a string"));
-        }
+        ensure!(depth != 3, self.unexpected("a string"));
         self.list('{', '}', |p| p.resources(module, depth + 1)).map(drop)
     }
 
@@ -228,9 +226,7 @@ impl<'a> MlirParser<'a> {
         self.expect(':')?;
         self.function_type()?;
         self.location()?;
-        if regions.len() > 1 {
-            return Err(self.error("a function has more than one body"));
-        }
+        ensure!(regions.len() <= 1, self.error("a function has more than one body"));
         let body = regions.pop().unwrap_or_default();
         function_of(attributes, body, std::mem::take(&mut self.values)).map_err(|what| self.error(what))
     }
@@ -411,11 +407,15 @@ impl<'a> MlirParser<'a> {
         if self.is('{') {
             said.attributes.extend(self.dictionary()?);
         }
+        self.with_types(said, at)
+    }
+
+    /// Parses `: (operand types) -> result types` of an op.
+    pub(super) fn with_types(&mut self, said: ParsedOp, at: usize) -> Result<ParsedOp> {
         self.expect(':')?;
-        let (from, to) = self.function_type()?;
+        let (from, results) = self.function_type()?;
         self.same_types(&said.operands, &from, at)?;
-        said.results = to;
-        Ok(said)
+        Ok(ParsedOp { results, ..said })
     }
 
     /// Checks operands against the stated types.

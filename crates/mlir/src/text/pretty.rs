@@ -362,11 +362,7 @@ impl<'a> MlirParser<'a> {
         if self.is('{') {
             said.attributes.extend(self.dictionary()?);
         }
-        self.expect(':')?;
-        let (from, to) = self.function_type()?;
-        self.same_types(&said.operands, &from, at)?;
-        said.results = to;
-        Ok(said)
+        self.with_types(said, at)
     }
 
     /// Parses `"name" %0, %1 {composite_attributes = {…}, decomposition = @f} : (…) -> …`

@@ -1,14 +1,8 @@
 //! BERT text encoder: post-norm transformer blocks with bidirectional attention.
 
 use super::common::*;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use crate::setters::with_defaults;
-use crate::{Activation, Initializer};
-use systole_ir::{Error, ErrorKind, Result};
 
-with_defaults! {
+arguments! {
     /// BERT: `tokens: I[B, S], segments: I[B, S] → T[B, hidden_dim]`, with `output = "sequence"` `T[B, S, hidden_dim]`,
     /// with `classes` `T[B, classes]`; arguments and layer names as in KerasHub's `BertBackbone`.
     ///
@@ -27,8 +21,6 @@ with_defaults! {
     /// assert_eq!(small.output_type().unwrap().shape.dims(), [8]);
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct Bert {
         /// Vocabulary size. Default: 30522.
         pub vocabulary_size: usize = 30522,
@@ -85,11 +77,11 @@ impl Bert {
         }
         at_most("bert", "num_layers", self.num_layers, MOST_BLOCKS)?;
         if !["pooled", "sequence"].contains(&self.output.as_str()) {
-            let e = Error::new(ErrorKind::Config, format!("unknown output `{}` of bert", self.output));
+            let e = err!(Config, "unknown output `{}` of bert", self.output);
             return Err(e.hint("use one of these outputs: pooled, sequence"));
         }
         if self.output == "sequence" && self.classes > 0 {
-            let e = Error::new(ErrorKind::Config, "bert classes cannot be combined with output `sequence`");
+            let e = err!(Config, "bert classes cannot be combined with output `sequence`");
             return Err(e.hint("classification uses the pooled output: remove classes or `sequence`"));
         }
         Ok(())

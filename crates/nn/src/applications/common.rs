@@ -1,15 +1,14 @@
-//! Shared code of the built-in architectures: argument limits, stems (first layers) and classifier heads.
+//! Shared code and imports of the built-in architectures: argument limits, stems (first layers) and classifier heads.
 
-use crate::Activation;
-use crate::layers::*;
-use crate::model::architecture::Symbol;
-use systole_ir::{Error, ErrorKind, Result};
+pub(super) use crate::json::{Deserialize, Serialize};
+pub(super) use crate::layers::*;
+pub(super) use crate::model::architecture::{Architecture, Symbol, any_input};
+pub(super) use crate::setters::arguments;
+pub(super) use crate::{Activation, Initializer};
+pub(super) use systole_ir::{Result, ensure, err};
 
 pub(super) fn at_least_1(application: &str, argument: &str, value: usize) -> Result<()> {
-    if value == 0 {
-        let what = format!("{application} needs {argument} of at least 1, got 0");
-        return Err(Error::new(ErrorKind::Config, what));
-    }
+    ensure!(value != 0, err!(Config, "{application} needs {argument} of at least 1, got 0"));
     Ok(())
 }
 
@@ -20,8 +19,7 @@ pub(super) const MOST_STACKS: usize = 16;
 
 pub(super) fn at_most(application: &str, argument: &str, value: usize, most: usize) -> Result<()> {
     if value > most {
-        let what = format!("{application} supports at most {most} {argument}, got {value}");
-        return Err(Error::new(ErrorKind::Config, what)
+        return Err(err!(Config, "{application} supports at most {most} {argument}, got {value}")
             .because("more would exhaust the memory before the first step")
             .hint("check the number for a typo"));
     }
@@ -82,8 +80,7 @@ pub(super) fn check_factor(name: &str, argument: &str, value: f64) -> Result<()>
     if value > 0.0 && value <= 16.0 {
         return Ok(());
     }
-    let what = format!("{name} needs a {argument} above 0 and at most 16, got {value}");
-    Err(Error::new(ErrorKind::Config, what)
+    Err(err!(Config, "{name} needs a {argument} above 0 and at most 16, got {value}")
         .hint("use a depth multiplier of 1 for the original size, 0.5 for half of it"))
 }
 
@@ -92,7 +89,6 @@ pub(super) fn check_alpha(name: &str, alpha: f64) -> Result<()> {
     if alpha > 0.0 && alpha <= 16.0 {
         return Ok(());
     }
-    let e =
-        Error::new(ErrorKind::Config, format!("{name} needs an alpha above 0 and at most 16, got {alpha}"));
+    let e = err!(Config, "{name} needs an alpha above 0 and at most 16, got {alpha}");
     Err(e.hint("use 1 for the original width, 0.5 for half of it"))
 }

@@ -1,11 +1,6 @@
 //! ConvNeXt: convolutional network with blocks of a 7×7 depthwise convolution and two dense layers.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use systole_ir::{Error, ErrorKind, Result};
 
 /// ConvNeXt: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ConvNeXtTiny`, `ConvNeXtSmall`,
 /// `ConvNeXtBase`, `ConvNeXtLarge` and `ConvNeXtXLarge`, which differ in `depths`, `projection_dims` and `name`.
@@ -71,13 +66,15 @@ impl ConvNeXt {
         check_stacks(name, self.classes, narrowest, &self.depths)?;
         if self.depths.len() != self.projection_dims.len() {
             let (depths, dims) = (self.depths.len(), self.projection_dims.len());
-            let what = format!("{name} has {depths} depths, but {dims} projection_dims");
-            return Err(Error::new(ErrorKind::Config, what)
+            return Err(err!(Config, "{name} has {depths} depths, but {dims} projection_dims")
                 .hint("set one depth and one entry of projection_dims for each stage"));
         }
         if !(0.0..=1.0).contains(&self.drop_path_rate) {
-            let what = format!("{name} needs a drop_path_rate from 0 to 1, got {}", self.drop_path_rate);
-            return Err(Error::new(ErrorKind::Config, what));
+            return Err(err!(
+                Config,
+                "{name} needs a drop_path_rate from 0 to 1, got {}",
+                self.drop_path_rate
+            ));
         }
         Ok(())
     }

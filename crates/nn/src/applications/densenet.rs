@@ -1,20 +1,12 @@
 //! DenseNet: convolutional network whose layers read the outputs of all earlier layers of their block.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use crate::setters::with_defaults;
-use systole_ir::Result;
 
-with_defaults! {
+arguments! {
     /// DenseNet: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.DenseNet121`, `DenseNet169` and `DenseNet201`, which differ
     /// in `blocks`.
     ///
     /// Weights have Keras's names and order. Source: Huang, Liu, van der Maaten and Weinberger 2016.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct DenseNet {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,

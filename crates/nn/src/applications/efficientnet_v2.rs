@@ -1,11 +1,6 @@
 //! EfficientNetV2: MBConv blocks with squeeze-and-excitation, after Fused-MBConv blocks.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use systole_ir::{Error, ErrorKind, Result};
 
 /// EfficientNetV2: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.EfficientNetV2B0` to
 /// `EfficientNetV2B3`, `EfficientNetV2S`, `EfficientNetV2M` and `EfficientNetV2L`, which differ in `size` and the two
@@ -176,7 +171,7 @@ impl EfficientNetV2 {
             "m" => Ok(M),
             "l" => Ok(L),
             other => {
-                let e = Error::new(ErrorKind::Config, format!("unknown efficientnetv2 size `{other}`"));
+                let e = err!(Config, "unknown efficientnetv2 size `{other}`");
                 Err(e.hint("use one of these sizes: b0, b1, b2, b3, s, m, l"))
             }
         }

@@ -1,14 +1,8 @@
 //! GPT-2 language model: pre-norm transformer blocks with causal attention, as in KerasHub.
 
 use super::common::*;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, any_input};
-use crate::setters::with_defaults;
-use crate::{Activation, Initializer};
-use systole_ir::Result;
 
-with_defaults! {
+arguments! {
     /// GPT-2: `tokens: I[B, S] → T[B, S, vocabulary_size]`: next-token logits at each position, as KerasHub's
     /// `GPT2CausalLM`.
     ///
@@ -26,8 +20,6 @@ with_defaults! {
     /// assert_eq!(small.output_type().unwrap().shape.dims(), [12, 50]);
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct Gpt2 {
         /// Vocabulary size. Default: 50257.
         pub vocabulary_size: usize = 50257,

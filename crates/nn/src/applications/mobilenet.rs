@@ -1,19 +1,11 @@
 //! MobileNet: depthwise separable convolutions.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use crate::setters::with_defaults;
-use systole_ir::Result;
 
-with_defaults! {
+arguments! {
     /// MobileNet: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.MobileNet`.
     ///
     /// Weights have Keras's names and order. Source: Howard et al. 2017.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct MobileNet {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,

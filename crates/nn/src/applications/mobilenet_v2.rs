@@ -1,20 +1,12 @@
 //! MobileNetV2: inverted residual blocks with linear bottlenecks.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use crate::setters::with_defaults;
-use systole_ir::Result;
 
-with_defaults! {
+arguments! {
     /// MobileNetV2: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.MobileNetV2`.
     ///
     /// Weights have Keras's names and order. Keras pads with a layer that depends on the image size (`block_1_pad`);
     /// here the convolution pads with `same`, with identical results. Source: Sandler et al. 2018.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct MobileNetV2 {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
@@ -92,8 +84,5 @@ fn block(
         .apply(relu6(&named("depthwise_relu")))
         .apply(conv2d(filters, 1).padding("same").use_bias(false).name(named("project")))
         .apply(normalized(&named("project_BN")));
-    match channels == filters && strides == 1 {
-        true => add().name(named("add")).on(&[x, &y]),
-        false => y,
-    }
+    if channels == filters && strides == 1 { add().name(named("add")).on(&[x, &y]) } else { y }
 }

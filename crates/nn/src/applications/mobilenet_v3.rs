@@ -1,22 +1,14 @@
 //! MobileNetV3: inverted residual blocks with squeeze-and-excitation and hard swish.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use crate::setters::with_defaults;
-use systole_ir::{Error, ErrorKind, Result};
 
-with_defaults! {
+arguments! {
     /// MobileNetV3: `image: T[B, H, W, 3] → T[B, classes]`, as Keras's `applications.MobileNetV3Small` and
     /// `MobileNetV3Large`, which differ in `size`.
     ///
     /// Weights have Keras's names and order. Pixels are 0 to 255; the first layer rescales them, unless
     /// `include_preprocessing` is false. Keras pads with a layer that depends on the image size; here the convolution
     /// pads with `same`, with identical results. Source: Howard et al. 2019.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct MobileNetV3 {
         /// Variant: `"small"` or `"large"`.
         pub size: String = "small".into(),
@@ -87,7 +79,7 @@ impl MobileNetV3 {
             "small" => (&SMALL, 1024),
             "large" => (&LARGE, 1280),
             other => {
-                let e = Error::new(ErrorKind::Config, format!("unknown mobilenetv3 size `{other}`"));
+                let e = err!(Config, "unknown mobilenetv3 size `{other}`");
                 return Err(e.hint("use one of these sizes: small, large"));
             }
         };
@@ -158,10 +150,7 @@ impl MobileNetV3 {
         y = y
             .apply(conv2d(filters, 1).padding("same").use_bias(false).name(named("project")))
             .apply(normalized(&named("project_bn")));
-        match strides == 1 && channels == filters {
-            true => add().name(named("add")).on(&[x, &y]),
-            false => y,
-        }
+        if strides == 1 && channels == filters { add().name(named("add")).on(&[x, &y]) } else { y }
     }
 }
 

@@ -38,7 +38,7 @@ use crate::did_you_mean::{unknown, with_reason};
 use crate::json::Serialize;
 use crate::model::architecture::Architecture;
 use serde_json::{Map, Value};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// Table entry of a built-in architecture (Keras application).
 pub struct Application {
@@ -152,8 +152,7 @@ where
         }
         config[key] = value.clone();
         made = serde_json::from_value(config.clone()).map_err(|e| {
-            let what = format!("invalid value for {name}'s argument `{key}`: {value}");
-            with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
+            with_reason(err!(Config, "invalid value for {name}'s argument `{key}`: {value}"), &e.to_string())
         })?;
     }
     Ok(made)

@@ -1,14 +1,8 @@
 //! ResNet v1: Keras's ResNet-50/101/152 with bottleneck blocks, and torchvision's ResNet-18/34 with basic blocks.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use crate::setters::with_defaults;
-use systole_ir::Result;
 
-with_defaults! {
+arguments! {
     /// ResNet v1 with bottleneck blocks: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ResNet50`,
     /// `ResNet101` and `ResNet152`, which differ in `depths`.
     ///
@@ -23,8 +17,6 @@ with_defaults! {
     /// assert_eq!(small.output_type().unwrap().shape.dims(), [10]);
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct ResNet50 {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,
@@ -85,7 +77,7 @@ fn bottleneck(x: &Symbol, filters: usize, strides: usize, project: bool, name: &
     sum.apply(relu_named(&format!("{name}_out")))
 }
 
-with_defaults! {
+arguments! {
     /// ResNet with basic blocks of two 3×3 convolutions: `image: T[B, H, W, C] → T[B, classes]`, as torchvision's
     /// `resnet18` and `resnet34`, which differ in `depths`.
     ///
@@ -100,8 +92,6 @@ with_defaults! {
     /// assert_eq!(small.output_type().unwrap().shape.dims(), [10]);
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct ResNet18 {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,

@@ -1,20 +1,12 @@
 //! ResNet v2 with pre-activation bottleneck blocks, as Keras's ResNet50V2, ResNet101V2 and ResNet152V2.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use crate::setters::with_defaults;
-use systole_ir::Result;
 
-with_defaults! {
+arguments! {
     /// ResNet v2 with bottleneck blocks: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.ResNet50V2`,
     /// `ResNet101V2` and `ResNet152V2`, which differ in `depths`.
     ///
     /// Weights have Keras's names and order. Source: He, Zhang, Ren and Sun 2016.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct ResNet50V2 {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,

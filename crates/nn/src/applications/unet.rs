@@ -1,14 +1,8 @@
 //! U-Net for semantic segmentation: encoder, decoder and skip connections.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, Symbol, any_input};
-use crate::setters::with_defaults;
-use systole_ir::{Error, ErrorKind, Result};
 
-with_defaults! {
+arguments! {
     /// U-Net: `image: T[B, H, W, C] → T[B, H, W, classes]`: encoder stages of two 3×3 convolutions that halve the
     /// resolution, and decoder stages that double it and concatenate the encoder's output of the same resolution.
     ///
@@ -25,8 +19,6 @@ with_defaults! {
     /// assert_eq!(small.output_type().unwrap().shape.dims(), [16, 24, 3]);
     /// # Ok::<(), systole_ir::Error>(())
     /// ```
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct UNet {
         /// Number of classes per pixel. Default: 2.
         pub classes: usize = 2,
@@ -55,7 +47,7 @@ impl UNet {
         at_most("unet", "depth", self.depth, MOST_STACKS)?;
         at_most("unet", "convolutions", self.convolutions, MOST_BLOCKS / MOST_STACKS)?;
         if self.width > usize::MAX >> (MOST_STACKS + 1) {
-            return Err(Error::new(ErrorKind::Config, format!("unet: width {} is too large", self.width)));
+            return Err(err!(Config, "unet: width {} is too large", self.width));
         }
         Ok(())
     }

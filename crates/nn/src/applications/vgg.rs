@@ -1,21 +1,13 @@
 //! VGG: stacks of 3×3 convolutions, followed by three dense layers.
 
 use super::common::*;
-use crate::Activation;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, any_input};
-use crate::setters::with_defaults;
-use systole_ir::Result;
 
-with_defaults! {
+arguments! {
     /// VGG: `image: T[B, H, W, C] → T[B, classes]`, as Keras's `applications.VGG16` and `VGG19`, which differ in
     /// `depths`.
     ///
     /// Weights have Keras's names and order: `block1_conv1/kernel`, …, `fc2/bias`, `predictions/bias`. The first dense
     /// layer fixes the image size. Source: Simonyan and Zisserman 2014.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct Vgg {
         /// Number of classes. Default: 1000.
         pub classes: usize = 1000,

@@ -1,11 +1,6 @@
 //! Vision transformer (ViT): transformer blocks over image patches.
 
 use super::common::*;
-use crate::json::{Deserialize, Serialize};
-use crate::layers::*;
-use crate::model::architecture::{Architecture, any_input};
-use crate::{Activation, Initializer};
-use systole_ir::{Error, ErrorKind, Result};
 
 /// Vision transformer: `image: T[B, image_size, image_size, C] → T[B, classes]`: patch embedding, class token, pre-norm
 /// transformer blocks, and a dense layer on the class token.
@@ -93,16 +88,16 @@ impl ViT {
         at_most("vit", "num_layers", self.num_layers, MOST_BLOCKS)?;
         at_most("vit", "image_size", self.image_size, 1 << 16)?;
         if !self.image_size.is_multiple_of(self.patch_size) {
-            let what = format!(
+            return Err(err!(
+                Config,
                 "vit's patch_size of {} does not divide its image_size of {}",
-                self.patch_size, self.image_size
-            );
-            return Err(
-                Error::new(ErrorKind::Config, what).hint("use the usual patch_size 16 and image_size 224")
-            );
+                self.patch_size,
+                self.image_size
+            )
+            .hint("use the usual patch_size 16 and image_size 224"));
         }
         if !["token", "gap"].contains(&self.pooling.as_str()) {
-            let e = Error::new(ErrorKind::Config, format!("unknown pooling `{}` of vit", self.pooling));
+            let e = err!(Config, "unknown pooling `{}` of vit", self.pooling);
             return Err(e.hint("use one of these poolings: token, gap"));
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::model::batch::Batch;
 use crate::model::history::Logs;
 use serde_json::Value;
 use std::time::Duration;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Error, Literal, Result, err};
 
 /// Context of a callback in `fit`: what the callback may read and change.
 pub struct FitCx<'a> {
@@ -64,8 +64,9 @@ impl FitCx<'_> {
             (true, true) => "the run has no validation".to_string(),
             (false, _) => format!("measured are: {}, and these with val_ before", all.join(", ")),
         };
-        let what = format!("{who} monitors {monitor}, which is not measured");
-        Err(Error::new(ErrorKind::Config, what).because(because).hint("choose another monitor"))
+        Err(err!(Config, "{who} monitors {monitor}, which is not measured")
+            .because(because)
+            .hint("choose another monitor"))
     }
 }
 
@@ -130,7 +131,7 @@ impl CallbackState {
 
     /// Reads the result of [`CallbackState::logs`]; empty if absent.
     pub(super) fn logs_of(value: &Value) -> Result<Logs> {
-        let wrong = || Error::new(ErrorKind::Data, "cannot read the values in a callback's state");
+        let wrong = || err!(Data, "cannot read the values in a callback's state");
         let mut logs = Logs::new();
         for entry in value.as_array().into_iter().flatten() {
             let number = entry[1].as_str().and_then(|v| v.parse().ok()).ok_or_else(wrong)?;
@@ -141,27 +142,26 @@ impl CallbackState {
 
     pub(super) fn get(&self, name: &str) -> Result<&Value> {
         self.values.get(name).ok_or_else(|| {
-            Error::new(ErrorKind::Data, format!("the state of a callback in the backup has no `{name}`"))
+            err!(Data, "the state of a callback in the backup has no `{name}`")
                 .hint("resume with the callbacks of the original run")
         })
     }
 
     /// Returns an integer of the callback's state ([`CallbackState::values`]).
     pub fn count(&self, name: &str) -> Result<usize> {
-        let wrong =
-            || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is not an integer"));
+        let wrong = || err!(Data, "`{name}` in a callback's state is not an integer");
         self.get(name)?.as_u64().and_then(|n| n.try_into().ok()).ok_or_else(wrong)
     }
 
     /// Returns a string of [`CallbackState::values`].
     pub(super) fn text_of(&self, name: &str) -> Result<&str> {
-        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is not a string"));
+        let wrong = || err!(Data, "`{name}` in a callback's state is not a string");
         self.get(name)?.as_str().ok_or_else(wrong)
     }
 
     /// Returns a float of the callback's state, as written by [`CallbackState::float`].
     pub fn float_of(&self, name: &str) -> Result<Option<f64>> {
-        let wrong = || Error::new(ErrorKind::Data, format!("`{name}` in a callback's state is not a number"));
+        let wrong = || err!(Data, "`{name}` in a callback's state is not a number");
         match self.get(name)? {
             Value::Null => Ok(None),
             value => value.as_str().and_then(|s| s.parse().ok()).map(Some).ok_or_else(wrong),
@@ -172,7 +172,7 @@ impl CallbackState {
 /// Converts seconds of a backup to a duration.
 pub(crate) fn duration(name: &str, seconds: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|e| {
-        Error::new(ErrorKind::Data, format!("`{name}` in the backup is {seconds} seconds"))
+        err!(Data, "`{name}` in the backup is {seconds} seconds")
             .because(e.to_string())
             .hint("resume from an earlier backup")
     })

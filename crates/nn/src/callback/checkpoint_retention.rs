@@ -5,7 +5,7 @@ use super::monitored_value::is_better;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use systole_data::file_system::FileSystem;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// Checkpoints of a run.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl RetainedCheckpoints {
 
     /// Restores the result of [`RetainedCheckpoints::state`]; empty if the state is absent.
     pub fn restored(state: &Value, folder: Option<&Path>) -> Result<RetainedCheckpoints> {
-        let wrong = || Error::new(ErrorKind::Data, "cannot read the checkpoints in a callback's state");
+        let wrong = || err!(Data, "cannot read the checkpoints in a callback's state");
         let list = |name: &str| state[name].as_array().into_iter().flatten();
         let path = |value: &Value| {
             let name = value.as_str().ok_or_else(wrong)?;

@@ -6,7 +6,7 @@ use crate::json::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use systole_data::file_system::{FileSystem, OsFileSystem, append, cut};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// Callback that writes one line per epoch to a CSV file.
 ///
@@ -156,7 +156,7 @@ impl<F: FileSystem + Send> Callback for CSVLogger<F> {
         self.resumed_at = Some(state.count("bytes")? as u64);
         self.pending = state.text_of("pending")?.into();
         self.columns = serde_json::from_value(state.get("columns")?.clone()).map_err(|e| {
-            Error::new(ErrorKind::Data, "`columns` in CSVLogger's state are not strings")
+            err!(Data, "`columns` in CSVLogger's state are not strings")
                 .because(e.to_string())
         })?;
         Ok(())

@@ -8,7 +8,7 @@ use crate::model::history::WEIGHTS_NOTE;
 use crate::model::{Model, counted};
 use crate::setters::{field_setters, with_defaults};
 use serde_json::json;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_runtime::{Buffer, Params};
 
 with_defaults! {
@@ -118,7 +118,7 @@ impl ConfigCallback for EarlyStopping {
         match no_number.into_iter().find(|(_, value)| value.is_some_and(f64::is_nan)) {
             Some((name, _)) => {
                 let e =
-                    Error::new(ErrorKind::Config, format!("the callback's argument {name} is not a number"));
+                    err!(Config, "the callback's argument {name} is not a number");
                 Err((name, e.hint("remove the argument, or set it to a number")))
             }
             None => Ok(()),

@@ -2,19 +2,16 @@
 
 use super::callback_trait::{Callback, FitCx};
 use crate::optimizer::schedule::Schedule;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// Rejects a schedule: a callback and a schedule cannot both set the rate.
 pub(super) fn refuse_schedule(cx: &FitCx<'_>, who: &str) -> Result<()> {
     let rate = cx.model.compile_config().map(|c| &c.optimizer.learning_rate);
     match rate {
         None | Some(Schedule::Constant(_)) => Ok(()),
-        Some(_) => Err(Error::new(
-            ErrorKind::Config,
-            format!("{who} cannot be combined with a learning-rate schedule"),
-        )
-        .because("the optimizer's schedule sets the learning rate at each step")
-        .hint("give the optimizer a number as learning_rate, or remove the callback")),
+        Some(_) => Err(err!(Config, "{who} cannot be combined with a learning-rate schedule")
+            .because("the optimizer's schedule sets the learning rate at each step")
+            .hint("give the optimizer a number as learning_rate, or remove the callback")),
     }
 }
 

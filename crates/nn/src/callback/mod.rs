@@ -83,6 +83,4 @@ callbacks! {
 // Names of the previous version.
 systole_ir::renamed! { Checked => ArgumentCheck, HParam => HParamValue, Pace => EpochPace }
 #[doc(hidden)]
-pub use self::CallbackRunInfo as Place;
-#[doc(hidden)]
-pub use self::ConfigCallback as Configured;
+pub use self::{CallbackRunInfo as Place, ConfigCallback as Configured};

@@ -18,7 +18,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use systole_data::file_system::{FileSystem, OsFileSystem, link_atomically, sweep};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// Name of the file with the last save.
 const LAST: &str = "last.safetensors";
@@ -386,7 +386,7 @@ impl<F: FileSystem> ModelCheckpoint<F> {
         match needed.into_iter().find(|v| logs.get(v).is_none()) {
             None => Ok(()),
             Some(lacking) => {
-                Err(Error::new(ErrorKind::Config, format!("the file name `{}` needs {lacking}", self.path()))
+                Err(err!(Config, "the file name `{}` needs {lacking}", self.path())
                     .because("the value was not measured in this epoch")
                     .hint("use only values that are measured in every epoch"))
             }

@@ -2,7 +2,7 @@
 
 use crate::json::{Deserialize, Serialize};
 use crate::model::history::Logs;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// Whether lower or higher values of a monitored metric are better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub(crate) fn watched(monitor: &str, logs: &Logs) -> Result<Option<f64>> {
         return Ok(None);
     }
     let known: Vec<&str> = logs.iter().map(|(n, _)| n).collect();
-    Err(Error::new(ErrorKind::Config, format!("a callback monitors {monitor}, which is not measured"))
+    Err(err!(Config, "a callback monitors {monitor}, which is not measured")
         .hint(format!("measured are: {}", known.join(", "))))
 }
 

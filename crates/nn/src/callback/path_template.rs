@@ -4,7 +4,7 @@
 
 use crate::model::history::Logs;
 use std::path::PathBuf;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, ensure, err};
 
 /// A path with fields.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl PathTemplate {
     /// Parses a path template with fields: `{epoch}`, `{epoch:03d}`, `{val_loss:.2}`, `{loss:.1e}`, `{epoch:>3}`.
     pub fn parse(text: &str) -> Result<PathTemplate> {
         let bad = |why: String| {
-            Error::new(ErrorKind::Config, format!("the path `{text}` has an invalid field"))
+            err!(Config, "the path `{text}` has an invalid field")
                 .because(why)
                 .hint("use {epoch}, {epoch:02}, {step} or values of the epoch such as {val_loss:.2}")
         };
@@ -41,9 +41,7 @@ impl PathTemplate {
         while let Some((before, after)) = rest.split_once('{') {
             let (field, tail) = after.split_once('}').ok_or_else(|| bad("a { has no matching }".into()))?;
             let (name, format) = field.split_once(':').unwrap_or((field, ""));
-            if name.is_empty() {
-                return Err(bad("{} contains no name".into()));
-            }
+            ensure!(!name.is_empty(), bad("{} contains no name".into()));
             if name == "batch" {
                 return Err(bad(
                     "{batch} is not available: models are saved after epochs or steps of the run; use {step}"
@@ -98,14 +96,12 @@ impl PathTemplate {
         });
         match unknown {
             None => Ok(()),
-            Some(name) => {
-                Err(Error::new(ErrorKind::Config, format!("the path `{}` has an invalid field", self.text))
-                    .because(format!("the value `{name}` is not measured"))
-                    .hint(format!(
-                        "use {{epoch}}, {{step}}, {}, or one of these names with the prefix val_",
-                        measured.join(", ")
-                    )))
-            }
+            Some(name) => Err(err!(Config, "the path `{}` has an invalid field", self.text)
+                .because(format!("the value `{name}` is not measured"))
+                .hint(format!(
+                    "use {{epoch}}, {{step}}, {}, or one of these names with the prefix val_",
+                    measured.join(", ")
+                ))),
         }
     }
 
@@ -213,6 +209,7 @@ impl NumberFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::ErrorKind;
     use systole_testing::assert_error;
 
     fn logs() -> Logs {

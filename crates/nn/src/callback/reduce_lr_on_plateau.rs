@@ -7,7 +7,7 @@ use super::monitored_value::{Mode, is_better, is_upward, watched};
 use crate::json::{Deserialize, Serialize};
 use crate::setters::{field_setters, with_defaults};
 use serde_json::json;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 with_defaults! {
     /// Callback that lowers the learning rate when a monitored value has stopped improving.
@@ -75,7 +75,7 @@ impl ConfigCallback for ReduceLROnPlateau {
             true => Ok(()),
             false => Err((
                 "factor",
-                Error::new(ErrorKind::Config, format!("factor is {}", self.factor))
+                err!(Config, "factor is {}", self.factor)
                     .because("the learning rate is multiplied by `factor` and must decrease")
                     .hint("choose a factor of at least 0 and below 1; the usual one is 0.1"),
             )),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// An epoch and a batch in it, both from 0.
 type BatchIndex = (usize, usize);
@@ -130,7 +130,7 @@ impl SpikeDetection {
             text => text.map_err(|e| Error::io("cannot read", path, e))?,
         };
         let wrong = |why: String| {
-            Error::new(ErrorKind::Data, format!("cannot read the batches to skip from {}", path.display())).because(why).hint(
+            err!(Data, "cannot read the batches to skip from {}", path.display()).because(why).hint(
                 "write a list such as [{\"epoch\": 0, \"batch\": 17}], from 0, or remove the file to skip no batch",
             )
         };
@@ -187,14 +187,14 @@ impl ConfigCallback for SpikeDetection {
 impl Callback for SpikeDetection {
     fn state(&self) -> Result<CallbackState> {
         let values = serde_json::to_value(&self.seen).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize SpikeDetection's state").because(e.to_string())
+            err!(Bug, "cannot serialize SpikeDetection's state").because(e.to_string())
         })?;
         Ok(CallbackState { values, ..Default::default() })
     }
 
     fn restore(&mut self, state: &CallbackState) -> Result<()> {
         self.seen = serde_json::from_value(state.values.clone()).map_err(|e| {
-            Error::new(ErrorKind::Data, "cannot read SpikeDetection's state in the backup")
+            err!(Data, "cannot read SpikeDetection's state in the backup")
                 .because(e.to_string())
         })?;
         Ok(())
@@ -227,10 +227,7 @@ impl Callback for SpikeDetection {
             let mean = mean / self.seen.losses.len().max(1) as f64;
             self.write(at, cx)?;
             let (epoch, batch) = (at.0 + 1, at.1 + 1);
-            return Err(Error::new(
-                ErrorKind::Data,
-                format!("the loss of batch {batch} of epoch {epoch} jumped to {loss:.4}"),
-            )
+            return Err(err!(Data, "the loss of batch {batch} of epoch {epoch} jumped to {loss:.4}")
             .because(format!("the mean of the previous losses is {mean:.4} (SpikeDetection)"))
             .hint(format!(
                 "start again: the run then skips this batch and the previous one ({})",

@@ -3,7 +3,7 @@
 use super::callback_trait::{Callback, FitCx};
 use super::config_callback::ConfigCallback;
 use crate::json::{Deserialize, Serialize};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// Callback that validates with the exponential moving averages of the weights, which an optimizer with `use_ema`
 /// keeps; training continues with the weights themselves. If the best model is kept ([`Fit::best`](crate::Fit::best)),
@@ -49,7 +49,7 @@ impl Callback for SwapEMAWeights {
     fn on_train_begin(&mut self, cx: &mut FitCx<'_>) -> Result<()> {
         match cx.model.compile_config().is_some_and(|c| c.optimizer.use_ema) {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::Config, "SwapEMAWeights needs exponential moving averages")
+            false => Err(err!(Config, "SwapEMAWeights needs exponential moving averages")
                 .because("the optimizer does not keep any")
                 .hint("set optimizer.use_ema = true, or call .ema(0.99) in Rust")),
         }

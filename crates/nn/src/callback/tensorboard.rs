@@ -16,7 +16,7 @@ use std::time::Instant;
 use systole_data::file_system::{FileSystem, OsFileSystem, append, cut};
 use systole_data::format::png;
 use systole_data::format::tensorboard_events::{self, HParamValue, SummaryValue, TensorBoardGraphNode};
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Error, Literal, Result, err};
 
 /// Maximum bytes buffered while a file cannot be written.
 const MOST: usize = 16 << 20;
@@ -242,10 +242,7 @@ impl<F: FileSystem> TensorBoard<F> {
     /// Buffers a record; drops it if the buffer is full.
     fn put(&mut self, run: usize, record: impl FnOnce(&mut Vec<u8>)) {
         let pending = &mut self.runs[run].pending;
-        match pending.len() < MOST {
-            true => record(pending),
-            false => self.is_lossy = true,
-        }
+        if pending.len() < MOST { record(pending) } else { self.is_lossy = true }
     }
 
     fn put_scalar(&mut self, run: usize, step: u64, tag: &str, value: f64) {
@@ -506,7 +503,7 @@ fn pictures(weight: &Literal) -> Result<Option<SummaryValue>> {
 impl<F: FileSystem + Send> ConfigCallback for TensorBoard<F> {
     fn check(&self) -> ArgumentCheck {
         if self.write_grads && self.histogram_freq == 0 {
-            let e = Error::new(ErrorKind::Config, "write_grads has no effect without histogram_freq");
+            let e = err!(Config, "write_grads has no effect without histogram_freq");
             return Err((
                 "write_grads",
                 e.hint("set histogram_freq, such as 1 for histograms after each epoch"),
@@ -515,7 +512,7 @@ impl<F: FileSystem + Send> ConfigCallback for TensorBoard<F> {
         match self.update_freq {
             UpdateFreq::Steps(0) => Err((
                 "update_freq",
-                Error::new(ErrorKind::Config, "update_freq is 0")
+                err!(Config, "update_freq is 0")
                     .hint("choose \"epoch\", \"batch\" or a number of steps of at least 1"),
             )),
             _ => Ok(()),
@@ -552,7 +549,7 @@ impl<F: FileSystem + Send> Callback for TensorBoard<F> {
         let bytes = state.values["bytes"].as_array().into_iter().flatten().filter_map(|n| n.as_u64());
         let resumed = ResumedEventFile { name, bytes: bytes.collect() };
         if !tensorboard_events::is_event_file(&resumed.name) || resumed.bytes.len() != FOLDERS.len() {
-            let e = Error::new(ErrorKind::Data, "TensorBoard's state in the backup names no event files");
+            let e = err!(Data, "TensorBoard's state in the backup names no event files");
             return Err(e.hint("resume with the callbacks of the original run"));
         }
         self.resumed = Some(resumed);

@@ -5,7 +5,7 @@ use super::config_callback::{ArgumentCheck, CallbackRunInfo, ConfigCallback, che
 use crate::json::{Deserialize, Serialize};
 use crate::model::history::Logs;
 use systole_ir::cost::cost;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// Callback that adds throughput to the logs of each epoch, without validation: `batches_per_sec`, `samples_per_sec`,
 /// `flops_per_sec` from the operations in the step's graph, and `mfu` (model FLOPs utilization), their fraction of the
@@ -70,7 +70,7 @@ impl ConfigCallback for ThroughputMonitor {
     fn check(&self) -> ArgumentCheck {
         match self.available_flops {
             Some(flops) if !(flops > 0.0 && flops.is_finite()) => {
-                let e = Error::new(ErrorKind::Config, format!("available_flops is {flops}"));
+                let e = err!(Config, "available_flops is {flops}");
                 Err((
                     "available_flops",
                     e.hint("set available_flops to FLOP per second, such as 1e11, or omit it to measure the peak rate"),

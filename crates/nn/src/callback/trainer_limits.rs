@@ -5,7 +5,7 @@ use serde::Deserializer;
 use std::str::FromStr;
 use std::time::Duration;
 use systole_data::Dataset;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// Limit on the number of batches of a dataset: `0.25` is a fraction, `10` a count; `1.0` is all batches, `1` one
 /// batch.
@@ -30,7 +30,7 @@ impl Limit {
         match self {
             Limit::Batches(n) => Ok(all.map_or(n, |all| n.min(all))),
             Limit::Share(share) => all.map(|all| (all as f64 * share) as usize).ok_or_else(|| {
-                Error::new(ErrorKind::Config, format!("{name} is a fraction of an unknown number of batches"))
+                err!(Config, "{name} is a fraction of an unknown number of batches")
                     .because("the dataset does not report its number of batches")
                     .hint(format!("give a number of batches: {name} = 10"))
             }),
@@ -43,9 +43,7 @@ impl FromStr for Limit {
 
     fn from_str(text: &str) -> Result<Limit> {
         let wrong = || {
-            let what =
-                format!("expected a number of batches such as 10 or a fraction such as 0.1, got `{text}`");
-            Error::new(ErrorKind::Config, what)
+            err!(Config, "expected a number of batches such as 10 or a fraction such as 0.1, got `{text}`")
         };
         if let Ok(n) = text.parse() {
             return Ok(Limit::Batches(n));
@@ -89,7 +87,7 @@ pub fn max_time(text: &str) -> Result<Duration> {
 }
 
 fn no_time(text: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("expected a time, got `{text}`"))
+    err!(Config, "expected a time, got `{text}`")
 }
 
 /// Parses `HH:MM:SS`, or with days as [`max_time`].

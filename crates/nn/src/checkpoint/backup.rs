@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use systole_data::PipelinePosition;
 use systole_data::file_system::{FileSystem, OsFileSystem, sweep};
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{Error, Literal, Result, ResultExt, err};
 
 /// Backs up a training run in a folder and resumes it from there; Keras's callback of that name, as an argument of
 /// `fit` ([`crate::Fit::backup`]).
@@ -210,9 +210,8 @@ impl RunState {
 
     /// Adds the state to a model file's metadata.
     pub(crate) fn in_file(&self, mut file: ModelFile) -> Result<ModelFile> {
-        let text = serde_json::to_string(self).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize the state of the run").because(e.to_string())
-        })?;
+        let text = serde_json::to_string(self)
+            .map_err(|e| err!(Bug, "cannot serialize the state of the run").because(e.to_string()))?;
         file.metadata.insert(RUN.into(), text);
         Ok(file)
     }
@@ -251,7 +250,7 @@ pub(crate) fn snapshot(model: &Model, run: &RunState, callbacks: Vec<CallbackSta
 }
 
 fn unreadable(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "cannot read the run's state in the backup").because(why)
+    err!(Data, "cannot read the run's state in the backup").because(why)
 }
 
 /// Lists the backups of a folder, newest first.
@@ -284,7 +283,7 @@ fn latest(dir: &Path) -> Result<Option<LoadedBackup>> {
     }
     match failed {
         None => Ok(None),
-        Some(e) => Err(Error::new(ErrorKind::Data, format!("no backup in {} is intact", dir.display()))
+        Some(e) => Err(err!(Data, "no backup in {} is intact", dir.display())
             .because(e.to_string())
             .hint("move the folder away to train from the start")),
     }
@@ -337,12 +336,9 @@ impl BackupWriter {
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
-                return Err(Error::new(
-                    ErrorKind::Io,
-                    format!("the run directory `{}` is in use", dir.display()),
-                )
-                .because("another process trains a run in this directory")
-                .hint("wait for that process, stop it, or choose another folder"));
+                return Err(err!(Io, "the run directory `{}` is in use", dir.display())
+                    .because("another process trains a run in this directory")
+                    .hint("wait for that process, stop it, or choose another folder"));
             }
             // The file system has no locks: avoiding two runs in one folder is up to the user.
             Err(fs::TryLockError::Error(_)) => {}
@@ -420,9 +416,7 @@ impl BackupThread {
             }
         };
         let thread = std::thread::Builder::new().name("systole-backup".into()).spawn(work);
-        let thread = thread.map_err(|e| {
-            Error::new(ErrorKind::Io, "cannot start the backup thread").because(e.to_string())
-        })?;
+        let thread = thread.map_err(|e| err!(Io, "cannot start the backup thread").because(e.to_string()))?;
         Ok(BackupThread { jobs, done, thread, busy: false })
     }
 
@@ -431,7 +425,7 @@ impl BackupThread {
         if !self.busy {
             return Ok(());
         }
-        let lost = || Error::new(ErrorKind::Bug, "the backup thread ended unexpectedly");
+        let lost = || err!(Bug, "the backup thread ended unexpectedly");
         let result = match wait {
             true => self.done.recv().map_err(|_| lost()).flatten(),
             false => match self.done.try_recv() {
@@ -459,6 +453,7 @@ fn write<F: FileSystem>(files: &F, dir: &Path, keep: usize, step: u64, file: &Mo
 mod tests {
     use super::*;
     use std::sync::Mutex;
+    use systole_ir::ErrorKind;
 
     #[test]
     fn steps_go_on_while_a_slow_disk_takes_a_backup() {

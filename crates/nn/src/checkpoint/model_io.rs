@@ -21,7 +21,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{Error, Literal, Result, ResultExt, ensure, err};
 use systole_runtime::Buffer;
 
 const WEIGHTS: &str = "weights/";
@@ -42,7 +42,7 @@ struct TrainingMetadata {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, skip_serializing_none)]
 struct CompileConfig {
     optimizer: Optimizer,
     loss: Loss,
@@ -59,23 +59,18 @@ struct CompileConfig {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     output_weighted_metrics: BTreeMap<String, Vec<Metric>>,
     /// Name of a custom training step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     train_step: Option<String>,
     /// Configuration of a built-in training step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     train_step_config: Option<serde_json::Value>,
     /// Quantization-aware training options of the layers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     quantize: Option<Quantize>,
 }
 
 /// Creates a built-in training step from a model file.
 fn built_in_step(name: &str, config: Option<&serde_json::Value>) -> Result<Option<Arc<dyn TrainStep>>> {
     let Some(config) = config.filter(|_| name == biggan::NAME) else { return Ok(None) };
-    let read: BigGan = serde_json::from_value(config.clone()).map_err(|e| {
-        let what = format!("cannot read the model's training step `{name}`");
-        Error::new(ErrorKind::Data, what).because(e.to_string())
-    })?;
+    let read: BigGan = serde_json::from_value(config.clone())
+        .map_err(|e| err!(Data, "cannot read the model's training step `{name}`").because(e.to_string()))?;
     read.check()?;
     Ok(Some(Arc::new(read)))
 }
@@ -116,8 +111,7 @@ impl CompileConfig {
         let built_in =
             built_in.map(|name| built_in_step(name, self.train_step_config.as_ref())).transpose()?;
         if let (Some(name), Some(None)) = (&self.train_step, &built_in) {
-            let what = format!("unknown custom training step `{name}`");
-            return Err(Error::new(ErrorKind::Config, what)
+            return Err(err!(Config, "unknown custom training step `{name}`")
                 .because("a model file stores the name of a custom training step, not its code")
                 .hint(
                     "load the model with CustomObjects::new().uncompiled() and compile it with the step; a run \
@@ -209,7 +203,7 @@ impl Model {
         keeps: impl Fn(&str) -> bool,
     ) -> Result<ModelFile> {
         if !self.is_built() {
-            return Err(Error::new(ErrorKind::Config, "the model has no weights to save")
+            return Err(err!(Config, "the model has no weights to save")
                 .hint("fit, evaluate or build the model first"));
         }
         let mut tensors = Vec::new();
@@ -229,9 +223,7 @@ impl Model {
             notes: self.notes.clone(),
         };
         let json = |v: std::result::Result<String, serde_json::Error>| {
-            v.map_err(|e| {
-                Error::new(ErrorKind::Bug, "cannot serialize the model's metadata").because(e.to_string())
-            })
+            v.map_err(|e| err!(Bug, "cannot serialize the model's metadata").because(e.to_string()))
         };
         let metadata = BTreeMap::from([
             ("architecture".to_string(), json(serde_json::to_string(&architecture.to_json()))?),
@@ -243,9 +235,8 @@ impl Model {
     /// Returns what must be equal on every host that trains this model.
     pub(crate) fn common(&self) -> Result<Vec<(&'static str, String)>> {
         let compiled = self.compiled()?;
-        let training = serde_json::to_string(&CompileConfig::of(&compiled.config)).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize the model's metadata").because(e.to_string())
-        })?;
+        let training = serde_json::to_string(&CompileConfig::of(&compiled.config))
+            .map_err(|e| err!(Bug, "cannot serialize the model's metadata").because(e.to_string()))?;
         Ok(vec![
             ("the layers", self.architecture.to_json().to_string()),
             ("optimizer, loss, metrics, precision or seed", training),
@@ -322,23 +313,23 @@ impl Model {
         let specs = infer_specs(&self.architecture, precision)?;
         self.adopt(specs, |spec, _| {
             let value = weights.remove(&spec.path).ok_or_else(|| {
-                Error::new(ErrorKind::Data, format!("weight `{}` is missing from the file", spec.path))
+                err!(Data, "weight `{}` is missing from the file", spec.path)
                     .because("the architecture in the file requires the weight")
             })?;
             if value.ty().shape.dims() != spec.shape || value.ty().dtype != spec.dtype {
-                let what = format!(
+                return Err(err!(
+                    Data,
                     "weight {} is {}, but the architecture requires {}{:?}",
                     spec.path,
                     value.ty(),
                     spec.dtype,
                     spec.shape
-                );
-                return Err(Error::new(ErrorKind::Data, what));
+                ));
             }
             Ok(value)
         })?;
         match weights.keys().next() {
-            Some(extra) => Err(Error::new(ErrorKind::Data, format!("the file has an unused weight {extra}"))),
+            Some(extra) => Err(err!(Data, "the file has an unused weight {extra}")),
             None => Ok(()),
         }
     }
@@ -352,9 +343,7 @@ impl Model {
     pub(crate) fn restore(&mut self, file: ModelFile, is_longer: bool) -> Result<Option<String>> {
         let architecture: Value = parse(&file, "architecture")?;
         let training: TrainingMetadata = parse(&file, "training")?;
-        if architecture != self.architecture.to_json() {
-            return Err(of_another("layers"));
-        }
+        ensure!(architecture == self.architecture.to_json(), of_another("layers"));
         let (had, has) = (&training.class_names, &self.class_names);
         if had != has && !had.is_empty() && !has.is_empty() {
             return Err(of_another("class names").because(format!(
@@ -435,15 +424,12 @@ impl Model {
         let mut state = systole_runtime::Params::new();
         for (name, zero) in expected.iter() {
             let value = found.remove(name).filter(|v| v.ty() == zero.ty()).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Data,
-                    format!("optimizer state {name} is missing or does not have type {}", zero.ty()),
-                )
+                err!(Data, "optimizer state {name} is missing or does not have type {}", zero.ty())
             })?;
             state.insert(name, value.into());
         }
         if let Some(extra) = found.keys().next() {
-            return Err(Error::new(ErrorKind::Data, format!("the file has unused optimizer state {extra}")));
+            return Err(err!(Data, "the file has unused optimizer state {extra}"));
         }
         self.state.optimizer = state;
         Ok(())
@@ -458,21 +444,19 @@ fn have_same_metrics(a: &Compile, b: &Compile) -> bool {
 }
 
 fn of_another(what: &str) -> Error {
-    Error::new(ErrorKind::Config, "the backup is of another run")
+    err!(Config, "the backup is of another run")
         .because(format!("the backup's {what} differ from those of this model"))
         .hint("train the model that the folder was used for, or choose another folder")
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(file: &ModelFile, key: &str) -> Result<T> {
     let text = file.metadata.get(key).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("the file has no `{key}` entry in its metadata"))
+        err!(Data, "the file has no `{key}` entry in its metadata")
             .because("the file was not written by Systole, or by a version that is too old")
             .hint("train and save the model with this Systole version")
     })?;
-    serde_json::from_str(text).map_err(|e| {
-        Error::new(ErrorKind::Data, format!("cannot read the `{key}` entry of the metadata"))
-            .because(e.to_string())
-    })
+    serde_json::from_str(text)
+        .map_err(|e| err!(Data, "cannot read the `{key}` entry of the metadata").because(e.to_string()))
 }
 
 #[cfg(test)]
@@ -482,6 +466,7 @@ mod tests {
     use crate::loss::mean_squared_error;
     use crate::metric::{mean, r2_score};
     use crate::optimizer::sgd;
+    use systole_ir::ErrorKind;
     use systole_ir::{DType, TensorType};
 
     /// A configuration in which every stored field differs from its default.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_data::format::npy;
-use systole_ir::{DType, Error, ErrorKind, Graph, Literal, Op, Result, Tensor, TensorType, ValueId};
+use systole_ir::{DType, Graph, Literal, Op, Result, Tensor, TensorType, ValueId, err};
 use systole_runtime::{Buffer, jit};
 
 /// The training step with counters, for batches of certain types.
@@ -134,8 +134,8 @@ impl Model {
         });
         let all: Vec<String> = self.given_not_finite(batch)?.into_iter().chain(born).collect();
         let because = all.join("; ");
-        let what = format!("step {} would produce non-finite numbers", self.steps() + 1);
-        let e = Error::new(ErrorKind::Data, what).because(format!("{because} (detect_anomaly)"));
+        let e = err!(Data, "step {} would produce non-finite numbers", self.steps() + 1)
+            .because(format!("{because} (detect_anomaly)"));
         Err(match self.write_batch(batch, file) {
             Ok(()) => e.hint(format!("inspect the batch of this step: {}", file.display())),
             Err(written) => e.hint(format!("the batch of this step could not be written: {written}")),

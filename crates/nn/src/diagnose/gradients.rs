@@ -5,7 +5,7 @@ use crate::model::Model;
 use crate::model::batch::Batch;
 use crate::model::compiled_steps::{TracedStep, controls, union};
 use crate::model::train_step::BatchTree;
-use systole_ir::{Error, ErrorKind, Literal, Result, Tensor, grad};
+use systole_ir::{Literal, Result, Tensor, err, grad};
 use systole_runtime::{Params, jit};
 
 /// Trainable and frozen weights, the batch, step and seed.
@@ -21,8 +21,7 @@ impl Model {
         self.check_batch(batch)?;
         let compiled = self.compiled()?;
         if compiled.config.train_step.is_some() {
-            let e =
-                Error::new(ErrorKind::Unsupported, "gradients of a custom training step are not available");
+            let e = err!(Unsupported, "gradients of a custom training step are not available");
             return Err(e
                 .because("a custom training step may have several losses")
                 .hint("log gradient norms in the step with cx.log(…)"));

@@ -8,7 +8,7 @@ use crate::model::Model;
 use crate::model::architecture::{LayerNode, NodeInput};
 use crate::model::batch::Batch;
 use crate::model::output_losses::OutputLoss;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Literal, Result, err};
 
 impl Model {
     /// Checks the indices in a batch: labels against the number of classes, ids against the rows of an embedding.
@@ -35,10 +35,7 @@ impl Model {
                 fed.filter_map(|node| Some((node, rows(node).filter(|_| x.dtype().is_int())?)))
             {
                 if let Some((at, id)) = outside(x, rows, None) {
-                    return Err(Error::new(
-                        ErrorKind::Data,
-                        format!("the input {} has an id {id}", spec.name),
-                    )
+                    return Err(err!(Data, "the input {} has an id {id}", spec.name)
                     .at(place(x, at))
                     .because(format!("layer {} has {rows} rows: ids must be 0 to {}", node.name, rows - 1))
                     .hint(format!(
@@ -67,7 +64,7 @@ impl Model {
             return Ok(());
         }
         let Some((at, found)) = outside(label, classes, *ignore_class) else { return Ok(()) };
-        Err(Error::new(ErrorKind::Data, format!("label {found} is out of range"))
+        Err(err!(Data, "label {found} is out of range")
             .at(place(label, at))
             .because(format!(
                 "the model has {classes} classes: labels must be 0 to {}",

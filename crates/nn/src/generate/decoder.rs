@@ -14,7 +14,9 @@ use crate::model::architecture::Architecture;
 use crate::model::compiled_steps::{TracedStep, union};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType};
+use systole_ir::{
+    DType, Error, ErrorKind, GraphBuilder, Literal, Result, ResultExt, Tensor, TensorType, ensure, err,
+};
 use systole_runtime::{Backend, Buffer, Params, backend, jit};
 
 /// Chunk sizes in which tokens are fed, so that only a few programs are compiled.
@@ -310,7 +312,7 @@ fn sizes(model: &Model) -> Result<(usize, usize)> {
         return Ok((context, vocabulary));
     }
     let shown = |ty: Option<&TensorType>| ty.map_or("unknown".into(), TensorType::to_string);
-    Err(Error::new(ErrorKind::Unsupported, "the model is not a language model")
+    Err(err!(Unsupported, "the model is not a language model")
         .because(format!(
             "the model maps {} to {}; a language model maps integers [S] to scores [S, tokens]",
             shown(input),
@@ -329,9 +331,7 @@ fn check_layer(name: &str, layer: &LayerSpec) -> Result<()> {
     }
     let Err(e) = layer.layer().decoding() else { return Ok(()) };
     let e = e.at(format!("layer {name}"));
-    if e.hint_text().is_some() {
-        return Err(e);
-    }
+    ensure!(e.hint_text().is_none(), e);
     let keeps = |class: &&&str| {
         let layer = BuiltIn::with_defaults(class);
         layer.is_some_and(|own| matches!(own.layer().decoding(), Ok(IncrementalDecoding::Stateful)))

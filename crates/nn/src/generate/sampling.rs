@@ -1,36 +1,33 @@
 //! Token sampling: greedy, temperature, top-k and top-p (nucleus).
 
-use systole_ir::{Error, ErrorKind, Result, rng};
+use crate::setters::with_defaults;
+use systole_ir::{Error, ErrorKind, Result, err, rng};
 
-/// Token sampling options. Scores are divided by `temperature`, then restricted to the `top_k` best, then to the
-/// smallest set whose probabilities sum to `top_p`, in the same order as Hugging Face's `generate`.
-///
-/// The same seed gives the same tokens: each random draw depends only on the seed and the position.
-///
-/// ```
-/// use systole_nn::Sampling;
-/// let scores = [1.0, 3.0, 2.0];
-/// let likeliest = Sampling { temperature: 0.0, ..Sampling::default() };
-/// assert_eq!(likeliest.pick(&scores, 0)?, 1);
-/// let of_two = Sampling { top_k: Some(2), ..Sampling::default() };
-/// assert!((0..100).all(|place| of_two.pick(&scores, place).unwrap() != 0));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
-    /// Divisor of the scores; 0 selects the most likely token (greedy). Default: 1.
-    pub temperature: f64,
-    /// Number of best tokens to sample from; ties with the last are included. Default: all.
-    pub top_k: Option<usize>,
-    /// Samples from the smallest set of best tokens whose probabilities sum to this. Default: all.
-    pub top_p: Option<f64>,
-    /// Random seed. Default: 0.
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Sampling {
-        Sampling { temperature: 1.0, top_k: None, top_p: None, seed: 0 }
+with_defaults! {
+    /// Token sampling options. Scores are divided by `temperature`, then restricted to the `top_k` best, then to the
+    /// smallest set whose probabilities sum to `top_p`, in the same order as Hugging Face's `generate`.
+    ///
+    /// The same seed gives the same tokens: each random draw depends only on the seed and the position.
+    ///
+    /// ```
+    /// use systole_nn::Sampling;
+    /// let scores = [1.0, 3.0, 2.0];
+    /// let likeliest = Sampling { temperature: 0.0, ..Sampling::default() };
+    /// assert_eq!(likeliest.pick(&scores, 0)?, 1);
+    /// let of_two = Sampling { top_k: Some(2), ..Sampling::default() };
+    /// assert!((0..100).all(|place| of_two.pick(&scores, place).unwrap() != 0));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Sampling {
+        /// Divisor of the scores; 0 selects the most likely token (greedy). Default: 1.
+        pub temperature: f64 = 1.0,
+        /// Number of best tokens to sample from; ties with the last are included. Default: all.
+        pub top_k: Option<usize> = None,
+        /// Samples from the smallest set of best tokens whose probabilities sum to this. Default: all.
+        pub top_p: Option<f64> = None,
+        /// Random seed. Default: 0.
+        pub seed: u64 = 0,
     }
 }
 
@@ -124,7 +121,7 @@ fn best(scores: &[f32]) -> Result<usize> {
     }
     match best.filter(|_| !is_no_number) {
         Some((id, _)) => Ok(id),
-        None => Err(Error::new(ErrorKind::Data, "the model's token scores are NaN or all −∞")
+        None => Err(err!(Data, "the model's token scores are NaN or all −∞")
             .because("training diverged, or the weights are damaged")
             .hint("train again with a smaller learning rate")),
     }

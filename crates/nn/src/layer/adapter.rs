@@ -3,7 +3,7 @@
 use crate::json::{Deserialize, Serialize};
 use crate::layer::quantized_weight::{QuantizedWeightLayout, packed_paths};
 use std::collections::BTreeMap;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::{Error, err};
 
 /// LoRA adapters of a layer: `kernel + alpha / rank · A · B`, where only A and B are trainable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,7 +84,7 @@ fn own_name(path: &str) -> &str {
 
 /// Returns the error for layers that cannot have LoRA adapters.
 pub(crate) fn no_adapters(class: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("{class} does not support LoRA adapters"))
+    err!(Config, "{class} does not support LoRA adapters")
         .because("the layer's kernel is not an input-by-output matrix, or the layer transforms it before use")
         .hint("leave this layer out of enable_lora")
 }

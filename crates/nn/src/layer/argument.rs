@@ -1,15 +1,15 @@
 //! Layer argument types with several spellings: `3` or `(3, 3)`, `"relu"` or a value.
 
 use crate::did_you_mean::unknown;
-use crate::json::{Deserialize, Serialize};
+use crate::json::{Deserialize, Serialize, one_line};
 use crate::layer::activation::Activation;
 use crate::layer::initializer::Initializer;
-use serde::de::{DeserializeOwned, Error as _};
+use serde::de::Error as _;
 use serde::{Deserializer, Serializer};
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
-use systole_ir::{Error, Result, bug};
+use systole_ir::{Error, Result, bug, conversions};
 
 /// Size along each of `N` spatial dimensions; a single number applies to all of them.
 ///
@@ -28,28 +28,11 @@ impl<const N: usize> Sizes<N> {
     }
 }
 
-impl<const N: usize> From<usize> for Sizes<N> {
-    fn from(all: usize) -> Sizes<N> {
-        Sizes([all; N])
-    }
-}
-
-impl<const N: usize> From<[usize; N]> for Sizes<N> {
-    fn from(sizes: [usize; N]) -> Sizes<N> {
-        Sizes(sizes)
-    }
-}
-
-impl From<(usize, usize)> for Sizes<2> {
-    fn from((height, width): (usize, usize)) -> Sizes<2> {
-        Sizes([height, width])
-    }
-}
-
-impl From<(usize, usize, usize)> for Sizes<3> {
-    fn from((depth, height, width): (usize, usize, usize)) -> Sizes<3> {
-        Sizes([depth, height, width])
-    }
+conversions! {
+    const N, usize => Sizes<N>: |all| Sizes([all; N]);
+    const N, [usize; N] => Sizes<N>: |sizes| Sizes(sizes);
+    (usize, usize) => Sizes<2>: |(height, width)| Sizes([height, width]);
+    (usize, usize, usize) => Sizes<3>: |(depth, height, width)| Sizes([depth, height, width]);
 }
 
 impl<const N: usize> fmt::Display for Sizes<N> {
@@ -97,40 +80,13 @@ impl<'de, const N: usize> Deserialize<'de> for Sizes<N> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edges<const N: usize>(pub [[usize; 2]; N]);
 
-impl<const N: usize> From<usize> for Edges<N> {
-    fn from(all: usize) -> Edges<N> {
-        Edges([[all; 2]; N])
-    }
-}
-
-impl From<(usize, usize)> for Edges<1> {
-    fn from((before, after): (usize, usize)) -> Edges<1> {
-        Edges([[before, after]])
-    }
-}
-
-impl From<(usize, usize)> for Edges<2> {
-    fn from((rows, columns): (usize, usize)) -> Edges<2> {
-        Edges([[rows; 2], [columns; 2]])
-    }
-}
-
-impl From<((usize, usize), (usize, usize))> for Edges<2> {
-    fn from((rows, columns): ((usize, usize), (usize, usize))) -> Edges<2> {
-        Edges([rows.into(), columns.into()])
-    }
-}
-
-impl<const N: usize> From<[usize; N]> for Edges<N> {
-    fn from(sizes: [usize; N]) -> Edges<N> {
-        Edges(sizes.map(|n| [n; 2]))
-    }
-}
-
-impl<const N: usize> From<[[usize; 2]; N]> for Edges<N> {
-    fn from(sides: [[usize; 2]; N]) -> Edges<N> {
-        Edges(sides)
-    }
+conversions! {
+    const N, usize => Edges<N>: |all| Edges([[all; 2]; N]);
+    (usize, usize) => Edges<1>: |(before, after)| Edges([[before, after]]);
+    (usize, usize) => Edges<2>: |(rows, columns)| Edges([[rows; 2], [columns; 2]]);
+    ((usize, usize), (usize, usize)) => Edges<2>: |(rows, columns)| Edges([rows.into(), columns.into()]);
+    const N, [usize; N] => Edges<N>: |sizes| Edges(sizes.map(|n| [n; 2]));
+    const N, [[usize; 2]; N] => Edges<N>: |sides| Edges(sides);
 }
 
 impl<const N: usize> Serialize for Edges<N> {
@@ -174,34 +130,20 @@ pub(crate) fn listed(sizes: &[usize]) -> String {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair(pub usize, pub usize);
 
-#[allow(deprecated, reason = "kept for the previous version's API")]
-impl From<Pair> for Sizes<2> {
-    fn from(Pair(height, width): Pair) -> Sizes<2> {
-        Sizes([height, width])
-    }
-}
-
-#[allow(deprecated, reason = "kept for the previous version's API")]
-impl From<Pair> for SizeArgument {
-    fn from(Pair(height, width): Pair) -> SizeArgument {
-        (height, width).into()
-    }
+conversions! {
+    #[allow(deprecated, reason = "kept for the previous version's API")]
+    Pair => Sizes<2>: |Pair(height, width)| Sizes([height, width]);
+    #[allow(deprecated, reason = "kept for the previous version's API")]
+    Pair => SizeArgument: |Pair(height, width)| (height, width).into();
 }
 
 /// Argument of size setters, for layers with one, two or three spatial dimensions: `2`, `(2, 1)`, `(2, 1, 1)`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SizeArgument(Value);
 
-impl From<usize> for SizeArgument {
-    fn from(all: usize) -> SizeArgument {
-        SizeArgument(all.into())
-    }
-}
-
-impl From<(usize, usize)> for SizeArgument {
-    fn from((height, width): (usize, usize)) -> SizeArgument {
-        SizeArgument(vec![height, width].into())
-    }
+conversions! {
+    usize => SizeArgument: |all| SizeArgument(all.into());
+    (usize, usize) => SizeArgument: |(height, width)| SizeArgument(vec![height, width].into());
 }
 
 impl From<(usize, usize, usize)> for SizeArgument {
@@ -210,38 +152,19 @@ impl From<(usize, usize, usize)> for SizeArgument {
     }
 }
 
-impl<const N: usize> From<[usize; N]> for SizeArgument {
-    fn from(sizes: [usize; N]) -> SizeArgument {
-        SizeArgument(sizes.to_vec().into())
-    }
-}
-
-impl From<SizeArgument> for Value {
-    fn from(each: SizeArgument) -> Value {
-        each.0
-    }
+conversions! {
+    const N, [usize; N] => SizeArgument: |sizes| SizeArgument(sizes.to_vec().into());
+    SizeArgument => Value: |each| each.0;
 }
 
 /// Axes of an input: one or several, where `-1` is the last.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Axes(pub Vec<i64>);
 
-impl From<i64> for Axes {
-    fn from(axis: i64) -> Axes {
-        Axes(vec![axis])
-    }
-}
-
-impl<const N: usize> From<[i64; N]> for Axes {
-    fn from(axes: [i64; N]) -> Axes {
-        Axes(axes.into())
-    }
-}
-
-impl From<Vec<i64>> for Axes {
-    fn from(axes: Vec<i64>) -> Axes {
-        Axes(axes)
-    }
+conversions! {
+    i64 => Axes: |axis| Axes(vec![axis]);
+    const N, [i64; N] => Axes: |axes| Axes(axes.into());
+    Vec<i64> => Axes: |axes| Axes(axes);
 }
 
 impl From<Axes> for Value {
@@ -320,55 +243,17 @@ impl<'de> Deserialize<'de> for Padding {
     }
 }
 
-impl From<Activation> for Value {
-    fn from(activation: Activation) -> Value {
-        config_of(&activation)
-    }
+conversions! {
+    Activation => Value: |activation| config_of(&activation);
+    Initializer => Value: |initializer| config_of(&initializer);
 }
 
-impl From<Initializer> for Value {
-    fn from(initializer: Initializer) -> Value {
-        config_of(&initializer)
-    }
-}
-
-/// Deserializes a value from its name (`"he_normal"`, with Keras's defaults) or its full form.
-pub(crate) fn named<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: DeserializeOwned + FromStr<Err = Error>,
-{
-    match Value::deserialize(deserializer)? {
-        Value::String(name) => name.parse().map_err(|e| D::Error::custom(one_line(&e))),
-        value => serde_json::from_value(value).map_err(D::Error::custom),
-    }
-}
-
-/// Like [`named`], but `null` is `None`.
-pub(crate) fn optional<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: DeserializeOwned + FromStr<Err = Error>,
-{
-    match Value::deserialize(deserializer)? {
-        Value::Null => Ok(None),
-        value => named(value).map(Some).map_err(D::Error::custom),
-    }
-}
-
-/// Like [`named`], but `null` (Keras's `None`) is the linear activation.
+/// Reads an activation by name or with arguments; `null` (Keras's `None`) is the linear one.
 pub(crate) fn activation<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Activation, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::Null => Ok(Activation::Linear),
-        value => named(value).map_err(D::Error::custom),
-    }
-}
-
-/// Formats an error and its hint on one line, for use inside other messages.
-pub(crate) fn one_line(e: &Error) -> String {
-    match e.hint_text() {
-        Some(hint) => format!("{}; {hint}", e.what()),
-        None => e.what().to_string(),
+        Value::String(name) => name.parse().map_err(|e| D::Error::custom(one_line(&e))),
+        value => serde_json::from_value(value).map_err(D::Error::custom),
     }
 }
 

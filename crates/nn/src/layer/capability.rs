@@ -4,7 +4,7 @@
 
 use crate::layer::lowering::{ConvolutionKind, LayerLowering};
 use crate::layer::masks::MaskPropagation;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// How a layer computes the next token of a sequence during incremental decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,5 +143,5 @@ impl LayerLowering {
 
 /// Returns the error for models that cannot decode incrementally, without a reason.
 pub(crate) fn no_decoding() -> Error {
-    Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+    err!(Unsupported, "the model cannot generate token by token")
 }

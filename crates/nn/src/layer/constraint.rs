@@ -3,7 +3,7 @@
 use crate::did_you_mean::unknown;
 use crate::json::{Deserialize, Serialize};
 use std::str::FromStr;
-use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_ir::{Error, Result, Tensor, err};
 
 /// Projection of a weight, `w: f32[…] → f32[…]`, applied after each optimizer step.
 ///
@@ -13,12 +13,12 @@ use systole_ir::{Error, ErrorKind, Result, Tensor};
 /// assert!(dense(8).kernel_constraint(Constraint::MaxNorm { max_value: 3.0, axis: 0 }).check().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "class_name", content = "config", deny_unknown_fields)]
+#[serde(tag = "class_name", content = "config", deny_unknown_fields, from_str)]
 pub enum Constraint {
     /// Limits norms along `axis` to `max_value`. Keras: 2, axis 0.
     MaxNorm {
         /// Maximum norm.
-        #[serde(default = "two")]
+        #[serde(default = 2.0)]
         max_value: f64,
         /// Axis along which norms are computed.
         #[serde(default)]
@@ -38,23 +38,15 @@ pub enum Constraint {
         #[serde(default)]
         min_value: f64,
         /// Maximum norm.
-        #[serde(default = "one")]
+        #[serde(default = 1.0)]
         max_value: f64,
         /// Fraction of the correction applied per step.
-        #[serde(default = "one")]
+        #[serde(default = 1.0)]
         rate: f64,
         /// Axis along which norms are computed.
         #[serde(default)]
         axis: i64,
     },
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-fn two() -> f64 {
-    2.0
 }
 
 /// Keras's epsilon, which avoids division by a zero norm.
@@ -75,16 +67,13 @@ impl Constraint {
             }
         };
         if !sound {
-            return Err(Error::new(ErrorKind::Config, format!("invalid values in {self:?}"))
+            return Err(err!(Config, "invalid values in {self:?}")
                 .hint("use norms of at least 0 with min_value at most max_value, and a rate from 0 to 1"));
         }
         match self.dim(axis, rank) {
             Some(_) => Ok(()),
-            None => Err(Error::new(
-                ErrorKind::Config,
-                format!("{self:?} has axis {axis}, but its weight has {rank} dimensions"),
-            )
-            .hint("count axes from 0; −1 is the last")),
+            None => Err(err!(Config, "{self:?} has axis {axis}, but its weight has {rank} dimensions")
+                .hint("count axes from 0; −1 is the last")),
         }
     }
 

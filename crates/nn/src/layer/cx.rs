@@ -17,7 +17,7 @@ use crate::layer::quantized_weight::{QuantizedWeightLayout, packed_paths};
 use crate::layer::quantizer::{Quantizer, ScopedQuantizer};
 use std::sync::Arc;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
-use systole_ir::{DType, Error, ErrorKind, GraphBuilder, Literal, Tensor, TensorType, rng};
+use systole_ir::{DType, Error, GraphBuilder, Literal, Tensor, TensorType, err, rng};
 use systole_runtime::Params;
 
 pub use crate::layer::context::weights::WeightSpec;
@@ -367,12 +367,11 @@ impl Cx {
             let known = known.clone();
             if known.ty() != ty {
                 return known.fail(
-                    Error::new(
-                        ErrorKind::Graph,
-                        format!("weight {path} has type {}, but this call needs {ty}", known.ty()),
-                    )
-                    .because("weight shapes are fixed by the first input shape")
-                    .hint("feed inputs of the shapes that the model was built with, or build a new model"),
+                    err!(Graph, "weight {path} has type {}, but this call needs {ty}", known.ty())
+                        .because("weight shapes are fixed by the first input shape")
+                        .hint(
+                            "feed inputs of the shapes that the model was built with, or build a new model",
+                        ),
                 );
             }
             return known;
@@ -380,7 +379,7 @@ impl Cx {
         if !self.weights.collecting {
             let t = self.builder.scalar(DType::F32, 0.0);
             return t.fail(
-                Error::new(ErrorKind::Graph, format!("weight {path} is missing"))
+                err!(Graph, "weight {path} is missing")
                     .because("the layer did not request this weight when the model was built")
                     .hint("request the same weights in training and inference"),
             );

@@ -17,7 +17,7 @@ use systole_ir::{DType, Error, Literal, Result, TensorType};
 /// assert_ne!(kernel, Initializer::GlorotUniform.make(&[784, 10], 7, "dense_1/kernel"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "class_name", content = "config", deny_unknown_fields)]
+#[serde(tag = "class_name", content = "config", deny_unknown_fields, from_str)]
 pub enum Initializer {
     /// Uniform with variance 2 / (fan_in + fan_out).
     GlorotUniform,

@@ -4,7 +4,7 @@
 
 use crate::layer::activation::Activation;
 use crate::layer::argument::Padding;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::{Error, err};
 
 /// Inference operators of a layer. Weights keep the layer's names: `kernel`, `bias`, `gamma`, ….
 #[derive(Clone, Debug, PartialEq)]
@@ -282,9 +282,9 @@ impl LayerLowering {
 
 /// Returns the error for layers without inference operators.
 pub(crate) fn no_operators(class: &str) -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        format!("cannot export {class} to .tflite or ONNX: these formats have no operators for the layer"),
+    err!(
+        Unsupported,
+        "cannot export {class} to .tflite or ONNX: these formats have no operators for the layer"
     )
     .hint(match class {
         "Sequential" | "Functional" => {

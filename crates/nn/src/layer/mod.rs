@@ -33,7 +33,7 @@ use crate::layer::lowering::{LayerLowering, no_operators};
 use crate::layer::masks::MaskPropagation;
 use crate::layer::weight_role::WeightRole;
 use std::fmt::Debug;
-use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_ir::{Result, Tensor, err};
 
 /// A building block of models. Implement it for custom layers.
 ///
@@ -79,8 +79,7 @@ pub trait Layer: Debug + Send + Sync {
     /// If masks end at the layer.
     fn masks(&self) -> Result<MaskPropagation> {
         self.lowering().ok().and_then(|own| own.masks()).ok_or_else(|| {
-            let what = format!("cannot propagate masks through {}", self.class_name());
-            Error::new(ErrorKind::Unsupported, what)
+            err!(Unsupported, "cannot propagate masks through {}", self.class_name())
                 .because("the layer's output may have other time steps than its input")
         })
     }
@@ -102,10 +101,10 @@ pub trait Layer: Debug + Send + Sync {
     /// # Errors
     /// If channels cannot be traced through it.
     fn channels(&self) -> Result<ChannelPruning> {
-        self.lowering().ok().and_then(|own| own.channels()).ok_or_else(|| {
-            let what = format!("cannot trace channels through {}", self.class_name());
-            Error::new(ErrorKind::Unsupported, what)
-        })
+        self.lowering()
+            .ok()
+            .and_then(|own| own.channels())
+            .ok_or_else(|| err!(Unsupported, "cannot trace channels through {}", self.class_name()))
     }
 
     /// Whether its weights `kernel` and `embeddings` can have LoRA adapters. By default they can, and [`Cx::weight`]

@@ -6,7 +6,7 @@
 use crate::json::{Deserialize, Serialize};
 use std::sync::Arc;
 use systole_ir::quantized_weights::DequantizeWeights;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, bug};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, bug, err};
 use systole_runtime::Buffer;
 
 /// Weights with fewer elements stay float.
@@ -138,8 +138,12 @@ impl QuantizedWeightLayout {
     /// Rejects inconsistent sizes.
     pub(crate) fn check(&self) -> Result<()> {
         if self.inputs == 0 || self.block == 0 || !self.elements().is_multiple_of(self.inputs) {
-            let what = format!("{} inputs do not divide a weight of shape {:?}", self.inputs, self.shape);
-            return Err(Error::new(ErrorKind::Data, what));
+            return Err(err!(
+                Data,
+                "{} inputs do not divide a weight of shape {:?}",
+                self.inputs,
+                self.shape
+            ));
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub enum QuantizeRanges {
 
 /// Quantization-aware training settings of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, skip_serializing_none)]
 pub(crate) struct Quantizer {
     pub(crate) ranges: QuantizeRanges,
     /// Quantized weights of the layer.
@@ -35,16 +35,12 @@ pub(crate) struct Quantizer {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) inputs: Vec<Option<QuantizationPoint>>,
     /// Point between the two kernels of a separable convolution.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parts: Option<QuantizationPoint>,
     /// Point before an activation that is a separate operator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) inner: Option<QuantizationPoint>,
     /// Point of the output.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) output: Option<QuantizationPoint>,
     /// Point of the output for token inputs (table rows). Kernels, inputs and output then apply to calls on floats.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rows: Option<QuantizationPoint>,
     /// Whether the output is a constant, quantized by the range of its values.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -53,10 +49,8 @@ pub(crate) struct Quantizer {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) within: Vec<(String, QuantizationPoint)>,
     /// Range of the kernel's input, if the bias is rounded to the accumulator's scale.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sums: Option<QuantizationPoint>,
     /// Step from which batch normalization uses its moving statistics.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) freeze_bn_delay: Option<u64>,
     /// Whether the layer stays in float.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

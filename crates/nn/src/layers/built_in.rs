@@ -18,23 +18,18 @@ use serde::ser::SerializeStruct;
 use serde_json::Map;
 pub(super) use serde_json::Value;
 use std::sync::Arc;
-pub(super) use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
+pub(super) use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType, ensure, err};
 
-/// Defines a layer's argument struct with defaults, deserialized by argument name: [`with_defaults!`](crate::setters).
-macro_rules! arguments {
-    ($(#[$meta:meta])* pub struct $($rest:tt)*) => {
-        $crate::setters::with_defaults! {
-            $(#[$meta])*
-            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-            // Serde derives no bound for const generics.
-            #[serde(default, deny_unknown_fields, bound(deserialize = ""))]
-            pub struct $($rest)*
+/// Implements the [`Layer`] methods shared by all built-in layers: class name, and arguments for model files. With
+/// `one_input` also [`Layer::call`], by [`Arguments::output`].
+macro_rules! named {
+    ($class:expr, one_input) => {
+        named!($class);
+
+        fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+            one_input(self, cx, inputs, |cx, x| self.output(cx, x))
         }
     };
-}
-
-/// Implements the [`Layer`] methods shared by all built-in layers: class name, and arguments for model files.
-macro_rules! named {
     ($class:expr) => {
         fn class_name(&self) -> &'static str {
             $class
@@ -46,7 +41,25 @@ macro_rules! named {
     };
 }
 
-pub(super) use {arguments, named};
+/// Implements [`Layer::lowering`] of a layer whose operators have no arguments.
+macro_rules! lowered {
+    ($lowering:ident) => {
+        fn lowering(&self) -> Result<LayerLowering> {
+            Ok(LayerLowering::$lowering)
+        }
+    };
+}
+
+/// Implements [`Layer::masks`] by one rule.
+macro_rules! masked {
+    ($masks:ident) => {
+        fn masks(&self) -> Result<MaskPropagation> {
+            Ok(MaskPropagation::$masks)
+        }
+    };
+}
+
+pub(super) use {lowered, masked, named};
 
 /// Class name of a layer that is generic over 1 to `M` spatial dimensions.
 pub(super) fn by_rank<const N: usize, const M: usize>(classes: [&'static str; M]) -> &'static str {
@@ -61,6 +74,11 @@ pub(super) trait Arguments: Layer {
     /// Rejects arguments that are invalid for any input; reports the first.
     fn check(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Returns the output for one input, from a layer with `named!("Class", one_input)`.
+    fn output(&self, _: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        Err(wrong_number(self, "several inputs", std::slice::from_ref(x)))
     }
 
     /// Axes along which [`LayerSpec::adapt`](crate::layers::LayerSpec::adapt) computes data statistics; `None` if the
@@ -126,8 +144,7 @@ impl BuiltIn {
         let shown = value.to_string();
         *slot = value;
         self.reread(Value::Object(config)).map_err(|e| {
-            let what = format!("invalid value for {class}'s argument `{key}`: {shown}");
-            with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
+            with_reason(err!(Config, "invalid value for {class}'s argument `{key}`: {shown}"), &e.to_string())
         })
     }
 }
@@ -147,23 +164,53 @@ impl Serialize for BuiltIn {
     }
 }
 
-/// Applies a layer that takes one input: checks the arguments and the number of inputs, then builds.
+/// Applies a layer: checks its arguments, then builds. A failed input is the output.
+pub(super) fn built<L: Arguments + ?Sized>(
+    layer: &L,
+    cx: &mut Cx,
+    inputs: &[Tensor],
+    build: impl FnOnce(&mut Cx, &[Tensor]) -> Result<Tensor>,
+) -> Tensor {
+    if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
+        return poisoned.clone();
+    }
+    layer.check().and_then(|()| build(cx, inputs)).unwrap_or_else(|e| refuse(cx, inputs, e))
+}
+
+/// Applies a layer that takes one input, with [`built`].
 pub(super) fn one_input<L: Arguments>(
     layer: &L,
     cx: &mut Cx,
     inputs: &[Tensor],
     build: impl FnOnce(&mut Cx, &Tensor) -> Result<Tensor>,
 ) -> Tensor {
-    let built = match inputs {
-        [x] if x.is_poisoned() => return x.clone(),
-        [x] => layer.check().and_then(|()| build(cx, x)),
-        _ => Err(Error::new(
-            ErrorKind::Graph,
-            format!("{} takes one input, got {}", layer.class_name(), inputs.len()),
-        )
-        .hint("combine several inputs with concatenate or add first")),
-    };
-    built.unwrap_or_else(|e| refuse(cx, inputs, e))
+    built(layer, cx, inputs, |cx, inputs| match inputs {
+        [x] => build(cx, x),
+        _ => Err(wrong_number(layer, "one input", inputs)
+            .hint("combine several inputs with concatenate or add first")),
+    })
+}
+
+/// Applies an attention layer to `[x]`, `[query, value]` or `[query, value, key]`; `example` creates the layer.
+pub(super) fn query_value_key<L: Arguments>(
+    layer: &L,
+    cx: &mut Cx,
+    inputs: &[Tensor],
+    example: &str,
+    attend: impl FnOnce(&mut Cx, [&Tensor; 3]) -> Result<Tensor>,
+) -> Tensor {
+    built(layer, cx, inputs, |cx, inputs| match inputs {
+        [x] => attend(cx, [x, x, x]),
+        [query, value] => attend(cx, [query, value, value]),
+        [query, value, key] => attend(cx, [query, value, key]),
+        _ => Err(wrong_number(layer, "1 to 3 inputs", inputs)
+            .hint(format!("call the layer in a functional model: {example}.on(&[&query, &value])"))),
+    })
+}
+
+/// Returns the error for a wrong number of inputs.
+pub(super) fn wrong_number(layer: &(impl Layer + ?Sized), takes: &str, inputs: &[Tensor]) -> Error {
+    err!(Graph, "{} takes {takes}, got {}", layer.class_name(), inputs.len())
 }
 
 /// Returns the lowering `own` if export formats support the layer's rank, otherwise an error.
@@ -206,7 +253,7 @@ pub(super) fn sized(class: &str, name: &str, shape: &[usize]) -> Result<()> {
     let shape = Shape::new(shape);
     match shape.checked_elements() {
         Some(n) if n < 1 << 40 => Ok(()),
-        _ => Err(Error::new(ErrorKind::Graph, format!("{class}'s weight {name} is too large: f32{shape}"))
+        _ => Err(err!(Graph, "{class}'s weight {name} is too large: f32{shape}")
             .because("the weight has more than 2⁴⁰ elements")
             .hint("make the layer or its input smaller")),
     }
@@ -236,19 +283,17 @@ pub(super) fn channels_of(class: &str, x: &Tensor) -> Result<usize> {
 
 /// Returns an input type error: `Conv2D needs images [B, H, W, C], got f32[1000, 784]`. The caller adds a hint.
 pub(super) fn unfit(class: &str, needs: &str, got: &TensorType) -> Error {
-    Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {got}"))
+    err!(Graph, "{class} needs {needs}, got {got}")
 }
 
 /// Returns an argument error: `Dense needs units of at least 1, got 0`.
 pub(super) fn wrong(class: &str, needs: &str, is: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Config, format!("{class} needs {needs}, got {is}"))
+    err!(Config, "{class} needs {needs}, got {is}")
 }
 
 /// Rejects arguments that are negative or not finite.
 pub(super) fn at_least_0(class: &str, argument: &str, value: f64) -> Result<()> {
-    if !value.is_finite() || value < 0.0 {
-        return Err(wrong(class, &format!("{argument} of at least 0"), value));
-    }
+    ensure!(value.is_finite() && value >= 0.0, wrong(class, &format!("{argument} of at least 0"), value));
     Ok(())
 }
 

@@ -42,14 +42,14 @@ impl LayerSpec {
     /// If the class or a key is unknown (suggests the nearest name) or a value is invalid.
     pub fn from_json(value: &Value, custom: &CustomLayers) -> Result<LayerSpec> {
         let Value::Object(map) = value else {
-            return Err(Error::new(ErrorKind::Config, format!("expected a layer object, got {value}")));
+            return Err(err!(Config, "expected a layer object, got {value}"));
         };
         const KEYS: [&str; 7] = ["class_name", "name", "trainable", "remat", "config", "lora", "quantize"];
         if let Some(key) = map.keys().find(|k| !KEYS.contains(&k.as_str())) {
             return Err(unknown(&format!("unknown key `{key}` of a layer"), key, &KEYS));
         }
         let Some(class) = map.get("class_name").and_then(Value::as_str) else {
-            return Err(Error::new(ErrorKind::Config, "a layer object lacks class_name"));
+            return Err(err!(Config, "a layer object lacks class_name"));
         };
         let config = map.get("config").unwrap_or(&Value::Null);
         let mut spec = match custom.find(class) {
@@ -74,14 +74,11 @@ impl LayerSpec {
     /// ```
     pub fn from_table(class: &str, table: &Value) -> Result<LayerSpec> {
         let Value::Object(keys) = table else {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("expected a table of arguments for {class}, got {table}"),
-            ));
+            return Err(err!(Config, "expected a table of arguments for {class}, got {table}"));
         };
         let known = LAYER_NAMES.iter().find(|c| **c == class || snake_case(c) == class);
         let Some(mut built_in) = known.and_then(|c| BuiltIn::with_defaults(c)) else {
-            let e = Error::new(ErrorKind::Config, format!("unknown layer `{class}`"));
+            let e = err!(Config, "unknown layer `{class}`");
             return Err(e.hint(nearest_three(class, LAYER_NAMES, "systole layers")));
         };
         for (key, value) in keys.iter().filter(|(k, _)| !["name", "trainable", "remat"].contains(&k.as_str()))
@@ -106,10 +103,7 @@ impl LayerSpec {
     /// Reads name and flags from an object that also holds other keys.
     fn take_place(&mut self, keys: &Map<String, Value>) -> Result<()> {
         let wrong_type = |key: &str, value: &Value| {
-            Error::new(
-                ErrorKind::Config,
-                format!("invalid value for {}'s `{key}`: {value}", self.class_name()),
-            )
+            err!(Config, "invalid value for {}'s `{key}`: {value}", self.class_name())
         };
         let flag = |key: &str, default: bool| match keys.get(key) {
             None => Ok(default),
@@ -152,14 +146,12 @@ impl LayerSpec {
 fn built_in_from(class: &str, config: &Value, custom: &CustomLayers) -> Result<BuiltIn> {
     let Some(mut built_in) = BuiltIn::with_defaults(class) else {
         let known: Vec<&str> = LAYER_NAMES.iter().copied().chain(custom.names()).collect();
-        return Err(Error::new(ErrorKind::Config, format!("unknown layer class `{class}`")).hint(
-            match nearest(class, &known) {
-                "" => "pass its constructor in CustomObjects".into(),
-                meant => format!(
-                    "did you mean `{meant}`? For a custom layer, pass its constructor in CustomObjects"
-                ),
-            },
-        ));
+        return Err(err!(Config, "unknown layer class `{class}`").hint(match nearest(class, &known) {
+            "" => "pass its constructor in CustomObjects".into(),
+            meant => {
+                format!("did you mean `{meant}`? For a custom layer, pass its constructor in CustomObjects")
+            }
+        }));
     };
     match config {
         Value::Null => {}
@@ -169,8 +161,7 @@ fn built_in_from(class: &str, config: &Value, custom: &CustomLayers) -> Result<B
             }
         }
         other => {
-            let what = format!("expected an object as config of {class}, got {other}");
-            return Err(Error::new(ErrorKind::Config, what));
+            return Err(err!(Config, "expected an object as config of {class}, got {other}"));
         }
     }
     Ok(built_in)

@@ -158,8 +158,4 @@ pub mod testing {
 
 // Names of the previous version.
 #[doc(hidden)]
-pub use self::FactorRange as Span;
-#[doc(hidden)]
-pub use self::SizeArgument as Each;
-#[doc(hidden)]
-pub use self::WrappedLayer as Wrapped;
+pub use self::{FactorRange as Span, SizeArgument as Each, WrappedLayer as Wrapped};

@@ -10,7 +10,7 @@ use crate::setters::setters;
 use serde_json::json;
 use std::panic::Location;
 use std::sync::Arc;
-use systole_ir::user_line;
+use systole_ir::{err, user_line};
 use systole_runtime::{Buffer, Params};
 
 /// Kind of layer in a model: built-in, custom or nested model.
@@ -262,11 +262,8 @@ impl LayerSpec {
         match (self.adapters.as_deref().cloned(), alpha.is_finite() && alpha > 0.0) {
             (Some(own), true) => return self.with_adapters(Some(Adapters { alpha, ..own })),
             (None, _) => self.mistakes.push(
-                Error::new(
-                    ErrorKind::Config,
-                    format!("cannot set lora_alpha: this {} has no LoRA adapters", self.class_name()),
-                )
-                .hint("call enable_lora(rank) first"),
+                err!(Config, "cannot set lora_alpha: this {} has no LoRA adapters", self.class_name())
+                    .hint("call enable_lora(rank) first"),
             ),
             (_, false) => self.mistakes.push(wrong(self.class_name(), "a lora_alpha above 0", alpha)),
         }
@@ -334,8 +331,7 @@ impl LayerSpec {
 
     fn check_arguments(&self) -> Result<()> {
         if let Some(name) = self.name.as_deref().filter(|n| n.is_empty() || n.contains('/')) {
-            let what = format!("invalid layer name `{name}` for a {}", self.class_name());
-            return Err(Error::new(ErrorKind::Config, what)
+            return Err(err!(Config, "invalid layer name `{name}` for a {}", self.class_name())
                 .because("the name is one component of weight paths, which `/` separates"));
         }
         match &self.kind {
@@ -355,9 +351,10 @@ impl LayerSpec {
     pub(super) fn set(mut self, key: &str, value: Value) -> LayerSpec {
         let changed = match &self.kind {
             LayerKind::BuiltIn(b) => b.with(key, value),
-            LayerKind::Custom(_) | LayerKind::Model(..) => Err(Error::new(
-                ErrorKind::Config,
-                format!("cannot set argument `{key}` of {}: it is not a built-in layer", self.class_name()),
+            LayerKind::Custom(_) | LayerKind::Model(..) => Err(err!(
+                Config,
+                "cannot set argument `{key}` of {}: it is not a built-in layer",
+                self.class_name()
             )
             .hint("set the argument in the layer's constructor")),
         };

@@ -3,7 +3,7 @@
 use super::built_in::*;
 use super::from_config::CustomLayers;
 use super::spec::{LayerKind, LayerSpec};
-use crate::layer::argument::one_line;
+use crate::json::one_line;
 use serde::de::Error as _;
 use serde::{Deserializer, Serializer};
 

@@ -6,7 +6,7 @@ use super::{Loss, Prediction, Reduction};
 use crate::json::{self, Deserialize, FromJson, Serialize};
 use serde::{Deserializer, Serializer, de, ser};
 use serde_json::{Map, Value};
-use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType};
+use systole_ir::{Result, Tensor, TensorType, err};
 
 /// Default axis of the classes.
 const LAST: i64 = -1;
@@ -107,8 +107,8 @@ impl Loss {
             return self.per_sample(y_true, pred);
         }
         let Some(at) = place(axis, pred.value.rank()) else {
-            let what = format!("axis {axis} of predictions {} cannot be the class axis", pred.value.ty());
-            let e = Error::new(ErrorKind::Graph, what).at(format!("loss {}", self.name()));
+            let e = err!(Graph, "axis {axis} of predictions {} cannot be the class axis", pred.value.ty())
+                .at(format!("loss {}", self.name()));
             return pred.value.fail(
                 e.because("axis 0 of the loss is the batch")
                     .hint("remove axis to use -1, the last dimension"),

@@ -29,10 +29,7 @@ pub(super) fn ctc(y: &Tensor, x: &Tensor) -> Tensor {
     let start = place.less(&place.scalar_like(2.0)).select(&first, &never);
     let later = |x: &Tensor, by: usize, fill: f64| {
         let fill = x.builder().full(&x.ty().with_shape([batch, by.min(states)]), fill);
-        match states > by {
-            true => Tensor::concatenate(&[&fill, &x.slice_dim(1, 0, states - by)], 1),
-            false => fill,
-        }
+        if states > by { Tensor::concatenate(&[&fill, &x.slice_dim(1, 0, states - by)], 1) } else { fill }
     };
     // Between two different labels no blank is needed.
     let two_before = later(&said, 2, 0.0);

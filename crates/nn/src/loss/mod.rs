@@ -15,7 +15,7 @@ pub use constructors::*;
 use formulas::{binary_from_logits, binary_from_probabilities, clipped, smoothed, sparse_crossentropy};
 use serde::Deserializer;
 use std::str::FromStr;
-use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Result, Shape, Tensor, TensorType, err};
 
 /// A model's prediction: its output and, after a softmax or sigmoid, the logits before it.
 ///
@@ -116,10 +116,10 @@ pub enum Loss {
         #[serde(default)]
         apply_class_balancing: bool,
         /// Weight α of label 1.
-        #[serde(default = "quarter")]
+        #[serde(default = 0.25)]
         alpha: f64,
         /// Focusing exponent γ.
-        #[serde(default = "two")]
+        #[serde(default = 2.0)]
         gamma: f64,
         /// Whether predictions are logits, not probabilities.
         #[serde(default)]
@@ -131,10 +131,10 @@ pub enum Loss {
     /// Categorical focal loss: −Σ α·(1 − p)^γ·t·ln p over the last axis.
     CategoricalFocalCrossentropy {
         /// Weight α.
-        #[serde(default = "quarter")]
+        #[serde(default = 0.25)]
         alpha: f64,
         /// Focusing exponent γ.
-        #[serde(default = "two")]
+        #[serde(default = 2.0)]
         gamma: f64,
         /// Whether predictions are logits, not probabilities.
         #[serde(default)]
@@ -153,10 +153,10 @@ pub enum Loss {
     /// false positives.
     Tversky {
         /// Weight α of false negatives.
-        #[serde(default = "half")]
+        #[serde(default = 0.5)]
         alpha: f64,
         /// Weight β of false positives.
-        #[serde(default = "half")]
+        #[serde(default = 0.5)]
         beta: f64,
         /// Axes to sum over, one or several. Default: all, which gives one value for the batch.
         #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_several")]
@@ -166,13 +166,13 @@ pub enum Loss {
     /// al. 2020).
     Circle {
         /// Scale γ of the cosines.
-        #[serde(default = "eighty")]
+        #[serde(default = 80.0)]
         gamma: f64,
         /// Margin between similarities within and across classes.
-        #[serde(default = "two_fifths")]
+        #[serde(default = 0.4)]
         margin: f64,
         /// Whether to exclude pairs of a vector with itself.
-        #[serde(default = "yes")]
+        #[serde(default = true)]
         remove_diagonal: bool,
     },
     /// Connectionist temporal classification: −ln of the probability of an unaligned label sequence; class 0 is the
@@ -182,7 +182,7 @@ pub enum Loss {
     /// absolute error (1), which is robust to label noise.
     CategoricalGeneralizedCrossEntropy {
         /// Exponent q, between 0 and 1.
-        #[serde(default = "half")]
+        #[serde(default = 0.5)]
         q: f64,
     },
     /// A custom loss: [`Loss::custom`] or a [`CustomLoss`].
@@ -199,22 +199,6 @@ pub enum Loss {
     },
 }
 
-fn half() -> f64 {
-    0.5
-}
-
-fn eighty() -> f64 {
-    80.0
-}
-
-fn two_fifths() -> f64 {
-    0.4
-}
-
-fn yes() -> bool {
-    true
-}
-
 /// Parses an axis or a list of axes.
 fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<i64>, D::Error> {
     #[derive(Deserialize)]
@@ -227,14 +211,6 @@ fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Re
         AxisOrAxes::One(axis) => vec![axis],
         AxisOrAxes::Several(axes) => axes,
     })
-}
-
-fn quarter() -> f64 {
-    0.25
-}
-
-fn two() -> f64 {
-    2.0
 }
 
 impl<L: CustomLoss + 'static> From<L> for Loss {
@@ -776,7 +752,7 @@ pub(crate) fn as_given(y_true: &Tensor, y_pred: &Tensor) -> (Tensor, Tensor) {
 
 /// Returns a poisoned tensor for a graph whose error is already recorded.
 fn poisoned(like: &Tensor) -> Tensor {
-    like.fail(Error::new(ErrorKind::Graph, "labels are incompatible with predictions"))
+    like.fail(err!(Graph, "labels are incompatible with predictions"))
 }
 
 /// Converts labels to signed integers wide enough to compare with any class index.

@@ -1,15 +1,12 @@
 //! Expected calibration error (ECE): difference between confidence and accuracy.
 
 use super::{MetricBatch, MetricRule, confusion::check_number, refused, share};
-use crate::json::{Deserialize, Serialize};
 use crate::loss::{aligned, as_index};
-use crate::setters::with_defaults;
+use crate::setters::arguments;
 use systole_ir::{DType, Result, Tensor};
 
-with_defaults! {
+arguments! {
     /// Expected calibration error: mean |confidence − accuracy| over bins of equal confidence width (Guo et al. 2017).
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct ExpectedCalibrationError {
         /// Number of bins from 0 to 1.
         pub num_bins: usize = 15,

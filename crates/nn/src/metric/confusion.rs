@@ -3,7 +3,7 @@
 use super::{MetricBatch, MetricRule, refused, share, wrong};
 use crate::json::{Deserialize, Serialize};
 use crate::loss::aligned;
-use crate::setters::with_defaults;
+use crate::setters::arguments;
 use systole_ir::{DType, Literal, Result, Tensor};
 
 /// Value that `top_k` gives to scores outside the k highest, and a threshold below all other scores.
@@ -185,13 +185,7 @@ pub(super) fn check_number(name: &str, number: usize, least: usize) -> Result<()
 
 macro_rules! counts {
     ($($name:ident;)*) => {
-        $(impl Default for $name {
-            fn default() -> $name {
-                $name { thresholds: vec![0.5] }
-            }
-        }
-
-        impl MetricRule for $name {
+        $(impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 check_thresholds(&self.thresholds)
             }
@@ -218,36 +212,36 @@ counts! {
     FalseNegatives;
 }
 
-/// Metric: number of samples labelled 1 with a score above the threshold.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TruePositives {
-    /// Thresholds; one result for each. Keras: 0.5.
-    pub thresholds: Vec<f64>,
+arguments! {
+    /// Metric: number of samples labelled 1 with a score above the threshold.
+    pub struct TruePositives {
+        /// Thresholds; one result for each. Keras: 0.5.
+        pub thresholds: Vec<f64> = vec![0.5],
+    }
 }
 
-/// Metric: number of samples labelled 0 with a score of at most the threshold.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TrueNegatives {
-    /// Thresholds; one result for each. Keras: 0.5.
-    pub thresholds: Vec<f64>,
+arguments! {
+    /// Metric: number of samples labelled 0 with a score of at most the threshold.
+    pub struct TrueNegatives {
+        /// Thresholds; one result for each. Keras: 0.5.
+        pub thresholds: Vec<f64> = vec![0.5],
+    }
 }
 
-/// Metric: number of samples labelled 0 with a score above the threshold.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct FalsePositives {
-    /// Thresholds; one result for each. Keras: 0.5.
-    pub thresholds: Vec<f64>,
+arguments! {
+    /// Metric: number of samples labelled 0 with a score above the threshold.
+    pub struct FalsePositives {
+        /// Thresholds; one result for each. Keras: 0.5.
+        pub thresholds: Vec<f64> = vec![0.5],
+    }
 }
 
-/// Metric: number of samples labelled 1 with a score of at most the threshold.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct FalseNegatives {
-    /// Thresholds; one result for each. Keras: 0.5.
-    pub thresholds: Vec<f64>,
+arguments! {
+    /// Metric: number of samples labelled 1 with a score of at most the threshold.
+    pub struct FalseNegatives {
+        /// Thresholds; one result for each. Keras: 0.5.
+        pub thresholds: Vec<f64> = vec![0.5],
+    }
 }
 
 /// Sensitivity, specificity and precision at one threshold.
@@ -269,13 +263,7 @@ fn shares(sums: &[Vec<f64>]) -> Vec<ThresholdRates> {
 
 macro_rules! bests {
     ($($name:ident, $key:ident, $held:ident => $best:ident;)*) => {
-        $(impl Default for $name {
-            fn default() -> $name {
-                $name { $key: 0.5, num_thresholds: 200, class_id: None }
-            }
-        }
-
-        impl MetricRule for $name {
+        $(impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 check_number("num_thresholds", self.num_thresholds, 1)?;
                 match (0.0..=1.0).contains(&self.$key) {
@@ -309,56 +297,56 @@ bests! {
     RecallAtPrecision, precision, precision => sensitivity;
 }
 
-/// Highest sensitivity over thresholds where the specificity is at least the given value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SensitivityAtSpecificity {
-    /// Minimum specificity; Keras has no default.
-    pub specificity: f64,
-    /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
-    pub num_thresholds: usize,
-    /// Only this class counts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class_id: Option<usize>,
+arguments! {
+    /// Highest sensitivity over thresholds where the specificity is at least the given value.
+    #[serde(skip_serializing_none)]
+    pub struct SensitivityAtSpecificity {
+        /// Minimum specificity; Keras has no default.
+        pub specificity: f64 = 0.5,
+        /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
+        pub num_thresholds: usize = 200,
+        /// Only this class counts.
+        pub class_id: Option<usize> = None,
+    }
 }
 
-/// Highest specificity over thresholds where the sensitivity is at least the given value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SpecificityAtSensitivity {
-    /// Minimum sensitivity; Keras has no default.
-    pub sensitivity: f64,
-    /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
-    pub num_thresholds: usize,
-    /// Only this class counts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class_id: Option<usize>,
+arguments! {
+    /// Highest specificity over thresholds where the sensitivity is at least the given value.
+    #[serde(skip_serializing_none)]
+    pub struct SpecificityAtSensitivity {
+        /// Minimum sensitivity; Keras has no default.
+        pub sensitivity: f64 = 0.5,
+        /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
+        pub num_thresholds: usize = 200,
+        /// Only this class counts.
+        pub class_id: Option<usize> = None,
+    }
 }
 
-/// Highest precision over thresholds where the recall is at least the given value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PrecisionAtRecall {
-    /// Minimum recall; Keras has no default.
-    pub recall: f64,
-    /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
-    pub num_thresholds: usize,
-    /// Only this class counts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class_id: Option<usize>,
+arguments! {
+    /// Highest precision over thresholds where the recall is at least the given value.
+    #[serde(skip_serializing_none)]
+    pub struct PrecisionAtRecall {
+        /// Minimum recall; Keras has no default.
+        pub recall: f64 = 0.5,
+        /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
+        pub num_thresholds: usize = 200,
+        /// Only this class counts.
+        pub class_id: Option<usize> = None,
+    }
 }
 
-/// Highest recall over thresholds where the precision is at least the given value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RecallAtPrecision {
-    /// Minimum precision; Keras has no default.
-    pub precision: f64,
-    /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
-    pub num_thresholds: usize,
-    /// Only this class counts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class_id: Option<usize>,
+arguments! {
+    /// Highest recall over thresholds where the precision is at least the given value.
+    #[serde(skip_serializing_none)]
+    pub struct RecallAtPrecision {
+        /// Minimum precision; Keras has no default.
+        pub precision: f64 = 0.5,
+        /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
+        pub num_thresholds: usize = 200,
+        /// Only this class counts.
+        pub class_id: Option<usize> = None,
+    }
 }
 
 /// Curve whose area [`AUC`] computes.
@@ -389,10 +377,8 @@ pub enum Summation {
     Minoring,
 }
 
-with_defaults! {
+arguments! {
     /// Area under the ROC or precision-recall curve: 1 for perfect separation; 0.5 for chance with ROC.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct AUC {
         /// Number of thresholds, evenly spaced from 0 to 1. Keras: 200.
         pub num_thresholds: usize = 200,

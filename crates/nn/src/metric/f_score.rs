@@ -2,7 +2,7 @@
 
 use super::{MetricBatch, MetricRule, refused, wrong};
 use crate::json::{Deserialize, Serialize};
-use crate::setters::with_defaults;
+use crate::setters::arguments;
 use systole_ir::{DType, Result, Tensor};
 
 /// How F-scores of several classes are combined.
@@ -19,28 +19,23 @@ pub enum Average {
 
 /// F1 score: harmonic mean of precision and recall, for one-hot or multi-label targets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, skip_serializing_none)]
 pub struct F1Score {
     /// `micro`, `macro` or `weighted`. Default: one result for each class.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub average: Option<Average>,
     /// Scores above it count as 1. Default: the highest score of each sample counts as 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
 }
 
-with_defaults! {
+arguments! {
     /// F-beta score: recall weighted β times as much as precision.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
+    #[serde(skip_serializing_none)]
     pub struct FBetaScore {
         /// `micro`, `macro` or `weighted`. Default: one result for each class.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub average: Option<Average> = None,
         /// Weight of recall relative to precision. Keras: 1.
         pub beta: f64 = 1.0,
         /// Scores above it count as 1. Default: the highest score of each sample counts as 1.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub threshold: Option<f64> = None,
     }
 }

@@ -1,9 +1,8 @@
 //! Intersection-over-union (IoU) metrics, from a confusion matrix kept on the device.
 
 use super::{MetricBatch, MetricRule, refused, wrong};
-use crate::json::{Deserialize, Serialize};
 use crate::loss::aligned;
-use crate::setters::with_defaults;
+use crate::setters::arguments;
 use systole_ir::{DType, Result, Tensor};
 
 /// Arguments common to all IoU metrics.
@@ -106,8 +105,14 @@ impl IouConfig<'_> {
 }
 
 macro_rules! overlaps {
-    ($($name:ident;)*) => {
-        $(impl MetricRule for $name {
+    ($($name:ident $(: $($field:ident),* $(, [$list:ident])?)?;)*) => {
+        $($(impl $name {
+            fn matrix(&self) -> IouConfig<'_> {
+                IouConfig { $($field: self.$field,)* $($list: &self.$list,)? ..IouConfig::default() }
+            }
+        })?
+
+        impl MetricRule for $name {
             fn check(&self) -> Result<()> {
                 self.matrix().check()
             }
@@ -127,27 +132,25 @@ macro_rules! overlaps {
     };
 }
 
+// Each metric with its arguments, lists in brackets.
 overlaps! {
-    IoU;
-    MeanIoU;
-    OneHotIoU;
-    OneHotMeanIoU;
+    IoU: num_classes, ignore_class, sparse_y_true, sparse_y_pred, axis, [target_class_ids];
+    MeanIoU: num_classes, ignore_class, sparse_y_true, sparse_y_pred, axis;
+    OneHotIoU: num_classes, ignore_class, sparse_y_pred, axis, [target_class_ids];
+    OneHotMeanIoU: num_classes, ignore_class, sparse_y_pred, axis;
     BinaryIoU;
 }
 
-with_defaults! {
+arguments! {
     /// Mean intersection over union of some classes.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
+    #[serde(skip_serializing_none)]
     pub struct IoU {
         /// Number of classes. Default: the number of model outputs; Keras requires it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
         /// Classes to average. Default: all; Keras requires them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub target_class_ids: Vec<usize> = Vec::new(),
         /// Label class to ignore.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
         /// Whether labels are class indices, not one value per class.
         pub sparse_y_true: bool = true,
@@ -158,30 +161,13 @@ with_defaults! {
     }
 }
 
-impl IoU {
-    fn matrix(&self) -> IouConfig<'_> {
-        IouConfig {
-            num_classes: self.num_classes,
-            target_class_ids: &self.target_class_ids,
-            ignore_class: self.ignore_class,
-            sparse_y_true: self.sparse_y_true,
-            sparse_y_pred: self.sparse_y_pred,
-            axis: self.axis,
-            ..IouConfig::default()
-        }
-    }
-}
-
-with_defaults! {
+arguments! {
     /// Mean intersection over union of all classes.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
+    #[serde(skip_serializing_none)]
     pub struct MeanIoU {
         /// Number of classes. Default: the number of model outputs; Keras requires it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
         /// Label class to ignore.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
         /// Whether labels are class indices, not one value per class.
         pub sparse_y_true: bool = true,
@@ -192,32 +178,16 @@ with_defaults! {
     }
 }
 
-impl MeanIoU {
-    fn matrix(&self) -> IouConfig<'_> {
-        IouConfig {
-            num_classes: self.num_classes,
-            ignore_class: self.ignore_class,
-            sparse_y_true: self.sparse_y_true,
-            sparse_y_pred: self.sparse_y_pred,
-            axis: self.axis,
-            ..IouConfig::default()
-        }
-    }
-}
-
-with_defaults! {
+arguments! {
     /// Mean intersection over union of some classes, for one-hot labels.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
+    #[serde(skip_serializing_none)]
     pub struct OneHotIoU {
         /// Number of classes. Default: the number of model outputs; Keras requires it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
         /// Classes to average. Default: all; Keras requires them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub target_class_ids: Vec<usize> = Vec::new(),
         /// Label class to ignore.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
         /// Whether predictions are class indices, not one score per class.
         pub sparse_y_pred: bool = false,
@@ -226,29 +196,13 @@ with_defaults! {
     }
 }
 
-impl OneHotIoU {
-    fn matrix(&self) -> IouConfig<'_> {
-        IouConfig {
-            num_classes: self.num_classes,
-            target_class_ids: &self.target_class_ids,
-            ignore_class: self.ignore_class,
-            sparse_y_pred: self.sparse_y_pred,
-            axis: self.axis,
-            ..IouConfig::default()
-        }
-    }
-}
-
-with_defaults! {
+arguments! {
     /// Mean intersection over union of all classes, for one-hot labels.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
+    #[serde(skip_serializing_none)]
     pub struct OneHotMeanIoU {
         /// Number of classes. Default: the number of model outputs; Keras requires it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub num_classes: Option<usize> = None,
         /// Label class to ignore.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub ignore_class: Option<i64> = None,
         /// Whether predictions are class indices, not one score per class.
         pub sparse_y_pred: bool = false,
@@ -257,22 +211,8 @@ with_defaults! {
     }
 }
 
-impl OneHotMeanIoU {
-    fn matrix(&self) -> IouConfig<'_> {
-        IouConfig {
-            num_classes: self.num_classes,
-            ignore_class: self.ignore_class,
-            sparse_y_pred: self.sparse_y_pred,
-            axis: self.axis,
-            ..IouConfig::default()
-        }
-    }
-}
-
-with_defaults! {
+arguments! {
     /// Mean intersection over union of labels 0 and 1.
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct BinaryIoU {
         /// Classes to average. Keras: both.
         pub target_class_ids: Vec<usize> = vec![0, 1],

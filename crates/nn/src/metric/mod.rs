@@ -29,7 +29,7 @@ pub use regression::{
     Aggregation, ConcordanceCorrelation, CosineSimilarity, PearsonCorrelation, R2Score, RootMeanSquaredError,
 };
 use std::str::FromStr;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Tensor, TensorType, err};
 use systole_runtime::Params;
 
 /// A metric: measures the quality of predictions, over any number of batches.
@@ -47,7 +47,7 @@ use systole_runtime::Params;
 /// assert_eq!(metric.result(&state.map(|_, b| b.to_literal().unwrap())), 0.5);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "class_name", content = "config", deny_unknown_fields)]
+#[serde(tag = "class_name", content = "config", deny_unknown_fields, skip_serializing_none)]
 pub enum Metric {
     /// Accuracy: how often the highest score is the class label's.
     SparseCategoricalAccuracy,
@@ -75,10 +75,8 @@ pub enum Metric {
         /// Thresholds; one result for each. Keras: 0.5.
         thresholds: Vec<f64>,
         /// Only the k highest scores of a sample can count as 1; without thresholds all of them do.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         top_k: Option<usize>,
         /// Only this class counts.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         class_id: Option<usize>,
     },
     /// Recall: fraction of labels 1 whose score is above the threshold.
@@ -86,10 +84,8 @@ pub enum Metric {
         /// Thresholds; one result for each. Keras: 0.5.
         thresholds: Vec<f64>,
         /// Only the k highest scores of a sample can count as 1; without thresholds all of them do.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         top_k: Option<usize>,
         /// Only this class counts.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         class_id: Option<usize>,
     },
     /// Area under the ROC or precision-recall curve: 1 for perfect separation; 0.5 for chance with ROC.
@@ -322,7 +318,7 @@ impl FromStr for Metric {
             "precision" | "Precision" => precision(),
             "recall" | "Recall" => recall(),
             "accuracy" | "acc" => {
-                return Err(Error::new(ErrorKind::Config, format!("`{name}` depends on the loss"))
+                return Err(err!(Config, "`{name}` depends on the loss")
                     .hint("use Metric::resolve, or name a specific accuracy such as binary_accuracy"));
             }
             _ => match (Metric::of_rule(name), name.parse::<Loss>()) {
@@ -383,8 +379,7 @@ impl Metric {
         match self {
             Metric::Custom(own) => own.check(),
             Metric::Loss(loss) if loss.reduced() != Reduction::default() => {
-                let e =
-                    Error::new(ErrorKind::Config, format!("metric {} cannot have a reduction", loss.name()));
+                let e = err!(Config, "metric {} cannot have a reduction", loss.name());
                 Err(e.because("a metric is always the mean over all samples").hint("remove reduction"))
             }
             Metric::Loss(loss) => loss.check(),
@@ -490,25 +485,17 @@ impl Metric {
         let pred: Prediction = y_pred.into();
         let seen = |metric| MetricBatch { metric, y_true, pred, weight: sample_weight };
         let added = match self {
-            Metric::Precision { thresholds, top_k, class_id } => {
+            Metric::Precision { thresholds, top_k, class_id }
+            | Metric::Recall { thresholds, top_k, class_id } => {
                 let thresholds = thresholds_of(thresholds, *top_k);
-                let cut = Thresholding {
-                    thresholds: &thresholds,
-                    top_k: *top_k,
-                    class_id: *class_id,
-                    ..Thresholding::default()
+                let (top_k, class_id) = (*top_k, *class_id);
+                let cut =
+                    Thresholding { thresholds: &thresholds, top_k, class_id, ..Thresholding::default() };
+                let (name, missed) = match self {
+                    Metric::Precision { .. } => ("precision", ConfusionCell::FalsePositives),
+                    _ => ("recall", ConfusionCell::FalseNegatives),
                 };
-                cut.count(&seen("precision"), &[ConfusionCell::TruePositives, ConfusionCell::FalsePositives])
-            }
-            Metric::Recall { thresholds, top_k, class_id } => {
-                let thresholds = thresholds_of(thresholds, *top_k);
-                let cut = Thresholding {
-                    thresholds: &thresholds,
-                    top_k: *top_k,
-                    class_id: *class_id,
-                    ..Thresholding::default()
-                };
-                cut.count(&seen("recall"), &[ConfusionCell::TruePositives, ConfusionCell::FalseNegatives])
+                cut.count(&seen(name), &[ConfusionCell::TruePositives, missed])
             }
             Metric::Custom(own) if own.mean().is_none() => {
                 let (t, p) = as_given(y_true, pred.value);

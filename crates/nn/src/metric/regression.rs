@@ -2,7 +2,7 @@
 
 use super::{MetricBatch, MetricRule, mean_slots, refused, share, weighted_sums, wrong};
 use crate::json::{Deserialize, Serialize};
-use crate::setters::with_defaults;
+use crate::setters::arguments;
 use systole_ir::{DType, Result, Tensor};
 
 /// Root mean squared error metric.
@@ -39,10 +39,8 @@ pub enum Aggregation {
     None,
 }
 
-with_defaults! {
+arguments! {
     /// Coefficient of determination R²: 1 − Σ(t − p)² / Σ(t − mean)².
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct R2Score {
         /// `uniform_average`, `variance_weighted_average` or `none`. Keras: `uniform_average`.
         pub class_aggregation: Aggregation = Aggregation::UniformAverage,

@@ -9,7 +9,7 @@ use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
 use crate::setters::with_defaults;
 use std::sync::Arc;
 use systole_dist::Strategy;
-use systole_ir::{DType, Error, ErrorKind, Result, Tensor, grad};
+use systole_ir::{DType, Result, Tensor, err, grad};
 use systole_runtime::{Backend, Buffer, Jit, Params, TensorTree, backend, jit};
 
 with_defaults! {
@@ -128,7 +128,7 @@ impl Accelerator {
     /// As [`Accelerator::prepare`], and if the model has no weights yet.
     pub fn prepare_model(&self, optimizer: &Optimizer, model: &Model) -> Result<LoopState> {
         if !model.is_built() {
-            let e = Error::new(ErrorKind::Config, "the model has no weights to train");
+            let e = err!(Config, "the model has no weights to train");
             return Err(e.hint("build the model with the type of one sample: model.build(&[…])"));
         }
         let is_trained = |path: &str| model.specs.iter().any(|s| s.path == path && s.trainable);
@@ -231,12 +231,11 @@ impl Accelerator {
     fn accumulating(&self, optimizer: &Optimizer) -> Result<Optimizer> {
         optimizer.check()?;
         match (self.gradient_accumulation_steps, optimizer.gradient_accumulation_steps) {
-            (0, _) => Err(Error::new(ErrorKind::Config, "gradient_accumulation_steps is 0")
+            (0, _) => Err(err!(Config, "gradient_accumulation_steps is 0")
                 .hint("use 1 to update the weights at every step")),
             (1, _) => Ok(optimizer.clone()),
             (a, Some(b)) if a != b => {
-                let what = format!("conflicting gradient_accumulation_steps: {a} and {b}");
-                Err(Error::new(ErrorKind::Config, what)
+                Err(err!(Config, "conflicting gradient_accumulation_steps: {a} and {b}")
                     .because("the first number is from the accelerator, the second from the optimizer")
                     .hint("set gradient_accumulation_steps in only one of accelerator and optimizer"))
             }
@@ -255,7 +254,7 @@ fn checked(loss: Tensor) -> Tensor {
     if loss.is_poisoned() || (loss.rank() == 0 && loss.dtype().is_float()) {
         return loss.convert(DType::F32);
     }
-    let e = Error::new(ErrorKind::Graph, format!("the loss of a step must be a scalar, got {}", loss.ty()))
+    let e = err!(Graph, "the loss of a step must be a scalar, got {}", loss.ty())
         .because("gradients are those of a single number")
         .hint("take the mean over the batch: .mean_all()");
     loss.fail(e)
@@ -298,7 +297,7 @@ impl<B: TensorTree, O: TensorTree> LoopFunction<B, O> {
         let mut leaves = Vec::new();
         let skeleton = B::flatten_host(batch, &mut leaves);
         if leaves.is_empty() && state.params.is_empty() && state.frozen.is_empty() {
-            let e = Error::new(ErrorKind::Config, "the function has no inputs");
+            let e = err!(Config, "the function has no inputs");
             return Err(e
                 .because("the function gets neither weights nor a batch")
                 .hint("pass a batch or prepared weights"));

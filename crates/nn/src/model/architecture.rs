@@ -5,7 +5,7 @@ use crate::layers::{CustomLayers, LayerSpec, NestedModel, model_output};
 use crate::model::layer_loops;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, Tensor, TensorType, ensure, err};
 use systole_runtime::{Buffer, Params};
 
 /// An input of a model: its name, and the type of one sample if known.
@@ -98,13 +98,12 @@ impl Architecture {
             match &*s.0 {
                 SymbolNode::Input(spec) => specs.push(spec.clone()),
                 SymbolNode::Layer { layer, .. } => {
-                    let what = format!(
+                    return Err(err!(
+                        Config,
                         "the output of layer {} cannot be an input of the model",
                         layer.default_name()
-                    );
-                    return Err(
-                        Error::new(ErrorKind::Config, what).hint("list only symbols that input(…) returned")
-                    );
+                    )
+                    .hint("list only symbols that input(…) returned"));
                 }
             }
         }
@@ -112,8 +111,7 @@ impl Architecture {
             SymbolWalk { inputs, nodes: Vec::new(), seen: Vec::new(), names: LayerNames::default() };
         let outputs = outputs.symbols();
         let (first, more) = outputs.split_first().ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the model has no output symbol")
-                .hint("pass at least one output: [&y]")
+            err!(Config, "the model has no output symbol").hint("pass at least one output: [&y]")
         })?;
         let output = walk.visit(first)?;
         let more_outputs = more.iter().map(|s| walk.visit(s)).collect::<Result<_>>()?;
@@ -177,8 +175,7 @@ impl Architecture {
         inputs: &[TensorType],
     ) -> Result<Architecture> {
         let refuse = |why: &str, hint: &str| {
-            let what = format!("cannot add network `{name}` to this model");
-            Err(Error::new(ErrorKind::Config, what).because(why).hint(hint))
+            Err(err!(Config, "cannot add network `{name}` to this model").because(why).hint(hint))
         };
         if name.is_empty() || name.contains('/') {
             return refuse(
@@ -286,22 +283,17 @@ impl Architecture {
             node.layer.check().at(|| format!("layer {}", node.name))?;
             let namesake = self.nodes[..i].iter().find(|p| p.name == node.name);
             if namesake.is_some_and(|p| p.layer.to_json() != node.layer.to_json()) {
-                return Err(Error::new(
-                    ErrorKind::Config,
-                    format!("two different layers are named {}", node.name),
-                )
-                .because("layers of the same name share their weights, so they must be equal")
-                .hint("rename one of the two layers"));
+                return Err(err!(Config, "two different layers are named {}", node.name)
+                    .because("layers of the same name share their weights, so they must be equal")
+                    .hint("rename one of the two layers"));
             }
         }
         let names = self.output_names();
         match names.iter().enumerate().find(|(i, name)| names[..*i].contains(name)) {
             None => Ok(()),
-            Some((_, name)) => {
-                Err(Error::new(ErrorKind::Config, format!("two outputs of the model are named `{name}`"))
-                    .because("losses, metrics and labels are matched by output name")
-                    .hint("append identity().name(\"…\") to one of the two outputs"))
-            }
+            Some((_, name)) => Err(err!(Config, "two outputs of the model are named `{name}`")
+                .because("losses, metrics and labels are matched by output name")
+                .hint("append identity().name(\"…\") to one of the two outputs")),
         }
     }
 
@@ -352,9 +344,7 @@ impl Architecture {
                 .iter()
                 .map(|s| source_from_json(s, inputs.len(), i))
                 .collect::<Result<Vec<NodeInput>>>()?;
-            if feeds.is_empty() {
-                return Err(broken(format!("layer {name} has no inputs")));
-            }
+            ensure!(!feeds.is_empty(), broken(format!("layer {name} has no inputs")));
             let layer = layer_from_json(layer, custom).at(|| format!("layer {name}"))?;
             nodes.push(LayerNode { name, layer, inputs: feeds });
         }
@@ -370,9 +360,7 @@ impl Architecture {
         };
         let network = |entry: &Value| {
             let of = entry.get("of").ok_or_else(|| broken("a network has no `of` entry".into()))?;
-            if of.get("networks").is_some() {
-                return Err(broken("a network contains further networks".into()));
-            }
+            ensure!(of.get("networks").is_none(), broken("a network contains further networks".into()));
             Ok((text(entry, "name")?, Architecture::from_json(of, custom)?))
         };
         let networks = beside.iter().map(network).collect::<Result<_>>()?;
@@ -441,7 +429,7 @@ impl Architecture {
 impl NestedModel for Architecture {
     fn check(&self) -> Result<()> {
         let refuse = |why: &str, hint: &str| {
-            Err(Error::new(ErrorKind::Config, "this model cannot be used as a layer").because(why).hint(hint))
+            Err(err!(Config, "this model cannot be used as a layer").because(why).hint(hint))
         };
         if !self.networks.is_empty() {
             return refuse("it has additional networks", "add these networks to the outer model");
@@ -496,7 +484,7 @@ impl From<Architecture> for LayerSpec {
 }
 
 fn broken(why: String) -> Error {
-    Error::new(ErrorKind::Data, "cannot read the architecture of the model file").because(why)
+    err!(Data, "cannot read the architecture of the model file").because(why)
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
@@ -704,11 +692,8 @@ impl SymbolWalk<'_> {
             SymbolNode::Input(spec) => {
                 let listed = self.inputs.iter().position(|i| Arc::ptr_eq(&i.0, &s.0));
                 NodeInput::Input(listed.ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::Config,
-                        format!("the model depends on input {}, which is not listed", spec.name),
-                    )
-                    .hint("add the input to the model's list of inputs")
+                    err!(Config, "the model depends on input {}, which is not listed", spec.name)
+                        .hint("add the input to the model's list of inputs")
                 })?)
             }
             SymbolNode::Layer { layer, inputs } => {

@@ -1,7 +1,7 @@
 //! [`Batch`]: inputs, labels and sample weights of one step, extracted from dataset samples and copied to the device.
 
 use systole_data::Sample;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_ir::{DType, Literal, Result, TensorType, err};
 use systole_runtime::{Backend, Buffer, DeviceId};
 
 /// Field names that are recognized as labels, in order of preference.
@@ -74,11 +74,8 @@ impl Batch {
             return Ok(batch);
         }
         let label = label.ok_or_else(|| {
-            Error::new(ErrorKind::Data, "the data contains no field `label`")
-                .because(format!(
-                    "the fields of the data are: `{}`",
-                    sample.names().collect::<Vec<_>>().join("`, `")
-                ))
+            err!(Data, "the data contains no field `label`")
+                .because(fields_of(sample))
                 .hint(format!("rename the label field to one of: {}", LABEL_FIELDS.join(", ")))
         })?;
         batch.label = Some(sample.get(label)?.clone());
@@ -96,15 +93,9 @@ impl Batch {
         for output in &fields.outputs {
             let label = label_field(output, &fields.inputs);
             if !has(&label) {
-                return Err(Error::new(
-                    ErrorKind::Data,
-                    format!("the data contains no labels for output `{output}`"),
-                )
-                .because(format!(
-                    "the fields of the data are: `{}`",
-                    sample.names().collect::<Vec<_>>().join("`, `")
-                ))
-                .hint(format!("rename the label field to `{label}`")));
+                return Err(err!(Data, "the data contains no labels for output `{output}`")
+                    .because(fields_of(sample))
+                    .hint(format!("rename the label field to `{label}`")));
             }
             let own = weight_field(output);
             let weight = [own.as_str(), WEIGHT_FIELD].into_iter().find(|name| has(name));
@@ -138,15 +129,9 @@ impl Batch {
                 None => None,
             };
             let field = field.ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Data,
-                    format!("the data contains no field for the model's input {name}"),
-                )
-                .because(format!(
-                    "the fields of the data are: `{}`",
-                    sample.names().collect::<Vec<_>>().join("`, `")
-                ))
-                .hint("rename a field of the data, or the input")
+                err!(Data, "the data contains no field for the model's input {name}")
+                    .because(fields_of(sample))
+                    .hint("rename a field of the data, or the input")
             })?;
             arrays.push(sample.get(field)?.clone());
         }
@@ -180,7 +165,7 @@ impl Batch {
     /// Types of one sample of each input of the batch.
     pub fn sample_types(&self) -> Result<Vec<TensorType>> {
         let single = |why: &str| {
-            Error::new(ErrorKind::Data, "a batch must have a first dimension of samples")
+            err!(Data, "a batch must have a first dimension of samples")
                 .because(why)
                 .hint("add .batch(n) to the pipeline")
         };
@@ -215,11 +200,8 @@ impl Batch {
         let others = self.inputs.iter().chain(self.labels()).chain(weights);
         for array in others {
             if array.shape().first() != Some(&n) {
-                return Err(Error::new(
-                    ErrorKind::Data,
-                    format!("arrays of a batch differ in length: {n} samples and {}", array.ty()),
-                )
-                .hint("batch inputs, labels and weights together"));
+                return Err(err!(Data, "arrays of a batch differ in length: {n} samples and {}", array.ty())
+                    .hint("batch inputs, labels and weights together"));
             }
         }
         Ok(())
@@ -247,4 +229,8 @@ pub(crate) fn put(buffer: Buffer, device: &dyn Backend) -> Result<Buffer> {
         Some(host) => device.put(&host, DeviceId(0)),
         None => Ok(buffer),
     }
+}
+
+fn fields_of(sample: &Sample) -> String {
+    format!("the fields of the data are: `{}`", sample.names().collect::<Vec<_>>().join("`, `"))
 }

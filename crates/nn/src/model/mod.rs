@@ -34,7 +34,7 @@ use std::sync::Arc;
 use systole_data::{Dataset, Sample};
 use systole_dist::Strategy;
 use systole_ir::{
-    DType, Error, ErrorKind, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, Tensor, TensorType,
+    DType, Error, Graph, GraphBuilder, Literal, Result, ResultExt, Shape, Tensor, TensorType, err,
 };
 use systole_runtime::{Backend, Buffer, DeviceInfo, Executable, Params, ValueRoles, backend};
 
@@ -255,15 +255,11 @@ impl Model {
         config.check_arguments()?;
         config.pruning.as_ref().map_or(Ok(()), |pruning| pruning.check())?;
         if config.pruning.is_some() && config.train_step.is_some() {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "pruning is not supported with a custom training step",
-            )
-            .hint("remove either pruning or train_step"));
+            return Err(err!(Unsupported, "pruning is not supported with a custom training step")
+                .hint("remove either pruning or train_step"));
         }
         if config.soft_labels && config.loss.of_shares().is_none() {
-            let what = format!("{} does not support soft labels (class probabilities)", config.loss.name());
-            return Err(Error::new(ErrorKind::Config, what)
+            return Err(err!(Config, "{} does not support soft labels (class probabilities)", config.loss.name())
                 .hint("use sparse_categorical_crossentropy or categorical_crossentropy, or train without mixup and cutmix"));
         }
         if !self.is_built() {
@@ -321,7 +317,7 @@ impl Model {
 
     pub(crate) fn compiled(&self) -> Result<&CompiledSteps> {
         self.compiled.as_ref().ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the model is not compiled")
+            err!(Config, "the model is not compiled")
                 .hint("call compile(Compile { optimizer, loss, metrics, ..default() }) first")
         })
     }
@@ -348,7 +344,7 @@ impl Model {
         }
         let known: Option<Vec<TensorType>> = self.architecture.inputs.iter().map(|i| i.ty.clone()).collect();
         let types = known.ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the model's shapes are not known yet")
+            err!(Config, "the model's shapes are not known yet")
                 .because(
                     "the model's custom training step reads its own fields, which do not determine the input \
                     types",
@@ -435,7 +431,7 @@ impl Model {
             metrics = Some(evaluate.run(&self.state, sums, &batch)?);
         }
         let Some(metrics) = metrics else {
-            return Err(Error::new(ErrorKind::Data, "cannot evaluate: the dataset yields no batch")
+            return Err(err!(Data, "cannot evaluate: the dataset yields no batch")
                 .hint("check the dataset's take/skip/filter stages"));
         };
         self.compiled()?.evaluate.metrics.logs(&metrics)
@@ -515,10 +511,7 @@ impl Model {
         };
         let Some(old) = group.get(path) else { return Err(missing) };
         if old.ty() != value.ty() {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("weight {path} has type {}, got {}", old.ty(), value.ty()),
-            ));
+            return Err(err!(Config, "weight {path} has type {}, got {}", old.ty(), value.ty()));
         }
         group.insert(path, value.into());
         Ok(())
@@ -546,7 +539,7 @@ impl Model {
 
     fn no_weight(&self, path: &str) -> Error {
         let all: Vec<&str> = self.specs.iter().map(|s| s.path.as_str()).collect();
-        Error::new(ErrorKind::Config, format!("unknown weight {path}")).hint(if all.is_empty() {
+        err!(Config, "unknown weight {path}").hint(if all.is_empty() {
             "build the model first".into()
         } else {
             format!("use one of its weights: {}", all.join(", "))
@@ -648,7 +641,7 @@ impl Model {
     /// If the model has no shapes yet.
     pub fn step_types(&self, batch_size: usize) -> Result<(Vec<TensorType>, TensorType)> {
         let output = self.output_type().ok_or_else(|| {
-            Error::new(ErrorKind::Config, "the model's shapes are not known yet")
+            err!(Config, "the model's shapes are not known yet")
                 .hint("build the model, or load a trained model")
         })?;
         let own = self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref());
@@ -757,14 +750,12 @@ fn with_inputs(architecture: &Architecture, inputs: &[TensorType]) -> Result<Arc
     let mut architecture = architecture.clone();
     if inputs.len() != architecture.inputs.len() {
         let names: Vec<&str> = architecture.inputs.iter().map(|i| i.name.as_str()).collect();
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!(
-                "the model has {} inputs ({}), the data has {}",
-                names.len(),
-                names.join(", "),
-                inputs.len()
-            ),
+        return Err(err!(
+            Config,
+            "the model has {} inputs ({}), the data has {}",
+            names.len(),
+            names.join(", "),
+            inputs.len()
         ));
     }
     for (spec, ty) in architecture.inputs.iter_mut().zip(inputs) {
@@ -818,11 +809,8 @@ fn traced(
     let mut inputs = Vec::new();
     for spec in &architecture.inputs {
         let Some(ty) = &spec.ty else {
-            return Err(Error::new(
-                ErrorKind::Config,
-                format!("the shape of input {} is unknown", spec.name),
-            )
-            .hint("fit the model on data, or build it with the type of one sample"));
+            return Err(err!(Config, "the shape of input {} is unknown", spec.name)
+                .hint("fit the model on data, or build it with the type of one sample"));
         };
         let shape: Shape = std::iter::once(2).chain(ty.shape.iter().copied()).collect();
         inputs.push(cx.builder().parameter(ty.with_shape(shape), &format!("{prefix}{}", spec.name)));
@@ -834,12 +822,12 @@ fn traced(
 
 fn check_input(spec: &InputSpec, ty: &TensorType) -> Result<()> {
     match &spec.ty {
-        Some(known) if known.shape != ty.shape => Err(Error::new(
-            ErrorKind::Data,
-            format!(
-                "samples of input {} have shape {}, but the model expects {}",
-                spec.name, ty.shape, known.shape
-            ),
+        Some(known) if known.shape != ty.shape => Err(err!(
+            Data,
+            "samples of input {} have shape {}, but the model expects {}",
+            spec.name,
+            ty.shape,
+            known.shape
         )
         .hint("resize or reshape the data in the pipeline, or build the model for this shape")),
         _ => Ok(()),
@@ -848,9 +836,7 @@ fn check_input(spec: &InputSpec, ty: &TensorType) -> Result<()> {
 
 /// Concatenates output batches along the first dimension.
 fn join(parts: &[Literal]) -> Result<Literal> {
-    let Some(first) = parts.first() else {
-        return Err(Error::new(ErrorKind::Data, "cannot predict: the dataset yields no batch"));
-    };
+    let first = parts.first().ok_or_else(|| err!(Data, "cannot predict: the dataset yields no batch"))?;
     let rows = parts.iter().map(|p| p.shape()[0]).sum::<usize>();
     let mut dims = first.shape().to_vec();
     dims[0] = rows;

@@ -15,7 +15,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
 use systole_data::format::ModelFormat;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType, ensure, err};
 
 /// Format version of model files that this build writes and accepts.
 pub const FORMAT_VERSION: &str = "1";
@@ -109,8 +109,7 @@ impl ModelFile {
         let mut file = fs::File::open(path).map_err(read)?;
         let about = file.metadata().map_err(read)?;
         if !about.is_file() {
-            let what = format!("cannot read {}", path.display());
-            return Err(Error::new(ErrorKind::Io, what)
+            return Err(err!(Io, "cannot read {}", path.display())
                 .because("the path is not a regular file")
                 .hint("pass the path of a model file"));
         }
@@ -240,9 +239,7 @@ fn cut_short(expected: u64, found: u64) -> Error {
 
 /// Reads the header's bytes. Its length is checked against the file's before anything is allocated.
 fn read_header(source: &mut dyn Read, length: u64) -> Result<Vec<u8>> {
-    if length < 8 {
-        return Err(cut_short(8, length));
-    }
+    ensure!(length >= 8, cut_short(8, length));
     let mut bytes = [0u8; 8];
     read_exactly(source, &mut bytes)?;
     let header = u64::from_le_bytes(bytes);
@@ -270,8 +267,7 @@ fn read_header(source: &mut dyn Read, length: u64) -> Result<Vec<u8>> {
 /// Returns the error for a model file of another program.
 fn other_format(start: &[u8]) -> Option<Error> {
     let format = ModelFormat::of(start)?;
-    let what = format!("this is {}, not a Systole model file", format.name());
-    Some(Error::new(ErrorKind::Data, what).hint(format.hint()))
+    Some(err!(Data, "this is {}, not a Systole model file", format.name()).hint(format.hint()))
 }
 
 fn read_exactly(source: &mut dyn Read, bytes: &mut [u8]) -> Result<()> {
@@ -279,7 +275,7 @@ fn read_exactly(source: &mut dyn Read, bytes: &mut [u8]) -> Result<()> {
 }
 
 fn unreadable(e: io::Error) -> Error {
-    Error::new(ErrorKind::Io, "cannot read the model file to its end").because(e.to_string())
+    err!(Io, "cannot read the model file to its end").because(e.to_string())
 }
 
 fn check_header_sum(header: &[u8]) -> Result<()> {
@@ -351,9 +347,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
         let mut header = ModelFileHeader { metadata: BTreeMap::new(), entries: Vec::new() };
         let mut seen = HashSet::new();
         while let Some(name) = map.next_key::<String>()? {
-            if !seen.insert(name.clone()) {
-                return Err(A::Error::custom(format!("`{name}` occurs twice")));
-            }
+            ensure!(seen.insert(name.clone()), A::Error::custom(format!("`{name}` occurs twice")));
             match name.as_str() {
                 METADATA => header.metadata = map.next_value::<StringMap>()?.0,
                 _ => header.entries.push((name, map.next_value()?)),
@@ -391,12 +385,9 @@ impl<'de> Deserialize<'de> for StringMap {
 /// Checks and removes the format's own metadata, except the tensors' checksums.
 fn check_format(metadata: &mut BTreeMap<String, String>) -> Result<()> {
     let [_, format, version] = RESERVED.map(|key| metadata.remove(key).unwrap_or_default());
-    if format != "systole" {
-        return Err(damaged(format!("unknown file format `{format}`, expected `systole`")));
-    }
+    ensure!(format == "systole", damaged(format!("unknown file format `{format}`, expected `systole`")));
     if version != FORMAT_VERSION {
-        let what = format!("unsupported format version `{version}`, expected {FORMAT_VERSION}");
-        return Err(Error::new(ErrorKind::Unsupported, what)
+        return Err(err!(Unsupported, "unsupported format version `{version}`, expected {FORMAT_VERSION}")
             .hint("load the file with the Systole version that wrote it"));
     }
     Ok(())
@@ -432,9 +423,7 @@ impl TensorLayout {
             at = *end;
         }
         let expected = data_start.saturating_add(at);
-        if expected > length {
-            return Err(cut_short(expected, length));
-        }
+        ensure!(expected <= length, cut_short(expected, length));
         if expected < length {
             return Err(damaged("there is data after the last tensor")
                 .at(format!("byte {expected}"))

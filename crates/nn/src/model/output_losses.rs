@@ -7,7 +7,7 @@ use crate::metric::Metric;
 use crate::model::architecture::Architecture;
 use crate::model::compile::Compile;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_ir::{Error, ErrorKind, Result, Tensor, err};
 
 /// Loss, loss weight and metrics of one output. Outputs without loss and metrics have none.
 #[derive(Clone, Debug)]
@@ -55,14 +55,13 @@ impl OutputLosses {
             return Err(Error::new(ErrorKind::Config, what).hint("train without mixup and cutmix"));
         }
         if by_name && !(config.metrics.is_empty() && config.weighted_metrics.is_empty()) {
-            let what = format!("cannot assign metrics to one of {} outputs", names.len());
-            return Err(Error::new(ErrorKind::Config, what)
+            return Err(err!(Config, "cannot assign metrics to one of {} outputs", names.len())
                 .hint(format!("use output_metrics with these names: {}", names.join(", "))));
         }
         let goal = |(output, name): (usize, &&str)| config.goal(output, name);
         let all: Vec<OutputLoss> = names.iter().enumerate().map(goal).collect();
         if all.iter().all(|goal| goal.loss.is_none()) {
-            return Err(Error::new(ErrorKind::Config, "no output of the model has a loss")
+            return Err(err!(Config, "no output of the model has a loss")
                 .hint(format!("set a loss for one of these outputs: {}", names.join(", "))));
         }
         let is_asked = |goal: &OutputLoss| goal.loss.is_some() || !goal.metrics.is_empty();
@@ -135,7 +134,7 @@ impl OutputLosses {
             each.push(Some(value));
         }
         let none = || {
-            let e = Error::new(ErrorKind::Graph, "the batch contains no labels").hint("add a field `label`");
+            let e = err!(Graph, "the batch contains no labels").hint("add a field `label`");
             cx.builder().scalar(systole_ir::DType::F32, 0.0).fail(e)
         };
         let total = total.unwrap_or_else(none);
@@ -173,10 +172,8 @@ impl Compile {
             }
         }
         match self.loss_weights.iter().find(|(_, weight)| !weight.is_finite()) {
-            Some((name, weight)) => {
-                let what = format!("invalid loss weight {weight} for output {name}");
-                Err(Error::new(ErrorKind::Config, what).hint("use a finite number as loss weight"))
-            }
+            Some((name, weight)) => Err(err!(Config, "invalid loss weight {weight} for output {name}")
+                .hint("use a finite number as loss weight")),
             None => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 use crate::json::{Deserialize, Serialize};
 use crate::layer::adapter::is_adapter;
 use crate::name_pattern::means;
+use crate::setters::field_setters;
 use systole_ir::{Error, ErrorKind, Result};
 
 /// Prefix of the masks' names among the optimizer slots.
@@ -74,6 +75,23 @@ pub struct Pruning {
     pub channels: bool,
 }
 
+field_setters! {
+    impl Pruning {
+        /// Sets the first training step with pruning.
+        begin_step(begin_step: u64);
+        /// Sets the last training step at which pruning masks are updated.
+        end_step(end_step: u64) => Some(end_step);
+        /// Sets the number of steps between updates of the pruning masks.
+        frequency(frequency: u64);
+        /// Sets whether pruning ranks the weights of all layers together.
+        global(global: bool);
+        /// Sets whether pruning removes whole channels.
+        channels(channels: bool);
+        /// Sets the layers to prune.
+        layers(layers: &[&str]) => layers.iter().map(|l| l.to_string()).collect();
+    }
+}
+
 impl Pruning {
     fn of(schedule: PruningSchedule, end_step: Option<u64>) -> Pruning {
         let layers = vec!["*".into()];
@@ -100,39 +118,9 @@ impl Pruning {
         Pruning::of(schedule, Some(end_step))
     }
 
-    /// Sets the first training step with pruning.
-    pub fn begin_step(self, begin_step: u64) -> Pruning {
-        Pruning { begin_step, ..self }
-    }
-
-    /// Sets the last training step at which pruning masks are updated.
-    pub fn end_step(self, end_step: u64) -> Pruning {
-        Pruning { end_step: Some(end_step), ..self }
-    }
-
-    /// Sets the number of steps between updates of the pruning masks.
-    pub fn frequency(self, frequency: u64) -> Pruning {
-        Pruning { frequency, ..self }
-    }
-
-    /// Sets whether pruning ranks the weights of all layers together.
-    pub fn global(self, global: bool) -> Pruning {
-        Pruning { global, ..self }
-    }
-
     /// Sets m:n structured sparsity along the inputs; GPUs accelerate 2 of 4.
     pub fn sparsity_m_by_n(self, m: usize, n: usize) -> Pruning {
         Pruning { sparsity_m_by_n: Some([m, n]), ..self }
-    }
-
-    /// Sets whether pruning removes whole channels.
-    pub fn channels(self, channels: bool) -> Pruning {
-        Pruning { channels, ..self }
-    }
-
-    /// Sets the layers to prune.
-    pub fn layers(self, layers: &[&str]) -> Pruning {
-        Pruning { layers: layers.iter().map(|l| l.to_string()).collect(), ..self }
     }
 
     /// Rejects invalid pruning arguments.

@@ -6,7 +6,7 @@ use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
 use std::fmt::Debug;
 use std::sync::Arc;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
-use systole_ir::{DType, Error, ErrorKind, Literal, Tensor, TensorType, grad, rng};
+use systole_ir::{DType, Error, ErrorKind, Literal, Tensor, TensorType, err, grad, rng};
 use systole_runtime::Params;
 
 /// A custom training step for `fit`, instead of a loss of the model's output; an argument of
@@ -433,17 +433,13 @@ impl StepCx {
             own.descend(&loss, &all);
         }
         if own.minimized > 1 && own.updates.as_ref().is_some_and(|u| u.loss_scale.is_some()) {
-            let e =
-                Error::new(ErrorKind::Config, "mixed_float16 does not support a step with several updates")
-                    .because("loss scaling applies to a single loss")
-                    .hint("use mixed_bfloat16");
+            let e = err!(Config, "mixed_float16 does not support a step with several updates")
+                .because("loss scaling applies to a single loss")
+                .hint("use mixed_bfloat16");
             loss = loss.fail(e);
         }
         for name in step.logged().iter().filter(|name| own.logged.get(name).is_none()) {
-            let e = Error::new(
-                ErrorKind::Graph,
-                format!("the training step {} did not log `{name}`", step.name()),
-            );
+            let e = err!(Graph, "the training step {} did not log `{name}`", step.name());
             loss = loss.fail(e.hint("log every name in TrainStep::logged: cx.log(…)"));
         }
         let slots = own.updates.map_or_else(Params::new, |u| u.slots);
@@ -457,7 +453,7 @@ fn scalar(loss: Tensor) -> Tensor {
     if loss.is_poisoned() || (loss.rank() == 0 && loss.dtype().is_float()) {
         return loss.convert(DType::F32);
     }
-    let e = Error::new(ErrorKind::Graph, format!("the loss of the step must be a scalar, got {}", loss.ty()))
+    let e = err!(Graph, "the loss of the step must be a scalar, got {}", loss.ty())
         .because("a step minimizes a single number")
         .hint("take the mean over the batch: .mean_all()");
     loss.fail(e)

@@ -5,7 +5,7 @@ use crate::layer::quantized_weight::{
 };
 use crate::model::model_file::ModelFile;
 use std::collections::BTreeMap;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{Literal, Result, ResultExt, err};
 
 /// Metadata key of the quantized weights' layouts.
 const KEY: &str = "packed_weights";
@@ -33,7 +33,7 @@ impl ModelFile {
     /// If the file already has quantized weights, no weight is large enough, or a weight is NaN or infinite (names it).
     pub fn pack_weights(&mut self, bits: WeightBits) -> Result<Vec<QuantizedWeightReport>> {
         if self.metadata.contains_key(KEY) {
-            return Err(Error::new(ErrorKind::Config, "the weights of the file are already quantized")
+            return Err(err!(Config, "the weights of the file are already quantized")
                 .hint("quantize the original model file"));
         }
         let (mut told, mut kept, mut packings) = (Vec::new(), Vec::new(), BTreeMap::new());
@@ -45,7 +45,7 @@ impl ModelFile {
             };
             let w = value.as_slice::<f32>()?;
             if w.iter().any(|v| !v.is_finite()) {
-                return Err(Error::new(ErrorKind::Numeric, "the weight contains NaN or infinite values")
+                return Err(err!(Numeric, "the weight contains NaN or infinite values")
                     .at(format!("weight {path}"))
                     .hint("load an earlier checkpoint"));
             }
@@ -61,12 +61,11 @@ impl ModelFile {
         }
         self.tensors = kept;
         if told.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "no weight is large enough to be quantized")
+            return Err(err!(Config, "no weight is large enough to be quantized")
                 .because(format!("only kernels and embeddings of at least {LEAST} elements are quantized")));
         }
         let json = serde_json::to_string(&packings).map_err(|e| {
-            Error::new(ErrorKind::Bug, "cannot serialize the layout of quantized weights")
-                .because(e.to_string())
+            err!(Bug, "cannot serialize the layout of quantized weights").because(e.to_string())
         })?;
         self.metadata.insert(KEY.into(), json);
         Ok(told)
@@ -77,8 +76,7 @@ impl ModelFile {
         let Some(json) = self.metadata.remove(KEY) else { return Ok((self, BTreeMap::new())) };
         let mut packings: BTreeMap<String, QuantizedWeightLayout> =
             serde_json::from_str(&json).map_err(|e| {
-                Error::new(ErrorKind::Data, format!("cannot read the `{KEY}` entry of the metadata"))
-                    .because(e.to_string())
+                err!(Data, "cannot read the `{KEY}` entry of the metadata").because(e.to_string())
             })?;
         let (mut tensors, mut numbers, mut scales) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for (name, value) in self.tensors {
@@ -92,8 +90,7 @@ impl ModelFile {
         let mut all = BTreeMap::new();
         for (path, numbers) in numbers {
             let place = || format!("weight {path}");
-            let lacks =
-                || Error::new(ErrorKind::Data, "the file contains no scales for the quantized weight");
+            let lacks = || err!(Data, "the file contains no scales for the quantized weight");
             let scales = scales.remove(&path).ok_or_else(lacks).at(place)?;
             let Some(packing) = packings.remove(&path) else { continue };
             packing.check_arrays(&numbers, &scales).at(place)?;

@@ -1,7 +1,7 @@
 //! Adadelta optimizer: scales gradients by the ratio of the RMS of past updates to the RMS of past gradients.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use systole_ir::Tensor;
@@ -24,15 +24,10 @@ pub struct Adadelta {
 /// assert!(adadelta(1.0).rho(0.9).check().is_ok());
 /// ```
 pub fn adadelta(learning_rate: impl Into<Schedule>) -> Optimizer {
-    let rule = Adadelta { rho: 0.95, epsilon: 1e-7 };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+    Optimizer::of(Adadelta { rho: 0.95, epsilon: 1e-7 }, learning_rate)
 }
 
 impl OptimizerRule for Adadelta {
-    fn class_name(&self) -> &'static str {
-        "Adadelta"
-    }
-
     fn fractions(&self) -> Vec<(&'static str, f64)> {
         vec![("rho", self.rho)]
     }

@@ -1,7 +1,7 @@
 //! Adafactor optimizer: Adam with a second moment factored into rows and columns, and no first moment.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
@@ -39,7 +39,7 @@ pub fn adafactor(learning_rate: impl Into<Schedule>) -> Optimizer {
         clip_threshold: 1.0,
         relative_step: true,
     };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+    Optimizer::of(rule, learning_rate)
 }
 
 setters!(Optimizer:
@@ -48,14 +48,6 @@ setters!(Optimizer:
 );
 
 impl OptimizerRule for Adafactor {
-    fn class_name(&self) -> &'static str {
-        "Adafactor"
-    }
-
-    fn fractions(&self) -> Vec<(&'static str, f64)> {
-        vec![]
-    }
-
     fn slots(&self) -> Vec<&'static str> {
         vec!["r", "c", "v"]
     }

@@ -1,7 +1,7 @@
 //! Adagrad optimizer: divides by the root of the sum of all squared gradients.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
+use super::rule::{OptimizerRule, OptimizerSlots, SlotInit};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
@@ -24,8 +24,7 @@ pub struct Adagrad {
 /// assert!(adagrad(0.01).initial_accumulator_value(0.2).check().is_ok());
 /// ```
 pub fn adagrad(learning_rate: impl Into<Schedule>) -> Optimizer {
-    let rule = Adagrad { initial_accumulator_value: 0.1, epsilon: 1e-7 };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+    Optimizer::of(Adagrad { initial_accumulator_value: 0.1, epsilon: 1e-7 }, learning_rate)
 }
 
 setters!(Optimizer:
@@ -34,14 +33,6 @@ setters!(Optimizer:
 );
 
 impl OptimizerRule for Adagrad {
-    fn class_name(&self) -> &'static str {
-        "Adagrad"
-    }
-
-    fn fractions(&self) -> Vec<(&'static str, f64)> {
-        vec![]
-    }
-
     fn slots(&self) -> Vec<&'static str> {
         vec!["accumulator"]
     }

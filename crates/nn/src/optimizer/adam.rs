@@ -1,29 +1,25 @@
 //! Adam optimizer: running mean of gradients divided by the root of their running second moment.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
-use crate::setters::setters;
+use crate::setters::{setters, with_defaults};
 use systole_ir::{DType, Tensor};
 
-/// Adam (Kingma and Ba, 2015), with ε outside the square root ("epsilon hat").
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Adam {
-    /// Decay of the first moment.
-    pub beta_1: f64,
-    /// Decay of the second moment.
-    pub beta_2: f64,
-    /// Numerical stability constant ε.
-    pub epsilon: f64,
-    /// Whether to divide by the maximum of past second moments (AMSGrad).
-    pub amsgrad: bool,
-}
-
-impl Default for Adam {
-    fn default() -> Adam {
-        Adam { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7, amsgrad: false }
+with_defaults! {
+    /// Adam (Kingma and Ba, 2015), with ε outside the square root ("epsilon hat").
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct Adam {
+        /// Decay of the first moment.
+        pub beta_1: f64 = 0.9,
+        /// Decay of the second moment.
+        pub beta_2: f64 = 0.999,
+        /// Numerical stability constant ε.
+        pub epsilon: f64 = 1e-7,
+        /// Whether to divide by the maximum of past second moments (AMSGrad).
+        pub amsgrad: bool = false,
     }
 }
 
@@ -34,7 +30,7 @@ impl Default for Adam {
 /// assert!(adam(1e-3).betas(0.9, 0.95).clipnorm(1.0).check().is_ok());
 /// ```
 pub fn adam(learning_rate: impl Into<Schedule>) -> Optimizer {
-    Optimizer::of(OptimizerKind::of(Adam::default()), learning_rate)
+    Optimizer::of(Adam::default(), learning_rate)
 }
 
 setters!(Optimizer:
@@ -43,10 +39,6 @@ setters!(Optimizer:
 );
 
 impl OptimizerRule for Adam {
-    fn class_name(&self) -> &'static str {
-        "Adam"
-    }
-
     fn fractions(&self) -> Vec<(&'static str, f64)> {
         vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
     }

@@ -1,7 +1,7 @@
 //! Adamax optimizer: Adam with the decayed maximum of |gradient| in place of the second moment.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use systole_ir::Tensor;
@@ -25,15 +25,10 @@ pub struct Adamax {
 /// assert!(adamax(2e-3).betas(0.9, 0.99).check().is_ok());
 /// ```
 pub fn adamax(learning_rate: impl Into<Schedule>) -> Optimizer {
-    let rule = Adamax { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7 };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+    Optimizer::of(Adamax { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7 }, learning_rate)
 }
 
 impl OptimizerRule for Adamax {
-    fn class_name(&self) -> &'static str {
-        "Adamax"
-    }
-
     fn fractions(&self) -> Vec<(&'static str, f64)> {
         vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
     }

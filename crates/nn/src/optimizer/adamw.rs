@@ -2,7 +2,7 @@
 
 use super::adam::Adam;
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use systole_ir::Tensor;
@@ -21,14 +21,10 @@ pub struct AdamW(
 /// assert!(adamw(3e-4).weight_decay(0.1).check().is_ok());
 /// ```
 pub fn adamw(learning_rate: impl Into<Schedule>) -> Optimizer {
-    Optimizer::of(OptimizerKind::of(AdamW::default()), learning_rate).weight_decay(0.004)
+    Optimizer::of(AdamW::default(), learning_rate).weight_decay(0.004)
 }
 
 impl OptimizerRule for AdamW {
-    fn class_name(&self) -> &'static str {
-        "AdamW"
-    }
-
     fn fractions(&self) -> Vec<(&'static str, f64)> {
         self.0.fractions()
     }

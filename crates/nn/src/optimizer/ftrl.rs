@@ -1,7 +1,7 @@
 //! FTRL (follow the regularized leader) optimizer, for linear models with many sparse inputs.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
+use super::rule::{OptimizerRule, OptimizerSlots, SlotInit};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
@@ -41,7 +41,7 @@ pub fn ftrl(learning_rate: impl Into<Schedule>) -> Optimizer {
         l2_shrinkage_regularization_strength: 0.0,
         beta: 0.0,
     };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+    Optimizer::of(rule, learning_rate)
 }
 
 setters!(Optimizer:
@@ -58,14 +58,6 @@ setters!(Optimizer:
 );
 
 impl OptimizerRule for Ftrl {
-    fn class_name(&self) -> &'static str {
-        "Ftrl"
-    }
-
-    fn fractions(&self) -> Vec<(&'static str, f64)> {
-        vec![]
-    }
-
     fn slots(&self) -> Vec<&'static str> {
         vec!["accumulator", "linear"]
     }

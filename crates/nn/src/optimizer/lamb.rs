@@ -1,7 +1,7 @@
 //! LAMB optimizer: Adam with layer-wise adaptive step sizes (trust ratio), for large batches.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use systole_ir::Tensor;
@@ -26,15 +26,10 @@ pub struct Lamb {
 /// assert!(lamb(1e-3).betas(0.9, 0.99).weight_decay(0.01).check().is_ok());
 /// ```
 pub fn lamb(learning_rate: impl Into<Schedule>) -> Optimizer {
-    let rule = Lamb { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7 };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+    Optimizer::of(Lamb { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7 }, learning_rate)
 }
 
 impl OptimizerRule for Lamb {
-    fn class_name(&self) -> &'static str {
-        "Lamb"
-    }
-
     fn fractions(&self) -> Vec<(&'static str, f64)> {
         vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
     }

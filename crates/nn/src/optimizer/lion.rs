@@ -1,7 +1,7 @@
 //! Lion optimizer: fixed-size steps in the direction of the sign of the momentum.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{Coefficient, OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{Coefficient, OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use systole_ir::Tensor;
@@ -23,14 +23,10 @@ pub struct Lion {
 /// assert!(lion(1e-4).betas(0.95, 0.98).weight_decay(0.01).check().is_ok());
 /// ```
 pub fn lion(learning_rate: impl Into<Schedule>) -> Optimizer {
-    Optimizer::of(OptimizerKind::of(Lion { beta_1: 0.9, beta_2: 0.99 }), learning_rate)
+    Optimizer::of(Lion { beta_1: 0.9, beta_2: 0.99 }, learning_rate)
 }
 
 impl OptimizerRule for Lion {
-    fn class_name(&self) -> &'static str {
-        "Lion"
-    }
-
     fn fractions(&self) -> Vec<(&'static str, f64)> {
         vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
     }

@@ -2,25 +2,22 @@
 
 use super::optimizer_config::{Optimizer, UpdateInputs};
 use crate::json::{Deserialize, Serialize};
+use crate::setters::with_defaults;
 use systole_ir::op::Monoid;
-use systole_ir::{DType, Error, ErrorKind, Tensor, TensorType};
+use systole_ir::{DType, Tensor, TensorType, err};
 use systole_runtime::{Buffer, Params};
 
-/// Dynamic loss scaling for `mixed_float16`: the loss is multiplied by a scale so that small gradients do not underflow
-/// in f16. If any gradient overflows, the step is skipped and the scale halved; after `dynamic_growth_steps` good steps
-/// it is doubled. The state is part of the graph. Source: Keras's `LossScaleOptimizer`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LossScale {
-    /// Initial scale.
-    pub initial_scale: f64,
-    /// Good steps until the scale doubles.
-    pub dynamic_growth_steps: u64,
-}
-
-impl Default for LossScale {
-    fn default() -> LossScale {
-        LossScale { initial_scale: 32768.0, dynamic_growth_steps: 2000 }
+with_defaults! {
+    /// Dynamic loss scaling for `mixed_float16`: the loss is multiplied by a scale so that small gradients do not underflow
+    /// in f16. If any gradient overflows, the step is skipped and the scale halved; after `dynamic_growth_steps` good steps
+    /// it is doubled. The state is part of the graph. Source: Keras's `LossScaleOptimizer`.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct LossScale {
+        /// Initial scale.
+        pub initial_scale: f64 = 32768.0,
+        /// Good steps until the scale doubles.
+        pub dynamic_growth_steps: u64 = 2000,
     }
 }
 
@@ -94,7 +91,7 @@ impl LossScale {
 fn own(state: &Params, name: &str, like: &Tensor) -> Tensor {
     state.get(name).cloned().unwrap_or_else(|| {
         like.fail(
-            Error::new(ErrorKind::Graph, format!("the optimizer's state lacks {name}"))
+            err!(Graph, "the optimizer's state lacks {name}")
                 .hint("add LossScale::init to the optimizer's state"),
         )
     })

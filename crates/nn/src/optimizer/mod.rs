@@ -41,6 +41,10 @@ macro_rules! optimizers {
             fn name(&self) -> &'static str {
                 stringify!($module)
             }
+
+            fn struct_name(&self) -> &'static str {
+                stringify!($rule)
+            }
         })*
 
         /// Constructors of all optimizers.

@@ -2,7 +2,7 @@
 
 use super::adam::Adam;
 use super::optimizer_config::Optimizer;
-use super::rule::{Coefficient, OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{Coefficient, OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use systole_ir::{Tensor, TensorType};
@@ -66,14 +66,10 @@ pub fn muon(learning_rate: impl Into<Schedule>) -> Optimizer {
         nesterov: true,
         rms_rate: Some(0.2),
     };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate).weight_decay(0.004)
+    Optimizer::of(rule, learning_rate).weight_decay(0.004)
 }
 
 impl OptimizerRule for Muon {
-    fn class_name(&self) -> &'static str {
-        "Muon"
-    }
-
     fn fractions(&self) -> Vec<(&'static str, f64)> {
         vec![
             ("adam_beta_1", self.adam_beta_1),

@@ -1,7 +1,7 @@
 //! Nadam optimizer: Adam with Nesterov momentum.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
+use super::rule::{OptimizerRule, OptimizerSlots, SlotInit};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use systole_ir::{Tensor, TensorType};
@@ -26,15 +26,10 @@ pub struct Nadam {
 /// assert!(nadam(1e-3).betas(0.9, 0.99).check().is_ok());
 /// ```
 pub fn nadam(learning_rate: impl Into<Schedule>) -> Optimizer {
-    let rule = Nadam { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7 };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+    Optimizer::of(Nadam { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-7 }, learning_rate)
 }
 
 impl OptimizerRule for Nadam {
-    fn class_name(&self) -> &'static str {
-        "Nadam"
-    }
-
     fn fractions(&self) -> Vec<(&'static str, f64)> {
         vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
     }

@@ -1,6 +1,6 @@
 //! [`Optimizer`]: settings common to all optimizers: learning rate, weight decay, clipping, gradient accumulation.
 
-use super::rule::OptimizerKind;
+use super::rule::{ErasedOptimizerRule, OptimizerKind};
 use super::swa::Swa;
 use crate::did_you_mean::with_reason;
 use crate::json::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::panic::Location;
-use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_ir::{Error, ErrorKind, Result, Tensor, err};
 
 /// An optimizer: its update rule, learning rate, weight decay, clipping and gradient accumulation.
 ///
@@ -31,29 +31,24 @@ use systole_ir::{Error, ErrorKind, Result, Tensor};
 /// assert_eq!(params["w"].to_literal().unwrap().to_f32s(), [0.0, 0.0]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, skip_serializing_none)]
 pub struct Optimizer {
     /// Update rule.
     pub kind: OptimizerKind,
     /// Learning rate of each step.
     pub learning_rate: Schedule,
     /// Decoupled weight decay: before each update, all parameters shrink by this times the learning rate, as in Keras.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
     /// Parameters whose path contains one of these strings are not decayed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude_from_weight_decay: Vec<String>,
     /// Maximum norm of each parameter's gradient.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clipnorm: Option<f64>,
     /// Maximum magnitude of each gradient element.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clipvalue: Option<f64>,
     /// Maximum norm of all gradients together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_clipnorm: Option<f64>,
     /// Parameters are updated every this many steps, by the mean of the gradients since the last update.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_accumulation_steps: Option<usize>,
     /// Whether to keep an exponential moving average (EMA) of each parameter; at the end of `fit` it replaces the
     /// weights.
@@ -63,19 +58,15 @@ pub struct Optimizer {
     #[serde(default = "ema_momentum", skip_serializing_if = "is_usual_ema")]
     pub ema_momentum: f64,
     /// Replaces parameters with their EMA every this many steps, with `use_ema`. `None`: only at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ema_overwrite_frequency: Option<usize>,
     /// Momentum of each step (β₁ of Adam and its variants), in place of the rule's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub momentum_schedule: Option<Schedule>,
     /// Lookahead's k: every this many updates, parameters move part of the way back to their earlier values.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lookahead_steps: Option<usize>,
     /// Lookahead's α, the fraction of the change that is kept, with `lookahead_steps`.
     #[serde(default = "half", skip_serializing_if = "is_half")]
     pub lookahead_alpha: f64,
     /// Stochastic weight averaging: weights become the mean over the last epochs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swa: Option<Swa>,
     /// Learning-rate factors by layer name or pattern: discriminative rates.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -146,9 +137,12 @@ setters!(Optimizer:
 /// ```
 impl Optimizer {
     /// Creates an optimizer with this rule, without decay, clipping or accumulation.
-    pub(super) fn of(kind: OptimizerKind, learning_rate: impl Into<Schedule>) -> Optimizer {
+    pub(super) fn of(
+        rule: impl ErasedOptimizerRule + 'static,
+        learning_rate: impl Into<Schedule>,
+    ) -> Optimizer {
         Optimizer {
-            kind,
+            kind: OptimizerKind::of(rule),
             learning_rate: learning_rate.into(),
             weight_decay: None,
             exclude_from_weight_decay: Vec::new(),
@@ -327,8 +321,7 @@ impl Optimizer {
 /// Parses the value of an argument that all optimizers have.
 fn read<T: DeserializeOwned>(name: &str, key: &str, value: &Value) -> Result<T> {
     serde_json::from_value(value.clone()).map_err(|e| {
-        let what = format!("invalid value for {name}'s argument `{key}`: {value}");
-        with_reason(Error::new(ErrorKind::Config, what), &e.to_string())
+        with_reason(err!(Config, "invalid value for {name}'s argument `{key}`: {value}"), &e.to_string())
     })
 }
 

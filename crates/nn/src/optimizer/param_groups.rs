@@ -5,7 +5,7 @@ use super::scheduled_values::StepValues;
 use crate::name_pattern::fits;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use systole_ir::{Error, ErrorKind, Result, Tensor};
+use systole_ir::{Error, ErrorKind, Result, Tensor, err};
 use systole_runtime::{Buffer, Params};
 
 /// Learning rate of a parameter group: as given, and after the rule's own factors.
@@ -38,8 +38,7 @@ impl Optimizer {
     /// Reads `optimizer_map` from a configuration: patterns, each with a name or a table of `type` and arguments.
     pub(super) fn map_from_config(value: &Value) -> Result<BTreeMap<String, Optimizer>> {
         let Value::Object(table) = value else {
-            let what = format!("invalid value for optimizer_map: {value}");
-            return Err(Error::new(ErrorKind::Config, what).hint(
+            return Err(err!(Config, "invalid value for optimizer_map: {value}").hint(
                 "write a table of layers and optimizers: { \"embedding*\" = { type = \"adagrad\" } }",
             ));
         };
@@ -92,8 +91,7 @@ impl Optimizer {
         let at = |e: Error, pattern: &str| e.at(format!("optimizer_map.\"{pattern}\""));
         for (pattern, part) in &self.lr_mult {
             if !(*part >= 0.0 && part.is_finite()) {
-                let what = format!("lr_mult of `{pattern}` is {part}");
-                return Err(Error::new(ErrorKind::Config, what)
+                return Err(err!(Config, "lr_mult of `{pattern}` is {part}")
                     .hint("set lr_mult to a factor of the learning rate, such as 0.1"));
             }
         }
@@ -132,14 +130,14 @@ impl Optimizer {
 fn check_table<T>(name: &str, table: &BTreeMap<String, T>, params: &Params<Buffer>) -> Result<()> {
     for param in params.names() {
         if let [(one, _), (two, _), ..] = found(table, param).as_slice() {
-            let what = format!("{name} has two entries for {param}: `{one}` and `{two}`");
-            return Err(Error::new(ErrorKind::Config, what).hint("make one of the patterns narrower"));
+            return Err(err!(Config, "{name} has two entries for {param}: `{one}` and `{two}`")
+                .hint("make one of the patterns narrower"));
         }
     }
     let nobodys = |pattern: &&String| !params.names().any(|p| p == *pattern || matches(pattern, p));
     let Some(pattern) = table.keys().find(nobodys) else { return Ok(()) };
     let all: Vec<&str> = params.names().collect();
-    Err(Error::new(ErrorKind::Config, format!("pattern `{pattern}` of {name} matches no trainable weight"))
+    Err(err!(Config, "pattern `{pattern}` of {name} matches no trainable weight")
         .at(format!("optimizer.{name}"))
         .hint(format!("give layer names or paths, with * as a wildcard; available: {}", all.join(", "))))
 }

@@ -1,7 +1,7 @@
 //! RMSprop optimizer: divides the gradient by its running root mean square.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
@@ -28,8 +28,7 @@ pub struct RmsProp {
 /// assert!(rmsprop(1e-3).momentum(0.9).check().is_ok());
 /// ```
 pub fn rmsprop(learning_rate: impl Into<Schedule>) -> Optimizer {
-    let rule = RmsProp { rho: 0.9, momentum: 0.0, epsilon: 1e-7, centered: false };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+    Optimizer::of(RmsProp { rho: 0.9, momentum: 0.0, epsilon: 1e-7, centered: false }, learning_rate)
 }
 
 setters!(Optimizer:

@@ -8,22 +8,29 @@ use serde::ser::SerializeStruct;
 use serde_json::{Map, Value};
 use std::fmt::Debug;
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType, bug};
+use systole_ir::{Error, ErrorKind, Result, Tensor, TensorType, bug, err};
 use systole_runtime::Params;
 
 /// Registered name of an optimizer rule.
 pub(super) trait OptimizerName {
     /// Returns the class name in lower case: the name in configurations and of the constructor.
     fn name(&self) -> &'static str;
+
+    /// Returns the name of the struct.
+    fn struct_name(&self) -> &'static str;
 }
 
 /// Update rule of an optimizer. Its arguments are the fields of the struct, with Keras's names.
 pub(super) trait OptimizerRule: OptimizerName + Debug + Send + Sync {
-    /// Returns Keras's class name, as stored in model files: `RMSprop`.
-    fn class_name(&self) -> &'static str;
+    /// Returns Keras's class name, as stored in model files: `RMSprop`. The struct's name by default.
+    fn class_name(&self) -> &'static str {
+        self.struct_name()
+    }
 
     /// Returns the arguments that must be between 0 and 1.
-    fn fractions(&self) -> Vec<(&'static str, f64)>;
+    fn fractions(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
 
     /// Returns the names of the state slots kept for each parameter.
     fn slots(&self) -> Vec<&'static str>;
@@ -157,7 +164,7 @@ pub(super) fn key(slot: &str, param: &str) -> String {
 pub(super) fn slot(state: &Params, slot: &str, param: &str, like: &Tensor) -> Tensor {
     state.get(&key(slot, param)).cloned().unwrap_or_else(|| {
         like.fail(
-            Error::new(ErrorKind::Graph, format!("the optimizer's state lacks {}", key(slot, param)))
+            err!(Graph, "the optimizer's state lacks {}", key(slot, param))
                 .hint("create the state with this optimizer's init and the same parameters"),
         )
     })

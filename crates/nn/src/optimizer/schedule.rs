@@ -6,7 +6,7 @@ use crate::did_you_mean::with_reason;
 use crate::json::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::f64::consts::PI;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// A learning rate for each step; the first step is step 0.
 ///
@@ -89,10 +89,10 @@ pub enum Schedule {
         /// Steps of the first cosine.
         first_decay_steps: u64,
         /// Length of each cosine relative to the previous one. Keras: 2.
-        #[serde(default = "two")]
+        #[serde(default = 2.0)]
         t_mul: f64,
         /// Height of each cosine relative to the previous one. Keras: 1.
-        #[serde(default = "one")]
+        #[serde(default = 1.0)]
         m_mul: f64,
         /// Lowest rate as a fraction of the first.
         #[serde(default)]
@@ -110,13 +110,13 @@ pub enum Schedule {
         #[serde(default)]
         begin: u64,
         /// Fraction of the steps with rising rate.
-        #[serde(default = "quarter")]
+        #[serde(default = 0.25)]
         pct_start: f64,
         /// Highest rate divided by the first.
-        #[serde(default = "twenty_five")]
+        #[serde(default = 25.0)]
         div: f64,
         /// Highest rate divided by the last.
-        #[serde(default = "hundred_thousand")]
+        #[serde(default = 1e5)]
         div_final: f64,
     },
     /// Momentum of a one-cycle run, opposite to its learning rate: half a cosine from `moms[0]` to `moms[1]` over the
@@ -132,7 +132,7 @@ pub enum Schedule {
         #[serde(default)]
         begin: u64,
         /// Fraction of the steps until the middle value.
-        #[serde(default = "quarter")]
+        #[serde(default = 0.25)]
         pct_start: f64,
     },
     /// Constant rate for the first `pct_start` of the steps, then half a cosine down to 0. Source: fastai's
@@ -147,7 +147,7 @@ pub enum Schedule {
         #[serde(default)]
         begin: u64,
         /// Fraction of the steps before the decay.
-        #[serde(default = "three_quarters")]
+        #[serde(default = 0.75)]
         pct_start: f64,
     },
     /// Linear warm-up to the first rate of another schedule, which then starts at its own step 0.
@@ -159,18 +159,6 @@ pub enum Schedule {
         /// Schedule after the warm-up.
         then: Box<Schedule>,
     },
-}
-
-macro_rules! defaults {
-    ($($name:ident: $value:literal;)*) => { $(fn $name() -> f64 { $value })* };
-}
-defaults! {
-    one: 1.0;
-    two: 2.0;
-    quarter: 0.25;
-    three_quarters: 0.75;
-    twenty_five: 25.0;
-    hundred_thousand: 1e5;
 }
 
 fn usual_moms() -> [f64; 3] {
@@ -213,8 +201,7 @@ impl Schedule {
     /// If the schedule is unknown (suggests the nearest), or an argument is missing, unknown or of the wrong type.
     pub fn from_config(value: &Value) -> Result<Schedule> {
         serde_json::from_value(stored(value)).map_err(|e| {
-            let error =
-                Error::new(ErrorKind::Config, format!("expected a learning rate or a schedule, got {value}"));
+            let error = err!(Config, "expected a learning rate or a schedule, got {value}");
             with_reason(error, &e.to_string())
         })
     }
@@ -255,22 +242,22 @@ impl Schedule {
             max_learning_rate: highest,
             total_steps: 0,
             begin: 0,
-            pct_start: quarter(),
-            div: twenty_five(),
-            div_final: hundred_thousand(),
+            pct_start: 0.25,
+            div: 25.0,
+            div_final: 1e5,
         }
     }
 
     /// One-cycle momentum: goes from the first of `moms` to the second while the rate of [`Schedule::one_cycle`] rises,
     /// and to the third while it falls. fastai's default: 0.95, 0.85, 0.95.
     pub fn momentum_cycle(moms: [f64; 3]) -> Schedule {
-        Schedule::OneCycleMomentum { moms, total_steps: 0, begin: 0, pct_start: quarter() }
+        Schedule::OneCycleMomentum { moms, total_steps: 0, begin: 0, pct_start: 0.25 }
     }
 
     /// Creates a schedule with constant `rate` for three quarters of the run, then half a cosine to 0: fastai's
     /// `fit_flat_cos`.
     pub fn flat_cosine(rate: f64) -> Schedule {
-        Schedule::FlatCosine { learning_rate: rate, total_steps: 0, begin: 0, pct_start: three_quarters() }
+        Schedule::FlatCosine { learning_rate: rate, total_steps: 0, begin: 0, pct_start: 0.75 }
     }
 
     /// Sets the schedule's total number of steps, if it has one.

@@ -2,7 +2,7 @@
 
 use super::optimizer_config::Optimizer;
 use crate::optimizer::schedule::Schedule;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType, bug};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType, bug, err};
 
 /// A value that depends on the training step: its name, and its value at a step.
 pub type ScheduledValue<'a> = (String, Box<dyn Fn(u64) -> f64 + 'a>);
@@ -85,8 +85,7 @@ impl Optimizer {
         let n = self.values();
         let wanted: &[usize] = if n == 1 { &[] } else { &[n] };
         if learning_rate.shape().dims() != wanted {
-            let what = format!("the learning rate of the update is {}", learning_rate.ty());
-            let e = Error::new(ErrorKind::Graph, what)
+            let e = err!(Graph, "the learning rate of the update is {}", learning_rate.ty())
                 .because(format!("this optimizer has {n} values that change from step to step"))
                 .hint("set UpdateInputs::learning_rate to Optimizer::values_at(step)");
             let poisoned = learning_rate.fail(e);

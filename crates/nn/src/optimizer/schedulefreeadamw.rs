@@ -1,7 +1,7 @@
 //! Schedule-Free AdamW: averages its weights instead of decaying the learning rate.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots, SlotInit};
+use super::rule::{OptimizerRule, OptimizerSlots, SlotInit};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
@@ -30,7 +30,7 @@ pub struct ScheduleFreeAdamW {
 /// ```
 pub fn schedulefreeadamw(learning_rate: impl Into<Schedule>) -> Optimizer {
     let rule = ScheduleFreeAdamW { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-8, warmup_steps: 0 };
-    Optimizer::of(OptimizerKind::of(rule), learning_rate)
+    Optimizer::of(rule, learning_rate)
 }
 
 setters!(Optimizer:
@@ -39,10 +39,6 @@ setters!(Optimizer:
 );
 
 impl OptimizerRule for ScheduleFreeAdamW {
-    fn class_name(&self) -> &'static str {
-        "ScheduleFreeAdamW"
-    }
-
     fn fractions(&self) -> Vec<(&'static str, f64)> {
         vec![("beta_1", self.beta_1), ("beta_2", self.beta_2)]
     }

@@ -1,7 +1,7 @@
 //! SGD optimizer, with optional (Nesterov) momentum.
 
 use super::optimizer_config::Optimizer;
-use super::rule::{OptimizerKind, OptimizerRule, OptimizerSlots};
+use super::rule::{OptimizerRule, OptimizerSlots};
 use crate::json::{Deserialize, Serialize};
 use crate::optimizer::schedule::Schedule;
 use crate::setters::setters;
@@ -24,7 +24,7 @@ pub struct Sgd {
 /// assert!(sgd(Schedule::cosine_decay(0.1, 1000)).momentum(0.9).nesterov(true).check().is_ok());
 /// ```
 pub fn sgd(learning_rate: impl Into<Schedule>) -> Optimizer {
-    Optimizer::of(OptimizerKind::of(Sgd { momentum: 0.0, nesterov: false }), learning_rate)
+    Optimizer::of(Sgd { momentum: 0.0, nesterov: false }, learning_rate)
 }
 
 setters!(Optimizer:

@@ -4,7 +4,7 @@ use super::optimizer_config::{Optimizer, UpdateInputs};
 use super::rule::{OptimizerSlots, SlotInit, key, slot};
 use super::scheduled_values::StepValues;
 use super::weight_averaging::{AVERAGE, SLOW};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, Scalar, Tensor, TensorType};
+use systole_ir::{DType, Literal, Result, Scalar, Tensor, TensorType, err};
 use systole_runtime::{Buffer, Params};
 
 /// Slot that accumulates gradients.
@@ -103,9 +103,7 @@ impl Optimizer {
         grads: &Params,
         state: &Params,
     ) -> (Params, Params) {
-        let Some(k) = self.accumulation() else {
-            return self.apply(values, step, params, grads, state);
-        };
+        let Some(k) = self.accumulation() else { return self.apply(values, step, params, grads, state) };
         let sums = grads.map(|name, g| {
             let sum = slot(state, ACCUMULATOR, name, g);
             g.convert(sum.dtype()) + sum
@@ -138,7 +136,7 @@ impl Optimizer {
         let grads = params.map(|name, p| match grads.get(name) {
             Some(g) => g.convert(p.dtype()),
             None => p.fail(
-                Error::new(ErrorKind::Graph, format!("there is no gradient of {name}"))
+                err!(Graph, "there is no gradient of {name}")
                     .hint("differentiate with respect to all parameters passed to the optimizer"),
             ),
         });

@@ -7,7 +7,7 @@ use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::sparsity::{MASK, Pruning};
 use crate::name_pattern::means;
 use std::collections::BTreeMap;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Error, ErrorKind, Literal, Result, ensure, err};
 
 /// Number of channels removed from a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +56,8 @@ impl Architecture {
         if !matches!(node.layer.kind(), LayerKind::BuiltIn(_)) {
             return Err("it is a custom layer, which must remove its channels itself".into());
         }
-        if groups != 1 {
-            return Err("it is a grouped convolution".into());
-        }
-        if !keeps_zeros {
-            return Err("its activation maps zero to other values".into());
-        }
+        ensure!(groups == 1, "it is a grouped convolution".into());
+        ensure!(keeps_zeros, "its activation maps zero to other values".into());
         let name = &node.name;
         let mut found =
             PrunableChannels { layer: name.clone(), kernel: format!("{name}/kernel"), members: Vec::new() };
@@ -132,13 +128,9 @@ impl Pruning {
             let able: Vec<&str> = all.iter().filter(|(_, f)| f.is_ok()).map(|(name, _)| *name).collect();
             let e = match meant.first() {
                 Some((name, Err(why))) => {
-                    let what = format!("channels of layer `{name}` cannot be pruned");
-                    Error::new(ErrorKind::Unsupported, what).because(why.clone())
+                    err!(Unsupported, "channels of layer `{name}` cannot be pruned").because(why.clone())
                 }
-                _ => Error::new(
-                    ErrorKind::Config,
-                    format!("pattern `{pattern}` matches no layer with channels"),
-                ),
+                _ => err!(Config, "pattern `{pattern}` matches no layer with channels"),
             };
             return Err(e.hint(match able.is_empty() {
                 true => "prune weights instead of channels".to_string(),
@@ -348,8 +340,7 @@ fn resized(layer: LayerSpec, channels: usize) -> LayerSpec {
 fn take(value: &Literal, dim: usize, stays: &[bool]) -> Result<Literal> {
     let dims = value.shape().to_vec();
     if dims.get(dim) != Some(&stays.len()) {
-        let what = format!("cannot select {} channels of {}", stays.len(), value.ty());
-        return Err(Error::new(ErrorKind::Bug, what));
+        return Err(err!(Bug, "cannot select {} channels of {}", stays.len(), value.ty()));
     }
     let inner: usize = dims[dim + 1..].iter().product::<usize>().max(1);
     let stay = |at: &usize| stays[at / inner % stays.len()];

@@ -2,7 +2,7 @@
 
 use crate::model::Model;
 use crate::model::sparsity::MASK;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Literal, Result, err};
 
 /// Number of zero elements of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Model {
         let all = self.specs.iter().filter_map(|s| s.path.rsplit_once('/')).map(|(layer, _)| layer);
         let mut all: Vec<&str> = all.collect();
         all.dedup();
-        Err(Error::new(ErrorKind::Config, "pruning finds no weights to prune")
+        Err(err!(Config, "pruning finds no weights to prune")
             .because(format!("no layer with a trainable kernel matches {}", pruning.layers.join(", ")))
             .hint(format!("choose from the layers with weights: {}", all.join(", "))))
     }

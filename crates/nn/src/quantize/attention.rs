@@ -5,7 +5,7 @@
 use super::{QuantizationPlan, TensorProducer, WITHIN};
 use crate::layer::activation::Activation;
 use crate::layer::quantizer::QuantizedKernel;
-use systole_ir::Result;
+use systole_ir::{Result, ensure};
 
 impl QuantizationPlan<'_> {
     pub(super) fn multi_head_attention(
@@ -14,9 +14,7 @@ impl QuantizationPlan<'_> {
         has_axes: bool,
         inputs: &[usize],
     ) -> Result<usize> {
-        if has_axes {
-            return Err(self.unfit(node, "MultiHeadAttention with attention_axes"));
-        }
+        ensure!(!has_axes, self.unfit(node, "MultiHeadAttention with attention_axes"));
         let (query, value) = (inputs[0], inputs.get(1).copied().unwrap_or(inputs[0]));
         let key = inputs.get(2).copied().unwrap_or(value);
         self.attention(node, "", [query, key, value], "output")

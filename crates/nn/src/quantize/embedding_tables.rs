@@ -6,7 +6,7 @@ use super::{QuantizationPlan, TensorProducer, keeps_values, used_twice};
 use crate::layer::lowering::LayerLowering;
 use crate::layer::quantizer::{QuantizedKernel, Quantizer};
 use crate::model::architecture::NodeInput;
-use systole_ir::{DType, Result};
+use systole_ir::{DType, Result, ensure};
 
 impl QuantizationPlan<'_> {
     /// Whether a tensor holds tokens: an integer model input, possibly reshaped. uint8 inputs are images.
@@ -44,9 +44,7 @@ impl QuantizationPlan<'_> {
         if of_tokens {
             return Ok(self.add_at(TensorProducer::Other, node, "rows"));
         }
-        if is_capped {
-            return Err(self.unfit(node, "ReversibleEmbedding with logit_soft_cap"));
-        }
+        ensure!(!is_capped, self.unfit(node, "ReversibleEmbedding with logit_soft_cap"));
         let name = if tie_weights { "embeddings" } else { "reverse_embeddings" };
         self.quantizers[node].kernels =
             vec![QuantizedKernel { name: name.into(), channels: Vec::new(), folded: None }];

@@ -18,7 +18,7 @@ use crate::layers::LayerSpec;
 use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::quantize_options::Quantize;
 use crate::name_pattern::means;
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Error, ErrorKind, Result, ResultExt, ensure, err};
 
 impl Architecture {
     /// Whether any layer is trained with fake quantization.
@@ -146,8 +146,8 @@ fn check_structure(architecture: &Architecture, options: &Quantize) -> Result<()
 }
 
 fn used_twice(name: &str) -> Error {
-    let what = format!("layer `{name}` is used twice, but can have only one set of ranges");
-    Error::new(ErrorKind::Unsupported, what).hint("use a separate layer for each call, or remove quantize")
+    err!(Unsupported, "layer `{name}` is used twice, but can have only one set of ranges")
+        .hint("use a separate layer for each call, or remove quantize")
 }
 
 impl Architecture {
@@ -339,9 +339,7 @@ impl QuantizationPlan<'_> {
             // Its weights stay in float.
             return Ok(Some(x));
         };
-        if kernel.folded.is_some() {
-            return Err(self.unfit(node, "a second BatchNormalization"));
-        }
+        ensure!(kernel.folded.is_none(), self.unfit(node, "a second BatchNormalization"));
         let own = self.lowering(before);
         if let Some(LayerLowering::ReversibleEmbedding { .. }) = own {
             return Err(self.unfit(node, "BatchNormalization after a ReversibleEmbedding"));
@@ -465,7 +463,7 @@ impl QuantizationPlan<'_> {
 
     fn unfit(&self, node: usize, what: &str) -> Error {
         let name = &self.architecture.nodes[node].name;
-        Error::new(ErrorKind::Unsupported, format!("quantization-aware training does not support {what}"))
+        err!(Unsupported, "quantization-aware training does not support {what}")
             .hint(format!("keep the layer in float: set quantize.skip=[\"{name}\"]"))
     }
 
@@ -503,9 +501,7 @@ impl QuantizationPlan<'_> {
 
     /// Adds the intermediate tensors of a layer normalization, each with its own range; returns the last.
     fn layer_normalization(&mut self, node: usize, axis: &[i64], center: bool, scale: bool) -> Result<usize> {
-        if axis != [-1] {
-            return Err(self.unfit(node, "LayerNormalization over axes other than -1"));
-        }
+        ensure!(axis == [-1], self.unfit(node, "LayerNormalization over axes other than -1"));
         let is_last = |place: &str| match place {
             "normalized" => !scale && !center,
             "scaled" => !scale || !center,

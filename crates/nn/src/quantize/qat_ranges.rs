@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::model::compile::Compile;
 use crate::model::quantize_options::Quantize;
 use std::collections::BTreeMap;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// Value range of a tensor of a layer, learned by quantization-aware training.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +55,7 @@ impl Model {
     /// If the model is not built, an argument is invalid, or a layer has no int8 version; names the layer.
     pub fn enable_quantization(&mut self, options: &Quantize) -> Result<()> {
         if !self.is_built() {
-            return Err(Error::new(ErrorKind::Config, "the model has no weights yet")
+            return Err(err!(Config, "the model has no weights yet")
                 .hint("build the model first with model.build(&[…]), or set quantize in compile"));
         }
         let architecture = self.architecture().without_quantizers().quantized(options)?;
@@ -195,17 +195,14 @@ fn no_step(layer: &str, place: &str, step: f32) -> Error {
     if step == 0.0 {
         return untrained(layer);
     }
-    Error::new(
-        ErrorKind::Numeric,
-        format!("the learned step size of {place} is {step:e}, expected a value above 0"),
-    )
-    .at(format!("layer {layer}"))
-    .because("the last update was larger than the step size")
-    .hint("train with a smaller learning_rate: Adam moves small step sizes as much as large weights")
+    err!(Numeric, "the learned step size of {place} is {step:e}, expected a value above 0")
+        .at(format!("layer {layer}"))
+        .because("the last update was larger than the step size")
+        .hint("train with a smaller learning_rate: Adam moves small step sizes as much as large weights")
 }
 
 fn untrained(layer: &str) -> Error {
-    Error::new(ErrorKind::Config, "quantization-aware training found no ranges for the layer")
+    err!(Config, "quantization-aware training found no ranges for the layer")
         .at(format!("layer {layer}"))
         .because("the model has not been trained since quantization was enabled")
         .hint("train the model for a few steps, or call strip_quantization() and calibrate")

@@ -3,23 +3,20 @@
 //! It uses the compiler's memory estimates and runs no step.
 
 use crate::model::Model;
-use systole_ir::{Error, ErrorKind, Result};
+use crate::setters::with_defaults;
+use systole_ir::{Error, ErrorKind, Result, err};
 use systole_runtime::Executable;
 
-/// Options of [`Model::find_batch_size`]: Lightning's names and defaults, and the memory size.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BatchSizeFinder {
-    /// Maximum batch size.
-    pub max_val: usize,
-    /// Fraction of the memory reserved for data, the system and allocations outside the plan.
-    pub margin: f64,
-    /// Memory per device in bytes. `None`: as reported by the device.
-    pub memory: Option<u64>,
-}
-
-impl Default for BatchSizeFinder {
-    fn default() -> BatchSizeFinder {
-        BatchSizeFinder { max_val: 8192, margin: 0.05, memory: None }
+with_defaults! {
+    /// Options of [`Model::find_batch_size`]: Lightning's names and defaults, and the memory size.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct BatchSizeFinder {
+        /// Maximum batch size.
+        pub max_val: usize = 8192,
+        /// Fraction of the memory reserved for data, the system and allocations outside the plan.
+        pub margin: f64 = 0.05,
+        /// Memory per device in bytes. `None`: as reported by the device.
+        pub memory: Option<u64> = None,
     }
 }
 
@@ -109,15 +106,12 @@ impl Model {
         let backend = self.compiled()?.backend.clone();
         let unit = backend.devices().len().max(1);
         if unit > 1 && backend.shares_cores() {
-            let e = Error::new(
-                ErrorKind::Unsupported,
-                "logical devices share one memory, but each device holds all weights",
-            );
+            let e = err!(Unsupported, "logical devices share one memory, but each device holds all weights");
             return Err(e.at("find_batch_size").hint("compile the model for one device"));
         }
         let memory = finder.memory.or_else(|| backend.memory_limit()).ok_or_else(|| {
-            let what = format!("`{}` does not report its memory size", backend.name());
-            let e = Error::new(ErrorKind::Unsupported, what).at("find_batch_size");
+            let e = err!(Unsupported, "`{}` does not report its memory size", backend.name())
+                .at("find_batch_size");
             e.hint("set the memory size: BatchSizeFinder { memory: Some(bytes), .. }")
         })?;
         let plans_arena = backend.shares_cores();
@@ -134,10 +128,7 @@ pub fn needed_by_step(step: &dyn Executable, plans_arena: bool) -> Result<f64> {
     let held = || step.param_types().iter().map(|ty| ty.bytes() as f64).sum::<f64>();
     match (plans_arena, step.report().peak_bytes) {
         (true, _) => Ok(held() + step.report().arena_bytes as f64),
-        (false, 0) => Err(Error::new(
-            ErrorKind::Unsupported,
-            "the device's compiler does not report the memory of a step",
-        )),
+        (false, 0) => Err(err!(Unsupported, "the device's compiler does not report the memory of a step")),
         (false, bytes) => Ok(bytes as f64),
     }
 }

@@ -15,7 +15,7 @@ use crate::train::transfer_learning::{FrozenBatchNorm, layer_of};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use systole_data::Dataset;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 with_defaults! {
     /// Fine-tunes a pretrained model on new data: `freeze_epochs` in which only the head trains, then `epochs` in which
@@ -193,10 +193,11 @@ impl Model {
             ("swa", base.swa.is_some()),
         ];
         if let Some((name, _)) = own.into_iter().find(|(_, is_set)| *is_set) {
-            let what =
-                format!("the optimizer sets {name}, but fine-tuning sets the learning rate of each layer");
-            return Err(Error::new(ErrorKind::Config, what)
-                .hint(format!("remove {name}, or use freeze_until instead of fine_tune")));
+            return Err(err!(
+                Config,
+                "the optimizer sets {name}, but fine-tuning sets the learning rate of each layer"
+            )
+            .hint(format!("remove {name}, or use freeze_until instead of fine_tune")));
         }
         let flags = self.trainable_flags();
         self.freeze_until(how.freeze_until.as_deref(), how.frozen_batch_norm)?;

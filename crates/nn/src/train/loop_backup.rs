@@ -5,7 +5,7 @@ use crate::model::accelerator::LoopState;
 use crate::model::history::History;
 use crate::model::model_file::ModelFile;
 use systole_data::PipelinePosition;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{Error, Literal, Result, ResultExt, err};
 use systole_runtime::{Buffer, Params};
 
 /// Backs up a custom training loop in a folder and resumes it: states and data position.
@@ -67,8 +67,8 @@ impl LoopBackup {
         let known = |name: &str| file.tensors.iter().any(|(n, _)| n == name);
         let there = (0..).take_while(|k| known(&format!("{k}/{STEPS}"))).count();
         if there != states.len() {
-            let what = format!("the number of states in the backup is {there}, expected {}", states.len());
-            let e = Error::new(ErrorKind::Config, what).at(at());
+            let e = err!(Config, "the number of states in the backup is {there}, expected {}", states.len())
+                .at(at());
             return Err(e.hint("pass restore the states of after_step, in the same order"));
         }
         for (k, state) in states.iter_mut().enumerate() {
@@ -78,7 +78,7 @@ impl LoopBackup {
             put("frozen", &mut state.frozen)?;
             put("optimizer", &mut state.optimizer)?;
             let steps = file.get(&format!("{k}/{STEPS}")).and_then(|n| n.to_f64s().first().copied());
-            let lost = || Error::new(ErrorKind::Data, format!("the backup lacks `{k}/{STEPS}`")).at(at());
+            let lost = || err!(Data, "the backup lacks `{k}/{STEPS}`").at(at());
             state.steps = steps.filter(|n| *n >= 0.0).ok_or_else(lost)? as u64;
         }
         run.position().at(at).map(Some)
@@ -161,7 +161,7 @@ fn taken(file: &ModelFile, prefix: &str, old: &mut Params<Buffer>) -> Result<()>
 }
 
 fn other(why: &str) -> Error {
-    Error::new(ErrorKind::Config, "the backup is from a different training loop")
+    err!(Config, "the backup is from a different training loop")
         .because(why)
         .hint("build the state with the weights and optimizer of the backup's loop, or choose another folder")
 }

@@ -9,30 +9,27 @@ use crate::model::architecture::{Architecture, LayerNode};
 use crate::model::model_file::ModelFile;
 use crate::model::{Model, drawn_when_read, infer_specs};
 use crate::name_pattern::means;
+use crate::setters::with_defaults;
 use crate::train::transfer_learning::layer_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_ir::{DType, Error, ErrorKind, Literal, Result, err};
 use systole_runtime::Buffer;
 
-/// LoRA options: which layers get adapters, and their rank. Source: Hu et al. 2021, with Keras's terms.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LoraOptions {
-    /// Rank: columns of A and rows of B. Default: 8.
-    pub rank: usize,
-    /// Scale of the adapters: their product is multiplied by `alpha / rank`. Default: the rank.
-    pub alpha: Option<f64>,
-    /// Layers that get adapters, by path or its last component, with `*` as a wildcard: `*attention*`, `query`.
-    /// Default: all layers with a `kernel` or `embeddings`.
-    pub layers: Vec<String>,
-    /// Layers that train fully, without adapters, such as a new head. Default: none.
-    pub train: Vec<String>,
-}
-
-impl Default for LoraOptions {
-    fn default() -> LoraOptions {
-        LoraOptions { rank: 8, alpha: None, layers: vec!["*".into()], train: Vec::new() }
+with_defaults! {
+    /// LoRA options: which layers get adapters, and their rank. Source: Hu et al. 2021, with Keras's terms.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct LoraOptions {
+        /// Rank: columns of A and rows of B. Default: 8.
+        pub rank: usize = 8,
+        /// Scale of the adapters: their product is multiplied by `alpha / rank`. Default: the rank.
+        pub alpha: Option<f64> = None,
+        /// Layers that get adapters, by path or its last component, with `*` as a wildcard: `*attention*`, `query`.
+        /// Default: all layers with a `kernel` or `embeddings`.
+        pub layers: Vec<String> = vec!["*".into()],
+        /// Layers that train fully, without adapters, such as a new head. Default: none.
+        pub train: Vec<String> = Vec::new(),
     }
 }
 
@@ -205,7 +202,7 @@ impl Model {
         };
         let adapted: Vec<String> = all.iter().filter(meant).map(|path| path.to_string()).collect();
         if adapted.is_empty() {
-            return Err(Error::new(ErrorKind::Config, "no layer gets LoRA adapters")
+            return Err(err!(Config, "no layer gets LoRA adapters")
                 .because("all selected layers are trained fully, without adapters")
                 .hint("choose other layers for adapters, or remove some layers from train"));
         }
@@ -303,8 +300,7 @@ impl Model {
     /// If the model has no adapters, or the file cannot be written.
     pub fn save_adapters(&self, path: impl AsRef<Path>) -> Result<()> {
         if !self.has_adapters() {
-            return Err(Error::new(ErrorKind::Config, "the model has no LoRA adapters to save")
-                .hint("call enable_lora first"));
+            return Err(err!(Config, "the model has no LoRA adapters to save").hint("call enable_lora first"));
         }
         let own = self.specs.iter().filter(|spec| is_adapter(&spec.path));
         let tensors =
@@ -323,10 +319,13 @@ impl Model {
         let file = ModelFile::load(path.as_ref())?;
         let own = self.specs.iter().filter(|spec| is_adapter(&spec.path)).count();
         if own != file.tensors.len() || !file.metadata.contains_key(FORMAT) {
-            let what =
-                format!("{} has {} adapters, expected {own}", path.as_ref().display(), file.tensors.len());
-            return Err(Error::new(ErrorKind::Data, what)
-                .hint("call enable_lora first, with the options of the run that saved the adapters"));
+            return Err(err!(
+                Data,
+                "{} has {} adapters, expected {own}",
+                path.as_ref().display(),
+                file.tensors.len()
+            )
+            .hint("call enable_lora first, with the options of the run that saved the adapters"));
         }
         file.tensors.into_iter().try_for_each(|(path, value)| self.set_weight(&path, value))
     }

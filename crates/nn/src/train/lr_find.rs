@@ -5,25 +5,22 @@
 use crate::model::Model;
 use crate::model::batch::{Batch, BatchFields};
 use crate::optimizer::schedule::Schedule;
+use crate::setters::with_defaults;
 use systole_data::{Dataset, DatasetIter};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
-/// Options of [`Model::lr_find`], with fastai's names and defaults.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LrFind {
-    /// First learning rate.
-    pub start_lr: f64,
-    /// Last learning rate.
-    pub end_lr: f64,
-    /// Number of weight updates.
-    pub num_it: usize,
-    /// Whether to stop once the smoothed loss exceeds four times the best.
-    pub stop_div: bool,
-}
-
-impl Default for LrFind {
-    fn default() -> LrFind {
-        LrFind { start_lr: 1e-7, end_lr: 10.0, num_it: 100, stop_div: true }
+with_defaults! {
+    /// Options of [`Model::lr_find`], with fastai's names and defaults.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct LrFind {
+        /// First learning rate.
+        pub start_lr: f64 = 1e-7,
+        /// Last learning rate.
+        pub end_lr: f64 = 10.0,
+        /// Number of weight updates.
+        pub num_it: usize = 100,
+        /// Whether to stop once the smoothed loss exceeds four times the best.
+        pub stop_div: bool = true,
     }
 }
 
@@ -168,7 +165,7 @@ impl InfiniteBatches<'_> {
                 self.pass += 1;
                 self.iter = self.data.iter_epoch(self.pass);
                 self.iter.next().ok_or_else(|| {
-                    Error::new(ErrorKind::Data, "the data has no batch for the learning-rate finder")
+                    err!(Data, "the data has no batch for the learning-rate finder")
                         .hint("use a smaller batch, or more data")
                 })??
             }

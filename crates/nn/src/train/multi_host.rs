@@ -7,7 +7,7 @@ use crate::model::Model;
 use std::collections::VecDeque;
 use systole_data::BatchShare;
 use systole_ir::rng::fnv1a;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Literal, Result, err};
 use systole_runtime::{Buffer, HostGroup};
 
 /// Steps between sending a request and reading the combined result. Devices may lag this far behind; reading earlier
@@ -129,7 +129,7 @@ impl Model {
                 lines.join("; ").chars().take(400).collect::<String>()
             };
             let (first, second) = (&texts[0], &texts[device]);
-            return Err(Error::new(ErrorKind::Config, format!("hosts 0 and {other} differ in {what}"))
+            return Err(err!(Config, "hosts 0 and {other} differ in {what}")
                 .because(format!("host 0: {}; host {other}: {}", only(first, second), only(second, first)))
                 .hint("start the same command on every host, with an --out folder that all hosts share"));
         }

@@ -8,7 +8,7 @@ use crate::layer::lowering::LayerLowering;
 use crate::model::Model;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 /// Behavior of batch normalization in frozen layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ impl Model {
         }
         let with_weights: BTreeSet<&str> = self.specs.iter().map(|s| layer_of(&s.path)).collect();
         nodes.iter().rposition(|n| with_weights.contains(n.name.as_str())).ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, "the model has no layer with weights");
+            let e = err!(Config, "the model has no layer with weights");
             e.hint(if self.is_built() {
                 "add a layer with weights"
             } else {
@@ -127,24 +127,19 @@ impl Model {
             |m: &Model| m.architecture.nodes.iter().map(|n| n.name.clone()).collect::<Vec<_>>().join(", ");
         match theirs {
             Some(theirs) => {
-                let what =
-                    format!("weight {path} has shape {shape:?}, but {:?} in the saved model", theirs.shape);
-                Error::new(ErrorKind::Config, what)
+                err!(Config, "weight {path} has shape {shape:?}, but {:?} in the saved model", theirs.shape)
                     .because("only the weights of the newly initialized head may have other shapes")
                     .hint(
                         "give the layer the saved model's arguments, or set freeze_until to an earlier layer",
                     )
             }
-            None => {
-                let what = format!("the saved model lacks weight {path} of shape {shape:?}");
-                Error::new(ErrorKind::Config, what)
-                    .because(format!(
-                        "the saved model's layers are {}; this model's layers are {}",
-                        layers(from),
-                        layers(self)
-                    ))
-                    .hint("use the saved model's layers and names")
-            }
+            None => err!(Config, "the saved model lacks weight {path} of shape {shape:?}")
+                .because(format!(
+                    "the saved model's layers are {}; this model's layers are {}",
+                    layers(from),
+                    layers(self)
+                ))
+                .hint("use the saved model's layers and names"),
         }
     }
 
@@ -176,7 +171,7 @@ impl Model {
             self.architecture.nodes.iter().filter(|n| freezes(n)).map(|n| n.name.clone()).collect();
         self.set_trainable(&flags)?;
         if self.is_built() && self.state.trainable.is_empty() {
-            let e = Error::new(ErrorKind::Config, "no trainable layer remains");
+            let e = err!(Config, "no trainable layer remains");
             return Err(e.hint("freeze fewer layers: name the first layer to train"));
         }
         let has_weights: BTreeSet<&str> = self.specs.iter().map(|s| layer_of(&s.path)).collect();
@@ -199,9 +194,7 @@ impl Model {
             self.weights().into_iter().map(|(path, value)| (path.to_string(), value.clone())).collect();
         let specs = std::mem::take(&mut self.specs);
         self.adopt(specs, |spec, _| {
-            had.get(&spec.path)
-                .cloned()
-                .ok_or_else(|| Error::new(ErrorKind::Bug, format!("no weight {}", spec.path)))
+            had.get(&spec.path).cloned().ok_or_else(|| err!(Bug, "no weight {}", spec.path))
         })?;
         self.recompile()
     }

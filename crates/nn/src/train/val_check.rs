@@ -6,7 +6,7 @@ use crate::model::history::Logs;
 use serde::{Deserializer, Serializer};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// How often a model is validated within an epoch: `0.25` after every quarter, `100` after every hundred batches,
 /// `"00:10:00"` every ten minutes. `1.0` means after each epoch, `1` after each batch.
@@ -30,8 +30,7 @@ impl FromStr for ValCheckInterval {
         let batches = text.parse().ok().filter(|n| *n > 0).map(ValCheckInterval::Batches);
         let share = || text.parse().ok().filter(|s| *s > 0.0 && *s <= 1.0).map(ValCheckInterval::Share);
         batches.or_else(share).ok_or_else(|| {
-            let what = format!("expected a validation interval, got `{text}`");
-            Error::new(ErrorKind::Config, what).hint(
+            err!(Config, "expected a validation interval, got `{text}`").hint(
                 "give a fraction of the epoch's batches (0.25), a number of batches (100) or a time (\"00:10:00\")",
             )
         })

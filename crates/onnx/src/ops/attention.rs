@@ -5,7 +5,7 @@ use super::conv_pool::sums_in;
 use super::elementwise::all_plain;
 use super::op_row::operators;
 use crate::model::{broken, dtype_of};
-use systole_base::{DType, Result, TensorType};
+use systole_base::{DType, Result, TensorType, ensure};
 use systole_ir::Tensor;
 
 operators! {
@@ -154,9 +154,7 @@ fn rotary_embedding(c: &mut NodeCall) -> RuleResult {
         [_, _, _, _] => given.transpose(&[0, 2, 1, 3]),
         &[batch, length, hidden] => {
             let n = c.count("num_heads", 0)?;
-            if !hidden.is_multiple_of(n) {
-                return Err(broken(format!("{n} heads do not divide {}", given.ty())));
-            }
+            ensure!(hidden.is_multiple_of(n), broken(format!("{n} heads do not divide {}", given.ty())));
             given.reshape([batch, length, n, hidden / n])
         }
         _ => return Err(broken(format!("the operand is {}, expected rank 3 or 4", given.ty()))),

@@ -4,7 +4,7 @@ use super::values::{RuleOutput, ValueTable, place_in_last, to_last};
 use crate::model::{OnnxAttribute, OnnxGraph, OnnxNode, broken};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, ensure};
 use systole_ir::{GraphBuilder, Tensor};
 
 /// Maximum elements of a value; products of two sizes do not overflow.
@@ -322,9 +322,7 @@ pub(super) fn in_order(dim: usize, rank: usize, is_last: bool) -> usize {
 
 /// Checks that a shape is supported.
 pub(crate) fn checked(dims: Vec<usize>) -> Result<Vec<usize>> {
-    if dims.len() > MOST_DIMENSIONS {
-        return Err(broken(format!("rank {} is too large", dims.len())));
-    }
+    ensure!(dims.len() <= MOST_DIMENSIONS, broken(format!("rank {} is too large", dims.len())));
     // Zero sizes are ignored, since parts of a shape are multiplied too.
     let elements = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)));
     match elements {

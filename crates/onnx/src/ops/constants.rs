@@ -5,7 +5,7 @@ use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
 use super::conv_pool::sums_in;
 use super::op_row::operators;
 use crate::model::{OnnxAttribute, broken, dtype_of};
-use systole_base::{DType, Literal, Result, TensorType};
+use systole_base::{DType, Literal, Result, TensorType, ensure};
 use systole_ir::Tensor;
 
 operators! {
@@ -70,9 +70,7 @@ fn range(c: &mut NodeCall) -> RuleResult {
     let mut ends = Vec::new();
     for i in 0..3 {
         let known = c.known(i)?;
-        if known.ty().elements() != 1 {
-            return Err(broken("start, limit and delta must be scalars"));
-        }
+        ensure!(known.ty().elements() == 1, broken("start, limit and delta must be scalars"));
         ends.push((known.get(0).as_f64(), known.dtype()));
     }
     let [(start, dtype), (end, _), (step, _)] = ends[..] else {
@@ -90,9 +88,7 @@ fn range(c: &mut NodeCall) -> RuleResult {
 /// Imports EyeLike: the identity matrix with the shape of a value.
 fn eye_like(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
-    if x.rank() != 2 {
-        return Err(broken(format!("EyeLike requires a matrix, got {}", x.ty())));
-    }
+    ensure!(x.rank() == 2, broken(format!("EyeLike requires a matrix, got {}", x.ty())));
     let by = super::call::moved(c.int("k", 0)?)?;
     let dtype = match c.int("dtype", 0)? {
         0 => x.dtype(),

@@ -5,7 +5,7 @@ use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{TfliteSource, operators};
 use super::pooling::max_with_places;
 use crate::model::{OnnxAttribute, OnnxNode, broken};
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Literal, Result, ensure, err};
 use systole_ir::Tensor;
 use systole_ir::op::{ConvDims, Convolution, Monoid, Window};
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
@@ -84,9 +84,7 @@ impl OnnxWindow {
                 .collect()),
             "NOTSET" | "" => {
                 let pads = pads.unwrap_or(vec![0; 2 * n]);
-                if pads.len() != 2 * n {
-                    return Err(broken(format!("pads must have {n} dimensions, got {pads:?}")));
-                }
+                ensure!(pads.len() == 2 * n, broken(format!("pads must have {n} dimensions, got {pads:?}")));
                 (0..n).map(|i| Ok([moved(pads[i])?, moved(pads[i + n])?])).collect()
             }
             other => Err(unsupported(format!("unsupported auto_pad {other}"))),
@@ -141,9 +139,7 @@ fn conv(c: &mut NodeCall) -> RuleResult {
 pub(super) fn convolved(c: &NodeCall, x: &Tensor, w: &Tensor) -> Result<Tensor> {
     let input = spatial(x)?;
     let n = input.len();
-    if w.rank() != n + 2 {
-        return Err(broken(format!("cannot convolve {} with {}", x.ty(), w.ty())));
-    }
+    ensure!(w.rank() == n + 2, broken(format!("cannot convolve {} with {}", x.ty(), w.ty())));
     let moves = OnnxWindow::of(c, &input, kernel(c, w)?)?;
     let spec = Convolution {
         strides: moves.strides.into(),
@@ -365,21 +361,17 @@ pub(super) fn sums_in(dtype: DType) -> DType {
 /// Returns the image shape.
 pub(super) fn picture(e: &OnnxBuilder, t: usize) -> Result<[usize; 4]> {
     let dims = e.tensor(t)?.dims();
-    dims.try_into().map_err(|_| {
-        Error::new(ErrorKind::Unsupported, format!("expected an image of rank 4, got shape {dims:?}"))
-    })
+    dims.try_into().map_err(|_| err!(Unsupported, "expected an image of rank 4, got shape {dims:?}"))
 }
 
 fn fields(o: &TfliteOperator, [h, w]: [OptionField; 2]) -> Result<[usize; 2]> {
     let one = |f: OptionField| match usize::try_from(o.int(f)) {
         // A missing option is 0 in the file.
         Ok(n) => Ok(n.max(1)),
-        Err(_) => Err(Error::new(
-            ErrorKind::Data,
-            format!(
-                "invalid TFLite option {f:?}: expected an integer that is not negative, got {}",
-                o.int(f)
-            ),
+        Err(_) => Err(err!(
+            Data,
+            "invalid TFLite option {f:?}: expected an integer that is not negative, got {}",
+            o.int(f)
         )),
     };
     Ok([one(h)?, one(w)?])

@@ -7,7 +7,7 @@ use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use super::values::{RuleOutput, to_last, to_plain};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
-use systole_base::Result;
+use systole_base::{Result, ensure};
 use systole_ir::Tensor;
 use systole_tflite::{FusedActivation, OptionField};
 
@@ -202,9 +202,7 @@ fn pad(c: &mut NodeCall) -> RuleResult {
         }
         false => (0..rank).collect(),
     };
-    if pads.len() != 2 * dims.len() {
-        return Err(broken(format!("pads {pads:?} do not match {}", x.ty())));
-    }
+    ensure!(pads.len() == 2 * dims.len(), broken(format!("pads {pads:?} do not match {}", x.ty())));
     let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
     for (i, &d) in dims.iter().enumerate() {
         let d = in_order(d, rank, is_last);
@@ -319,9 +317,7 @@ fn expand(c: &mut NodeCall) -> RuleResult {
 fn tile(c: &mut NodeCall) -> RuleResult {
     let repeats = c.numbers(1)?;
     let x = c.plain(0)?;
-    if repeats.len() != x.rank() {
-        return Err(broken(format!("repeats {repeats:?} do not match {}", x.ty())));
-    }
+    ensure!(repeats.len() == x.rank(), broken(format!("repeats {repeats:?} do not match {}", x.ty())));
     let (mut apart, mut wide, mut all) = (Vec::new(), Vec::new(), Vec::new());
     for (&n, &size) in repeats.iter().zip(x.shape().iter()) {
         let n = usize::try_from(n).map_err(|_| broken(format!("invalid repeat count {n}")))?;
@@ -338,9 +334,7 @@ fn triangle(c: &mut NodeCall) -> RuleResult {
     let by = if c.has(1) { moved(c.number(1)?)? } else { 0 };
     let x = c.plain(0)?;
     let n = x.rank();
-    if n < 2 {
-        return Err(broken(format!("Trilu requires matrices, got {}", x.ty())));
-    }
+    ensure!(n >= 2, broken(format!("Trilu requires matrices, got {}", x.ty())));
     let places = x.ty().with_dtype(systole_base::DType::I64);
     let (row, column) = (c.g.iota(places.clone(), n - 2), c.g.iota(places, n - 1));
     let distance = column - row;

@@ -4,7 +4,7 @@
 
 use crate::model::{OnnxGraph, OnnxNode};
 use std::collections::HashSet;
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Literal, Result, TensorType, err};
 use systole_tflite::{
     FusedActivation, TfliteModel as Lite, TfliteOperator, TfliteQuantization, TfliteTensor,
 };
@@ -219,9 +219,7 @@ impl<'a> OnnxBuilder<'a> {
             ChannelOrder::First => (&places.plain, TO_FIRST, self.unique(&format!("{own}/nchw"))),
             ChannelOrder::Plain => (&places.first, TO_PLAIN, own.to_string()),
         };
-        let from = from.clone().ok_or_else(|| {
-            Error::new(ErrorKind::Bug, format!("no operator computes tensor {}", self.names[t]))
-        })?;
+        let from = from.clone().ok_or_else(|| err!(Bug, "no operator computes tensor {}", self.names[t]))?;
         let permutation = permutation.map(|d| d as i64);
         self.push(OnnxNode::new("Transpose", [from], name.clone()).ints("perm", permutation));
         Ok(name)
@@ -317,9 +315,10 @@ impl<'a> OnnxBuilder<'a> {
     /// Adds a weight constant with permuted dimensions to the exported ONNX graph.
     pub fn weights(&mut self, t: usize, permutation: &[usize]) -> Result<String> {
         let tensor = self.tensor(t)?;
-        let data = tensor.data.as_ref().ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("weights {} are not constant", tensor.name))
-        })?;
+        let data = tensor
+            .data
+            .as_ref()
+            .ok_or_else(|| err!(Unsupported, "weights {} are not constant", tensor.name))?;
         let own = self.names[t].clone();
         let name = self.constant(&own, permuted(data, permutation)?);
         if !is_quantized(tensor) {
@@ -327,9 +326,7 @@ impl<'a> OnnxBuilder<'a> {
         }
         let dimension = tensor.quantization.as_ref().map_or(0, |q| q.dimension);
         let axis = permutation.iter().position(|d| *d == dimension);
-        let axis = axis.ok_or_else(|| {
-            Error::new(ErrorKind::Data, format!("{} has no dimension {dimension}", tensor.name))
-        })?;
+        let axis = axis.ok_or_else(|| err!(Data, "{} has no dimension {dimension}", tensor.name))?;
         let output = self.unique(&format!("{own}/real"));
         self.dequantize(t, &name, axis, output.clone())?;
         Ok(output)
@@ -340,9 +337,8 @@ impl<'a> OnnxBuilder<'a> {
         let t = operand_of(o, operand)?;
         let tensor = self.tensor(t)?;
         let data = tensor.data.as_ref().filter(|d| d.dtype().is_int());
-        let data = data.ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, format!("{} requires constant operand {}", o.op, tensor.name))
-        })?;
+        let data =
+            data.ok_or_else(|| err!(Unsupported, "{} requires constant operand {}", o.op, tensor.name))?;
         Ok((0..data.ty().elements()).map(|i| data.get(i).as_i64()).collect())
     }
 }
@@ -350,7 +346,7 @@ impl<'a> OnnxBuilder<'a> {
 /// Returns a required operand.
 pub(super) fn operand_of(o: &TfliteOperator, i: usize) -> Result<usize> {
     let found = o.inputs.get(i).copied().flatten();
-    found.ok_or_else(|| Error::new(ErrorKind::Data, format!("the operator {} lacks operand {i}", o.op)))
+    found.ok_or_else(|| err!(Data, "the operator {} lacks operand {i}", o.op))
 }
 
 /// Whether a tensor is quantized.
@@ -373,10 +369,7 @@ fn constant_in(data: &Literal, order: ChannelOrder) -> Result<Literal> {
 pub(super) fn permuted(data: &Literal, permutation: &[usize]) -> Result<Literal> {
     let shape = data.shape();
     if permutation.len() != shape.rank() {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("unsupported element type {} of weights", data.ty()),
-        ));
+        return Err(err!(Unsupported, "unsupported element type {} of weights", data.ty()));
     }
     let dims: Vec<usize> = permutation.iter().map(|&d| shape[d]).collect();
     let strides = shape.strides();

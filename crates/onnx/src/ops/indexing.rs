@@ -4,7 +4,7 @@ use super::call::{NodeCall, RuleResult, axis, checked, plain};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
-use systole_base::{DType, Literal, Result};
+use systole_base::{DType, Literal, Result, ensure};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
 use systole_tflite::{FusedActivation, OptionField};
@@ -19,9 +19,7 @@ operators! {
 /// Normalizes indices; negative ones count from the end.
 pub(super) fn places(c: &mut NodeCall, i: usize, size: usize) -> Result<Tensor> {
     let t = c.plain(i)?;
-    if !t.dtype().is_int() {
-        return Err(broken(format!("indices have type {}, expected integers", t.ty())));
-    }
+    ensure!(t.dtype().is_int(), broken(format!("indices have type {}, expected integers", t.ty())));
     if let Some(known) = c.perhaps_known(i)? {
         c.spend(known.ty().elements())?;
         let n = size as i64;
@@ -60,9 +58,7 @@ fn gather_elements(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?.convert(DType::I64);
-    if at.rank() != x.rank() {
-        return Err(broken(format!("indices {} do not match {}", at.ty(), x.ty())));
-    }
+    ensure!(at.rank() == x.rank(), broken(format!("indices {} do not match {}", at.ty(), x.ty())));
     plain(element_gather(&x, dim, &at))
 }
 

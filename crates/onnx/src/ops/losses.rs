@@ -5,7 +5,7 @@ use super::conv_pool::sums_in;
 use super::elementwise::all_plain;
 use super::op_row::operators;
 use crate::model::broken;
-use systole_base::{DType, Result};
+use systole_base::{DType, Result, ensure};
 use systole_ir::Tensor;
 
 operators! {
@@ -23,9 +23,7 @@ fn negative_log_likelihood(c: &mut NodeCall) -> RuleResult {
 fn softmax_cross_entropy(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
     let wide = x.convert(sums_in(x.dtype()));
-    if x.rank() < 2 {
-        return Err(broken(format!("scores {} have no class dimension", x.ty())));
-    }
+    ensure!(x.rank() >= 2, broken(format!("scores {} have no class dimension", x.ty())));
     let shifted = &wide - wide.reduce_max(&[1]).broadcast_except(x.shape(), &[1]);
     let sum = shifted.exp().sum(&[1]).broadcast_except(x.shape(), &[1]);
     let log_probabilities = shifted - sum.log();

@@ -6,7 +6,7 @@ use super::elementwise::all_plain;
 use super::graph_builder::{ChannelOrder, OnnxBuilder};
 use super::op_row::{TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
-use systole_base::{DType, Literal, Result};
+use systole_base::{DType, Literal, Result, ensure};
 use systole_ir::Tensor;
 
 operators! {
@@ -116,9 +116,7 @@ fn standardized(x: &Tensor, dims: &[usize], epsilon: f64, subtracts_mean: bool) 
 /// Imports InstanceNormalization: each channel of each sample separately.
 fn instance(c: &mut NodeCall) -> RuleResult {
     let x = c.plain(0)?;
-    if x.rank() < 3 {
-        return Err(broken(format!("cannot normalize {}", x.ty())));
-    }
+    ensure!(x.rank() >= 3, broken(format!("cannot normalize {}", x.ty())));
     let dims: Vec<usize> = (2..x.rank()).collect();
     let y = standardized(&x, &dims, c.float("epsilon", 1e-5)?, true);
     let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[1]);

@@ -6,7 +6,7 @@ use super::op_row::operators;
 use super::values::RuleOutput;
 use crate::model::broken;
 use std::sync::Arc;
-use systole_base::{DType, Literal, Result, TensorType};
+use systole_base::{DType, Literal, Result, TensorType, ensure};
 use systole_ir::op::{Monoid, Window};
 use systole_ir::{Graph, GraphBuilder, Tensor};
 
@@ -56,9 +56,7 @@ fn local_response(c: &mut NodeCall) -> RuleResult {
     let (x, size) = (c.last(0)?, c.count("size", 0)?);
     let (alpha, beta, bias) = (c.float("alpha", 1e-4)?, c.float("beta", 0.75)?, c.float("bias", 1.0)?);
     let rank = x.rank();
-    if rank < 2 {
-        return Err(broken(format!("{} has no channels", x.ty())));
-    }
+    ensure!(rank >= 2, broken(format!("{} has no channels", x.ty())));
     let wide = x.convert(sums_in(x.dtype()));
     let (mut window, mut padding) = (vec![1; rank], vec![[0, 0]; rank]);
     window[rank - 1] = size;

@@ -6,7 +6,7 @@ use super::indexing::element_gather;
 use super::op_row::operators;
 use super::resize::taken;
 use crate::model::broken;
-use systole_base::{DType, Literal, Result};
+use systole_base::{DType, Literal, Result, ensure};
 use systole_ir::Tensor;
 
 operators! {
@@ -30,9 +30,7 @@ fn center_crop_pad(c: &mut NodeCall) -> RuleResult {
     let (mut low, mut high) = (vec![0; x.rank()], vec![0; x.rank()]);
     for (&d, &size) in dims.iter().zip(&sizes) {
         let (own, size) = (x.shape()[d] as i64, super::call::moved(size)?);
-        if size < 0 {
-            return Err(broken(format!("invalid dimension size {size}")));
-        }
+        ensure!(size >= 0, broken(format!("invalid dimension size {size}")));
         // An odd difference leaves one element more after the center when padding, and removes one more there.
         low[d] = if size >= own { (size - own) / 2 } else { -((own - size) / 2) };
         high[d] = size - own - low[d];

@@ -5,7 +5,7 @@ use super::conv_pool::sums_in;
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode};
-use systole_base::{DType, Error, ErrorKind, Result};
+use systole_base::{DType, Result, err};
 use systole_ir::Tensor;
 use systole_ir::op::{Monoid, Window};
 use systole_tflite::{FusedActivation, OptionField};
@@ -233,10 +233,7 @@ fn write_reduce(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource
 fn write_softmax(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
     if o.number(OptionField::Beta) != 1.0 {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("cannot export a softmax with beta {}", o.number(OptionField::Beta)),
-        ));
+        return Err(err!(Unsupported, "cannot export a softmax with beta {}", o.number(OptionField::Beta)));
     }
     let order = e.order_of(&[x], y)?;
     let last = e.tensor(x)?.dims().len().saturating_sub(1);

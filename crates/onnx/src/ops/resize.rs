@@ -7,7 +7,7 @@ use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{TfliteSource, operators};
 use super::resize_weights::{CropWindow, weighted};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Literal, Result, ensure, err};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
 use systole_tflite::{FusedActivation, OptionField, TfliteOp};
@@ -142,9 +142,7 @@ fn wanted(c: &mut NodeCall, x: &Tensor, dims: &[usize], is_last: bool) -> Result
         |c: &mut NodeCall, i: usize| -> Result<bool> { Ok(c.has(i) && c.known(i)?.ty().elements() > 0) };
     let all = if is_filled(c, 3)? {
         let sizes = c.numbers(3)?;
-        if sizes.len() != old.len() {
-            return Err(broken(format!("sizes {sizes:?} do not match {}", x.ty())));
-        }
+        ensure!(sizes.len() == old.len(), broken(format!("sizes {sizes:?} do not match {}", x.ty())));
         let size = |&s: &i64| usize::try_from(s).map_err(|_| broken(format!("invalid dimension size {s}")));
         of_sizes(&sizes.iter().map(size).collect::<Result<Vec<_>>>()?, &old, &policy)?
     } else {
@@ -262,11 +260,8 @@ fn write_resize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) 
     let scales = [1.0, 1.0, oh as f32 / h as f32, ow as f32 / w as f32];
     let reached = [h as f32 * scales[2], w as f32 * scales[3]].map(|v| v.floor() as usize);
     if reached != [oh, ow] {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("cannot resize images of {h} × {w} pixels to {oh} × {ow}"),
-        )
-        .hint("resize images by integer factors only"));
+        return Err(err!(Unsupported, "cannot resize images of {h} × {w} pixels to {oh} × {ow}")
+            .hint("resize images by integer factors only"));
     }
     let own = e.names[y].clone();
     let scales = e.constant(&format!("{own}/scales"), systole_base::Literal::from_slice([4], &scales)?);

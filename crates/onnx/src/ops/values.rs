@@ -3,7 +3,7 @@
 
 use crate::model::{OnnxFunction, OnnxNode, broken};
 use std::collections::{BTreeMap, HashMap};
-use systole_base::{Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{Error, Literal, Result, TensorType, err};
 use systole_ir::{GraphBuilder, Tensor};
 
 /// Output of an operator.
@@ -142,7 +142,7 @@ impl<'m> ValueTable<'m> {
     pub fn spend_nodes(&mut self, nodes: usize) -> Result<()> {
         let left = self.nested_nodes.checked_sub(nodes + 1);
         self.nested_nodes = left.ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "the loops or functions are too large to unroll")
+            err!(Unsupported, "the loops or functions are too large to unroll")
                 .because(format!("unrolled, they have more than {MOST_NESTED_NODES} nodes"))
         })?;
         Ok(())

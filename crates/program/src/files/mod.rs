@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::path::Path;
 pub use stored_array::StoredArray;
 use stored_array::{ElementFormat, KNOWN};
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_data::format::npy::{self, RawNpyArray};
 
@@ -31,10 +31,8 @@ impl ArrayFileFormat {
         match extension.as_deref() {
             Some("npz") => Ok(ArrayFileFormat::Npz),
             Some("safetensors") => Ok(ArrayFileFormat::Safetensors),
-            _ => {
-                let what = format!("unknown file type {}: expected .npz or .safetensors", path.display());
-                Err(Error::new(ErrorKind::Config, what).hint("name the file .npz for NumPy, or .safetensors"))
-            }
+            _ => Err(err!(Config, "unknown file type {}: expected .npz or .safetensors", path.display())
+                .hint("name the file .npz for NumPy, or .safetensors")),
         }
     }
 
@@ -49,10 +47,7 @@ impl ArrayFileFormat {
             | (ArrayFileFormat::Safetensors, Some(ElementFormat(_, _, _, Some(_)))) => Ok(()),
             _ => {
                 let name = if self == ArrayFileFormat::Npz { ".npz" } else { ".safetensors" };
-                let e = Error::new(
-                    ErrorKind::Unsupported,
-                    format!("{name} files do not support elements of type {element}"),
-                );
+                let e = err!(Unsupported, "{name} files do not support elements of type {element}");
                 Err(e.hint("write a .npz file, or convert the elements in the program"))
             }
         }
@@ -101,10 +96,8 @@ fn of_numpy(x: RawNpyArray) -> Result<StoredArray> {
     let is_it = |k: &&ElementFormat| kind(k.2) == kind(&x.descr) || is_narrow(k);
     let elements: Vec<&'static str> = KNOWN.iter().filter(is_it).map(|k| k.0).collect();
     if elements.is_empty() || size.is_some_and(|n| KNOWN.iter().any(|k| k.0 == elements[0] && k.1 != n)) {
-        let what = format!("unsupported NumPy element type {}", x.descr);
-        return Err(
-            Error::new(ErrorKind::Data, what).hint("convert the array to another element type before saving")
-        );
+        return Err(err!(Data, "unsupported NumPy element type {}", x.descr)
+            .hint("convert the array to another element type before saving"));
     }
     Ok(StoredArray { elements, dims: x.dims, bytes: x.bytes })
 }
@@ -120,9 +113,8 @@ fn narrow(element: &str) -> bool {
 /// If the element type is unknown.
 pub fn stored(element: &str, dims: &[usize], bytes: Vec<u8>) -> Result<StoredArray> {
     let known = KNOWN.iter().find(|k| k.0 == element);
-    let known = known.ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("array files do not support elements of type {element}"))
-    })?;
+    let known =
+        known.ok_or_else(|| err!(Unsupported, "array files do not support elements of type {element}"))?;
     // Sign-extends narrow integers, which other readers read as whole bytes.
     let extended = |bits: u32| move |b: u8| ((b << (8 - bits)) as i8 >> (8 - bits)) as u8;
     let bytes = match element {
@@ -140,7 +132,7 @@ pub fn stored(element: &str, dims: &[usize], bytes: Vec<u8>) -> Result<StoredArr
 pub fn write(path: &Path, format: ArrayFileFormat, arrays: Vec<(String, StoredArray)>) -> Result<()> {
     for (name, x) in &arrays {
         let element = x.elements.first().copied();
-        let element = element.ok_or_else(|| Error::new(ErrorKind::Bug, "an array has no element type"));
+        let element = element.ok_or_else(|| err!(Bug, "an array has no element type"));
         element
             .and_then(|element| format.check(element))
             .map_err(|e| e.at(name.clone()).at(path.display().to_string()))?;

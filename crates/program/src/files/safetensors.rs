@@ -3,13 +3,13 @@
 use super::stored_array::{ElementFormat, KNOWN, StoredArray};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use systole_base::{Error, ErrorKind, Result};
+use systole_base::{Error, Result, err};
 
 /// Maximum header size, as in the reference library.
 const MAX_HEADER: usize = 100_000_000;
 
 fn wrong(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "the array file is invalid or truncated")
+    err!(Data, "the array file is invalid or truncated")
         .because(what)
         .hint("use .npz or .npy (NumPy), or .safetensors files")
 }
@@ -36,8 +36,7 @@ fn array(entry: &Value, data: &[u8]) -> Result<StoredArray> {
     let word = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| wrong("an array has no dtype"))?;
     let elements: Vec<&'static str> = KNOWN.iter().filter(|k| k.3 == Some(word)).map(|k| k.0).collect();
     let size = KNOWN.iter().find(|k| k.3 == Some(word)).map(|k| k.1).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("unsupported element type {word}"))
-            .hint("convert the array before saving")
+        err!(Data, "unsupported element type {word}").hint("convert the array before saving")
     })?;
     let numbers = |key: &str| -> Option<Vec<usize>> {
         entry.get(key)?.as_array()?.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect()

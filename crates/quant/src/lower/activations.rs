@@ -2,7 +2,7 @@
 
 use super::call::QuantLayerCall;
 use crate::builder::TfliteBuilder;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, ensure, err};
 use systole_nn::Activation;
 use systole_tflite::{FusedActivation as Fused, OptionField, TfliteOp, TfliteOperator};
 
@@ -31,11 +31,8 @@ pub(crate) fn activate(b: &mut TfliteBuilder, name: &str, x: usize, activation: 
         }
         Activation::Elu { alpha: 1.0 } => b.apply(&named("elu"), TfliteOp::Elu, &[x], dims),
         other => {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("activation {} has no TFLite operator", other.name()),
-            )
-            .hint("train with relu, gelu, silu, sigmoid or tanh"));
+            return Err(err!(Unsupported, "activation {} has no TFLite operator", other.name())
+                .hint("train with relu, gelu, silu, sigmoid or tanh"));
         }
     })
 }
@@ -58,9 +55,7 @@ pub(super) fn relu(
     threshold: f64,
 ) -> Result<usize> {
     let (name, x) = (call.name(), call.input());
-    if threshold != 0.0 {
-        return Err(unfit("ReLU with a threshold has no TFLite operator".into()));
-    }
+    ensure!(threshold == 0.0, unfit("ReLU with a threshold has no TFLite operator".into()));
     match (max_value, negative_slope) {
         (None, 0.0) => Ok(call.b.activated(&name, x, Fused::Relu)),
         (Some(6.0), 0.0) => Ok(call.b.activated(&name, x, Fused::Relu6)),

@@ -5,7 +5,7 @@ use super::call::QuantLayerCall;
 use super::matmul::{product, sum};
 use super::normalizations::{LayerNormParams, standardized};
 use crate::scales::MASKED;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, ensure, err};
 use systole_nn::Activation;
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
@@ -29,14 +29,12 @@ pub(super) struct EncoderBlock {
 }
 
 pub(super) fn other_axes() -> Error {
-    Error::new(ErrorKind::Unsupported, "attention over other axes than the first is not supported")
+    err!(Unsupported, "attention over other axes than the first is not supported")
         .hint("attend over sequences [B, S, D], without attention_axes")
 }
 
 pub(super) fn multi_head(call: &mut QuantLayerCall, of: &AttentionHeads) -> Result<usize> {
-    if call.inputs.iter().any(|&x| call.b.dims(x).len() != 3) {
-        return Err(other_axes());
-    }
+    ensure!(!call.inputs.iter().any(|&x| call.b.dims(x).len() != 3), other_axes());
     let query = call.inputs[0];
     let value = call.inputs.get(1).copied().unwrap_or(query);
     let key = call.inputs.get(2).copied().unwrap_or(value);

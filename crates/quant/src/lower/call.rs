@@ -1,7 +1,7 @@
 //! Arguments for lowering a layer to TFLite: the layer's weights and the graph being built.
 
 use crate::builder::TfliteBuilder;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Literal, Result, err};
 use systole_nn::{LayerNode, Model as Layers};
 use systole_onnx::OnnxRecurrent;
 
@@ -41,7 +41,7 @@ impl QuantLayerCall<'_> {
     pub fn weight(&self, name: &str) -> Result<Literal> {
         let value = self.layers.weight(&format!("{}/{name}", self.name()))?;
         if value.to_f32s().iter().any(|v| !v.is_finite()) {
-            return Err(Error::new(ErrorKind::Numeric, format!("weight {name} has NaN or infinite values"))
+            return Err(err!(Numeric, "weight {name} has NaN or infinite values")
                 .hint("load an earlier checkpoint, or train again with a smaller learning rate"));
         }
         Ok(value)

@@ -3,7 +3,7 @@
 use super::activations::activate;
 use super::call::QuantLayerCall;
 use crate::builder::window;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Error, ErrorKind, Literal, Result, err};
 use systole_nn::layers::Padding as Layout;
 use systole_nn::{Activation, ConvolutionKind, ConvolutionLowering};
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator, TflitePadding};
@@ -12,7 +12,7 @@ pub(super) fn padding(of: Layout) -> Result<TflitePadding> {
     match of {
         Layout::Valid => Ok(TflitePadding::Valid),
         Layout::Same => Ok(TflitePadding::Same),
-        Layout::Causal => Err(Error::new(ErrorKind::Unsupported, "causal padding has no TFLite operator")
+        Layout::Causal => Err(err!(Unsupported, "causal padding has no TFLite operator")
             .hint("pad with a ZeroPadding1D layer and convolve with padding \"valid\"")),
     }
 }
@@ -29,9 +29,7 @@ pub(super) fn of_picture(sizes: &[usize]) -> [usize; 2] {
 /// Permutes kernels `[h, w, in, out] → [out, h, w, in]`.
 fn kernels(w: &Literal) -> Result<(Vec<usize>, Vec<f32>)> {
     let (dims, values) = (w.shape().dims().to_vec(), w.to_f32s());
-    let &[h, kw, i, o] = &dims[..] else {
-        return Err(Error::new(ErrorKind::Bug, format!("unexpected kernel shape {dims:?}")));
-    };
+    let &[h, kw, i, o] = &dims[..] else { return Err(err!(Bug, "unexpected kernel shape {dims:?}")) };
     let turned = (0..o).flat_map(|c| (0..h * kw * i).map(move |k| k * o + c)).map(|at| values[at]).collect();
     Ok((vec![o, h, kw, i], turned))
 }
@@ -117,7 +115,7 @@ pub(super) fn row(call: &mut QuantLayerCall, name: &str) -> Result<usize> {
 fn of_channels(call: &QuantLayerCall, weight: &str) -> Result<(Vec<usize>, Vec<f32>, usize)> {
     let w = call.weight(weight)?;
     let &[h, kw, c, m] = w.shape().dims() else {
-        return Err(Error::new(ErrorKind::Bug, format!("unexpected kernel shape {}", w.shape())));
+        return Err(err!(Bug, "unexpected kernel shape {}", w.shape()));
     };
     Ok((vec![1, h, kw, c * m], w.to_f32s(), m))
 }
@@ -165,9 +163,7 @@ fn separable(call: &mut QuantLayerCall, use_bias: bool, conv: ConvParams) -> Res
 fn transposed(call: &mut QuantLayerCall, use_bias: bool, conv: &ConvParams) -> Result<usize> {
     let w = call.weight("kernel")?;
     let (dims, values) = (w.shape().dims().to_vec(), w.to_f32s());
-    let &[h, kw, o, i] = &dims[..] else {
-        return Err(Error::new(ErrorKind::Bug, format!("unexpected kernel shape {dims:?}")));
-    };
+    let &[h, kw, o, i] = &dims[..] else { return Err(err!(Bug, "unexpected kernel shape {dims:?}")) };
     let turned: Vec<f32> = (0..o)
         .flat_map(|c| (0..h * kw).flat_map(move |k| (0..i).map(move |d| (k * o + c) * i + d)))
         .map(|at| values[at])

@@ -2,7 +2,7 @@
 
 use super::call::QuantLayerCall;
 use super::matmul::product;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_nn::NodeInput;
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
@@ -11,7 +11,7 @@ fn looked_up(call: &mut QuantLayerCall, rows: usize) -> Result<usize> {
     let table = call.weight("embeddings")?.to_f32s();
     let (name, x, output) = (call.name(), call.input(), call.output.clone());
     if call.b.model.tensors[x].ty.dtype.is_float() {
-        return Err(Error::new(ErrorKind::Unsupported, "an embedding requires integer inputs")
+        return Err(err!(Unsupported, "an embedding requires integer inputs")
             .hint("give the model an integer input: input_of(name, I32, …)"));
     }
     let table = call.b.floats(format!("{name}/embeddings"), [rows, table.len() / rows.max(1)], &table)?;
@@ -24,7 +24,7 @@ fn looked_up(call: &mut QuantLayerCall, rows: usize) -> Result<usize> {
 
 pub(super) fn embedding(call: &mut QuantLayerCall, rows: usize, mask_zero: bool) -> Result<usize> {
     if mask_zero {
-        return Err(Error::new(ErrorKind::Unsupported, "padding masks have no TFLite operator")
+        return Err(err!(Unsupported, "padding masks have no TFLite operator")
             .hint("export a model whose embedding has mask_zero = false"));
     }
     looked_up(call, rows)
@@ -41,8 +41,9 @@ pub(super) fn reversible(
         return looked_up(call, rows);
     }
     if is_capped {
-        return Err(Error::new(ErrorKind::Unsupported, "logit_soft_cap has no TFLite operator")
-            .hint("train without logit_soft_cap"));
+        return Err(
+            err!(Unsupported, "logit_soft_cap has no TFLite operator").hint("train without logit_soft_cap")
+        );
     }
     let kernel = match tie_weights {
         false => call.weight("reverse_embeddings")?.to_f32s(),
@@ -64,7 +65,7 @@ pub(super) fn position(call: &mut QuantLayerCall) -> Result<usize> {
     let whole = call.layers.architecture();
     let is_answer = |s: NodeInput| matches!(s, NodeInput::Layer(i) if whole.nodes[i].name == call.node.name);
     if whole.outputs().any(is_answer) {
-        return Err(Error::new(ErrorKind::Unsupported, "the model's output does not depend on its input")
+        return Err(err!(Unsupported, "the model's output does not depend on its input")
             .hint("add the position embeddings to the token embeddings"));
     }
     let (name, output) = (call.name(), call.output.clone());

@@ -16,7 +16,7 @@ mod recurrent;
 use crate::builder::TfliteBuilder;
 use attention::{AttentionHeads, EncoderBlock};
 use call::QuantLayerCall;
-use systole_ir::{DType, Error, ErrorKind, Result, ResultExt};
+use systole_ir::{DType, Result, ResultExt, ensure, err};
 use systole_nn::{LayerLowering, Model as Layers, NodeInput};
 use systole_onnx::{OnnxModel as Onnx, OnnxRecurrent};
 use systole_tflite::{TfliteModel, TfliteTensor};
@@ -54,16 +54,13 @@ pub fn onnx(layers: &Layers) -> Result<Onnx> {
 pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<OnnxRecurrent>)> {
     let architecture = layers.architecture();
     if !layers.is_built() {
-        return Err(Error::new(ErrorKind::Config, "the model's shapes are not known yet")
+        return Err(err!(Config, "the model's shapes are not known yet")
             .hint("build the model, or load a trained model"));
     }
     let mut b = TfliteBuilder::new();
     let mut inputs = Vec::new();
     for spec in &architecture.inputs {
-        let ty = spec
-            .ty
-            .as_ref()
-            .ok_or_else(|| Error::new(ErrorKind::Config, "an input of the model has no shape"))?;
+        let ty = spec.ty.as_ref().ok_or_else(|| err!(Config, "an input of the model has no shape"))?;
         let dims: Vec<usize> = std::iter::once(1).chain(ty.shape.iter().copied()).collect();
         let dtype = if ty.dtype.is_float() || ty.dtype == DType::U8 { DType::F32 } else { DType::I32 };
         inputs.push(b.tensor(TfliteTensor::new(&*spec.name, dims, dtype)));
@@ -80,7 +77,7 @@ pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<O
             NodeInput::Layer(i) => made[*i],
         };
         let row = layers.summary_rows().get(i);
-        let row = row.ok_or_else(|| Error::new(ErrorKind::Bug, "a layer of a built model has no shape"))?;
+        let row = row.ok_or_else(|| err!(Bug, "a layer of a built model has no shape"))?;
         let shape = row.output_shape.dims().to_vec();
         let output = std::iter::once(1).chain(shape).collect();
         let feeds = node.inputs.iter().map(of).collect();
@@ -137,9 +134,7 @@ fn operators(call: &mut QuantLayerCall) -> Result<usize> {
         UpSampling { bilinear } => data_movement::upsampling(call, *bilinear),
         Repeat => embeddings::repeat(call),
         Attention { heads, key_dim, value_dim, use_bias, causal, axes } => {
-            if axes.as_ref().is_some_and(|axes| axes != &[1]) {
-                return Err(attention::other_axes());
-            }
+            ensure!(axes.as_ref().is_none_or(|axes| axes == &[1]), attention::other_axes());
             let prefix = String::new();
             let (use_bias, causal, heads) = (*use_bias, *causal, *heads);
             let of =

@@ -4,7 +4,7 @@
 use super::call::QuantLayerCall;
 use crate::builder::TfliteBuilder;
 use crate::fold_affine::affine;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
 
 pub(super) fn batch(
@@ -15,11 +15,8 @@ pub(super) fn batch(
 ) -> Result<usize> {
     let rank = call.dims().len() as i64;
     if axis != -1 && axis != rank - 1 {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("BatchNormalization over axis {axis} is not supported"),
-        )
-        .hint("normalize over the last axis"));
+        return Err(err!(Unsupported, "BatchNormalization over axis {axis} is not supported")
+            .hint("normalize over the last axis"));
     }
     let values = |name: &str| {
         Ok::<_, Error>(call.weight(name)?.to_f32s().iter().map(|&v| f64::from(v)).collect::<Vec<_>>())
@@ -44,10 +41,8 @@ pub(super) fn rescaling(call: &mut QuantLayerCall, scale: &[f64], offset: &[f64]
     let each = |values: &[f64]| match values {
         [one] => Ok(vec![*one; channels]),
         all if all.len() == channels => Ok(all.to_vec()),
-        all => {
-            let what = format!("{name} has {} values for {channels} channels", all.len());
-            Err(Error::new(ErrorKind::Config, what).hint("pass one value, or one for each channel"))
-        }
+        all => Err(err!(Config, "{name} has {} values for {channels} channels", all.len())
+            .hint("pass one value, or one for each channel")),
     };
     let (scale, offset) = (each(scale)?, each(offset)?);
     affine(call.b, &name, x, &scale, &offset)
@@ -63,11 +58,8 @@ pub(super) fn layer(
     let (name, x, dims) = (call.name(), call.input(), call.dims());
     let last = dims.len() as i64 - 1;
     if axis != [-1] && axis != [last] {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "LayerNormalization over other axes than the last is not supported",
-        )
-        .hint("normalize over the last axis"));
+        return Err(err!(Unsupported, "LayerNormalization over other axes than the last is not supported")
+            .hint("normalize over the last axis"));
     }
     let optional = |is_there: bool, weight: &str| match is_there {
         false => Ok(None),

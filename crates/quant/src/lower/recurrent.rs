@@ -4,7 +4,7 @@ use super::activations::activate;
 use super::call::QuantLayerCall;
 use super::matmul::{parts, product, sum, times};
 use super::merge_layers::operator;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Literal, Result, err};
 use systole_nn::{Activation, ElementWise, RecurrentCell as Kind, RecurrentLowering as Layer};
 use systole_onnx::{OnnxRecurrent, OnnxRecurrentKind};
 use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
@@ -39,8 +39,7 @@ fn over(
     let (name, x) = (call.name(), call.input());
     let steps = call.dims().get(1).copied().unwrap_or(0);
     if steps == 0 || steps > MOST_STEPS {
-        let what = format!("cannot unroll {steps} steps");
-        return Err(Error::new(ErrorKind::Unsupported, what)
+        return Err(err!(Unsupported, "cannot unroll {steps} steps")
             .hint(format!("export a model of sequences with 1 to {MOST_STEPS} steps")));
     }
     let shares = product(call.b, &format!("{name}/inputs"), x, kernel, bias)?;

@@ -2,7 +2,7 @@
 
 use crate::model::{TfliteModel, TfliteOperator, TfliteTensor, axis_of, broken};
 use crate::op::OptionField;
-use systole_base::{DType, Element, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Element, Error, Literal, Result, err};
 
 /// An operator with its operands.
 pub(crate) struct OperatorCall<'a> {
@@ -70,7 +70,7 @@ impl<'a> OperatorCall<'a> {
     }
 
     pub fn unsupported(&self, what: impl std::fmt::Display) -> Error {
-        Error::new(ErrorKind::Unsupported, format!("{} with {what} is not supported", self.operator.op))
+        err!(Unsupported, "{} with {what} is not supported", self.operator.op)
             .hint("run this file with the LiteRT runtime")
     }
 

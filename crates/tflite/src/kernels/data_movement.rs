@@ -5,7 +5,7 @@ use super::call::{KernelOperand, OperatorCall};
 use super::op_row::operators;
 use crate::model::broken;
 use crate::op::OptionField;
-use systole_base::{DType, Literal, Result};
+use systole_base::{DType, Literal, Result, ensure};
 
 operators! {
     Concatenation "CONCATENATION" 2; options 10 [0 Axis, 1 Activation]; versions 1 2; Same; concatenation
@@ -81,9 +81,7 @@ fn concatenation(call: &OperatorCall) -> Result<Vec<Literal>> {
         let fits = p.dims().len() == dims.len()
             && p.dtype() == first.dtype()
             && p.dims().iter().zip(&dims).enumerate().all(|(i, (a, b))| i == axis || a == b);
-        if !fits {
-            return Err(broken(format!("cannot concatenate {} and {}", p.tensor.ty, first.tensor.ty)));
-        }
+        ensure!(fits, broken(format!("cannot concatenate {} and {}", p.tensor.ty, first.tensor.ty)));
         let same = p.tensor.quantization.as_ref().map(|q| (&q.scale, &q.zero_point))
             == call.output()?.quantization.as_ref().map(|q| (&q.scale, &q.zero_point));
         if first.dtype() == DType::I8 && !same {

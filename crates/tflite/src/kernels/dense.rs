@@ -6,7 +6,7 @@ use super::op_row::{OperandTypes, operators};
 use crate::fixed_point::{activation_range, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
 use crate::op::OptionField;
-use systole_base::{DType, Literal, Result};
+use systole_base::{DType, Literal, Result, ensure};
 
 operators! {
     FullyConnected "FULLY_CONNECTED" 9;
@@ -114,9 +114,7 @@ fn batch_matmul(call: &OperatorCall) -> Result<Vec<Literal>> {
     let padded = |lead: &[usize]| [vec![1; rank - lead.len()], lead.to_vec()].concat();
     let (lead_a, lead_b) = (padded(lead_a), padded(lead_b));
     let fits = k == k2 && lead_a.iter().zip(&lead_b).all(|(a, b)| a == b || *a == 1 || *b == 1);
-    if !fits {
-        return Err(broken(format!("cannot multiply {} and {}", a.tensor.ty, b.tensor.ty)));
-    }
+    ensure!(fits, broken(format!("cannot multiply {} and {}", a.tensor.ty, b.tensor.ty)));
     let lead: Vec<usize> = lead_a.iter().zip(&lead_b).map(|(&a, &b)| if a == 1 { b } else { a }).collect();
     let dims = [lead.clone(), vec![m, n]].concat();
     call.check_output(&dims)?;

@@ -5,7 +5,7 @@ use super::op_row::operators;
 use crate::fixed_point::{mean_multiplier, multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::broken;
 use crate::op::OptionField;
-use systole_base::{DType, Literal, Result};
+use systole_base::{DType, Literal, Result, ensure};
 
 operators! {
     Mean "MEAN" 40; options 27 [0 KeepDims]; versions 1 2; Free; |call| reduce(call, TfliteReduction::Mean)
@@ -36,9 +36,7 @@ fn reduce(call: &OperatorCall, fold: TfliteReduction) -> Result<Vec<Literal>> {
         if call.operator.is(OptionField::KeepDims) { kept.clone() } else { left.collect() };
     let outputs = call.check_output(&dims)?;
     let n: usize = x.dims().iter().zip(&gone).filter(|(_, g)| **g).map(|(&d, _)| d).product();
-    if n == 0 || n > i32::MAX as usize {
-        return Err(broken(format!("cannot reduce {n} elements")));
-    }
+    ensure!(n != 0 && n <= i32::MAX as usize, broken(format!("cannot reduce {n} elements")));
     let targets = super::binary::sources(&kept, x.dims());
     match x.dtype() {
         DType::I8 if fold == TfliteReduction::Max => {

@@ -5,7 +5,7 @@ use super::data_movement::{picked, taken};
 use super::op_row::operators;
 use crate::model::broken;
 use crate::op::OptionField;
-use systole_base::{Literal, Result};
+use systole_base::{Literal, Result, ensure};
 
 operators! {
     DepthToSpace "DEPTH_TO_SPACE" 5; options 94 [0 BlockSize]; versions 1 1; Same; |call| space_and_depth(call, false)
@@ -65,9 +65,7 @@ fn strided_slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (mut indices, mut dims) = (Vec::new(), Vec::new());
     for d in 0..rank {
         let (n, step) = (x.dims()[d] as i64, strides[d]);
-        if step == 0 {
-            return Err(broken("the stride is 0".into()));
-        }
+        ensure!(step != 0, broken("the stride is 0".into()));
         let limit = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
         let first = if bit(OptionField::BeginMask, d) {
@@ -129,9 +127,7 @@ fn split(call: &OperatorCall) -> Result<Vec<Literal>> {
 /// Computes GATHER: slices of an axis by index.
 fn gather(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, chosen) = (call.input(0)?, call.input(1)?);
-    if call.operator.int(OptionField::BatchDims) != 0 {
-        return Err(call.unsupported("batch dimensions"));
-    }
+    ensure!(call.operator.int(OptionField::BatchDims) == 0, call.unsupported("batch dimensions"));
     let axis = call.axis(call.operator.int(OptionField::Axis), x.dims().len())?;
     let dims = [&x.dims()[..axis], chosen.dims(), &x.dims()[axis + 1..]].concat();
     call.check_output(&dims)?;

@@ -5,9 +5,10 @@ use super::op_row::operators;
 use crate::fixed_point::{
     divide_by_power, exp_on_negative_values, high_mul, quantize_multiplier, reciprocal,
 };
+use crate::kernels::call::KernelOperand;
 use crate::model::broken;
 use crate::op::OptionField;
-use systole_base::{DType, Literal, Result};
+use systole_base::{DType, Literal, Result, ensure};
 
 operators! {
     L2Normalization "L2_NORMALIZATION" 11; options 12 [0 Activation]; versions 1 2; NoInt8; l2_normalization
@@ -18,12 +19,7 @@ operators! {
 fn softmax(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
-    let n = x
-        .dims()
-        .last()
-        .copied()
-        .filter(|&n| n > 0)
-        .ok_or_else(|| broken("the last dimension is empty".into()))?;
+    let n = row_size(&x)?;
     let beta = call.operator.number(OptionField::Beta);
     match x.dtype() {
         DType::F32 => {
@@ -128,19 +124,18 @@ fn falling(of: impl Fn(usize) -> i8) -> [i8; 256] {
     table
 }
 
+/// Returns the size of the last dimension.
+fn row_size(x: &KernelOperand) -> Result<usize> {
+    let last = x.dims().last().copied().filter(|&n| n > 0);
+    last.ok_or_else(|| broken("the last dimension is empty".into()))
+}
+
 /// Computes L2_NORMALIZATION, `x: f32[…, N] → f32[…, N]`: rows of length 1.
 fn l2_normalization(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
-    let n = x
-        .dims()
-        .last()
-        .copied()
-        .filter(|&n| n > 0)
-        .ok_or_else(|| broken("the last dimension is empty".into()))?;
-    if x.dtype() != DType::F32 {
-        return Err(call.unsupported(format_args!("element type {}", x.dtype())));
-    }
+    let n = row_size(&x)?;
+    ensure!(x.dtype() == DType::F32, call.unsupported(format_args!("element type {}", x.dtype())));
     let rows = x.elements::<f32>()?.chunks_exact(n);
     let row = |row: &[f32]| {
         let length = row.iter().map(|v| v * v).sum::<f32>().sqrt().max(1e-6);

@@ -1,7 +1,7 @@
 //! Bounds-checked access to the bytes of an HDF5 file, with a limit on visited structures.
 
 use std::cell::Cell;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 
 pub(crate) struct Hdf5Bytes<'a> {
     bytes: &'a [u8],
@@ -10,13 +10,11 @@ pub(crate) struct Hdf5Bytes<'a> {
 }
 
 pub(crate) fn wrong(why: &str) -> Error {
-    Error::new(ErrorKind::Data, "the HDF5 file is invalid or truncated")
-        .because(why)
-        .hint("download or save the file again")
+    err!(Data, "the HDF5 file is invalid or truncated").because(why).hint("download or save the file again")
 }
 
 pub(crate) fn unoffered(what: &str) -> Error {
-    Error::new(ErrorKind::Data, format!("the HDF5 file has {what}, which is not supported"))
+    err!(Data, "the HDF5 file has {what}, which is not supported")
         .hint("save the file with the defaults of h5py or Keras, without libver=\"latest\"")
 }
 

@@ -5,7 +5,7 @@ use super::header::{ObjectHeader, kind};
 use crate::arrays::{self, UnpackLimit};
 use flate2::read::ZlibDecoder;
 use std::io::Read;
-use systole_ir::{DType, Literal, Result};
+use systole_ir::{DType, Literal, Result, ensure};
 
 const LEVELS: u64 = 32;
 
@@ -61,9 +61,7 @@ fn dataspace(file: &Hdf5Bytes<'_>, at: usize) -> Result<Option<Vec<usize>>> {
         2 => (at + 4, file.number(at + 3, 1)?),
         _ => return Err(wrong("unknown dataspace version")),
     };
-    if rank > 16 {
-        return Err(wrong(&format!("an array has {rank} dimensions")));
-    }
+    ensure!(rank <= 16, wrong(&format!("an array has {rank} dimensions")));
     if kind == 2 {
         return Ok(None);
     }
@@ -135,9 +133,7 @@ fn layout(file: &Hdf5Bytes<'_>, at: usize, rank: usize) -> Result<Hdf5Layout> {
                 return Err(wrong("the rank of a chunk differs from that of its array"));
             }
             let sizes = sizes(at + 11)?;
-            if sizes.contains(&0) {
-                return Err(wrong("a chunk has size 0"));
-            }
+            ensure!(!sizes.contains(&0), wrong("a chunk has size 0"));
             Ok(Hdf5Layout::Chunks { tree: place(at + 3)?, sizes })
         }
         (1 | 2, _) => old_layout(file, at, rank, place),
@@ -165,9 +161,7 @@ fn old_layout(
         }),
         2 if n == rank + 1 => {
             let sizes = numbers(at + 16, rank)?;
-            if sizes.contains(&0) {
-                return Err(wrong("a chunk has size 0"));
-            }
+            ensure!(!sizes.contains(&0), wrong("a chunk has size 0"));
             Ok(Hdf5Layout::Chunks { tree: place(at + 8)?, sizes })
         }
         _ => Err(unoffered("an unknown array layout")),
@@ -187,9 +181,7 @@ fn filters(file: &Hdf5Bytes<'_>, at: usize) -> Result<Vec<u64>> {
         let values = file.size(next + 2, 2)?;
         next += 4 + if version == 1 { name.next_multiple_of(8) } else { name };
         next += values * 4 + if version == 1 && values % 2 == 1 { 4 } else { 0 };
-        if !(1..=3).contains(&id) {
-            return Err(unoffered(&format!("chunks compressed by filter {id}")));
-        }
+        ensure!((1..=3).contains(&id), unoffered(&format!("chunks compressed by filter {id}")));
         found.push(id);
     }
     Ok(found)
@@ -211,9 +203,7 @@ impl Hdf5Chunks<'_> {
         file.signature(at, b"TREE")?;
         let (kind, level, entries) =
             (file.number(at + 4, 1)?, file.number(at + 5, 1)?, file.size(at + 6, 2)?);
-        if kind != 1 || level >= levels {
-            return Err(wrong("the B-tree of an array does not contain chunks"));
-        }
+        ensure!(kind == 1 && level < levels, wrong("the B-tree of an array does not contain chunks"));
         let key = 8 + (self.dims.len() + 1) * 8;
         for i in 0..entries {
             file.visit()?;
@@ -310,9 +300,7 @@ pub(crate) fn attribute(
     budget: &mut UnpackLimit,
 ) -> Result<Option<(String, Vec<String>)>> {
     let version = file.number(at, 1)?;
-    if !(1..=3).contains(&version) {
-        return Err(wrong("unknown attribute version"));
-    }
+    ensure!((1..=3).contains(&version), wrong("unknown attribute version"));
     let [name, ty, space] = [2, 4, 6].map(|k| file.size(at + k, 2));
     let padded = |n: usize| if version == 1 { n.next_multiple_of(8) } else { n };
     let (name, ty, space) = (name?, ty?, space?);

@@ -2,7 +2,7 @@
 
 use super::bytes::{Hdf5Bytes, text_of, unoffered, wrong};
 use super::header::{ObjectHeader, kind};
-use systole_ir::Result;
+use systole_ir::{Result, ensure};
 
 /// Maximum tree depth.
 const LEVELS: u64 = 32;
@@ -38,9 +38,7 @@ fn nodes(
     file.visit()?;
     file.signature(at, b"TREE")?;
     let (kind, level, entries) = (file.number(at + 4, 1)?, file.number(at + 5, 1)?, file.size(at + 6, 2)?);
-    if kind != 0 || level >= levels {
-        return Err(wrong("the B-tree of a group does not contain groups"));
-    }
+    ensure!(kind == 0 && level < levels, wrong("the B-tree of a group does not contain groups"));
     for i in 0..entries {
         let child = file.address(at + 24 + 8 + i * 16)?;
         if level == 0 { leaf(child)? } else { nodes(file, child, level, leaf)? }
@@ -82,8 +80,6 @@ fn link(file: &Hdf5Bytes<'_>, at: usize, length: usize) -> Result<Option<(String
     if !hard {
         return Ok(None);
     }
-    if name > 1024 || next + name + 8 > at + length {
-        return Err(wrong("a link exceeds its message"));
-    }
+    ensure!(name <= 1024 && next + name + 8 <= at + length, wrong("a link exceeds its message"));
     Ok(Some((text_of(file.part(next, name)?), file.address(next + name)?)))
 }

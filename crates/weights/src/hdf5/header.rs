@@ -2,7 +2,7 @@
 
 use super::bytes::{Hdf5Bytes, unoffered, wrong};
 use std::collections::HashMap;
-use systole_ir::Result;
+use systole_ir::{Result, ensure};
 
 /// Message types.
 pub(crate) mod kind {
@@ -46,18 +46,14 @@ impl ObjectHeader {
         if let Some((at, _)) = header.find(kind::ATTRIBUTE_INFO) {
             // Flags, then two bytes if the creation order is tracked; address of a heap, or all ones.
             let skip = if file.number(at + 1, 1)? & 1 == 1 { 4 } else { 2 };
-            if file.number(at + skip, 8)? != u64::MAX {
-                return Err(unoffered("very many attributes on one object"));
-            }
+            ensure!(file.number(at + skip, 8)? == u64::MAX, unoffered("very many attributes on one object"));
         }
         Ok(header)
     }
 
     fn add(&mut self, kind: u64, flags: u64, at: usize, length: usize) -> Result<()> {
         let matters = [kind::DATASPACE, kind::DATATYPE, kind::LAYOUT, kind::FILTERS, kind::ATTRIBUTE];
-        if flags & SHARED != 0 && matters.contains(&kind) {
-            return Err(unoffered("shared datatypes"));
-        }
+        ensure!(flags & SHARED == 0 || !matters.contains(&kind), unoffered("shared datatypes"));
         self.messages.entry(kind).or_default().push((at, length));
         Ok(())
     }
@@ -73,9 +69,7 @@ impl ObjectHeader {
                 left -= 1;
                 let (kind, length, flags) =
                     (file.number(at, 2)?, file.size(at + 2, 2)?, file.number(at + 4, 1)?);
-                if length > end - at - 8 {
-                    return Err(wrong("a message exceeds its header"));
-                }
+                ensure!(length <= end - at - 8, wrong("a message exceeds its header"));
                 match kind {
                     kind::CONTINUATION => blocks.push((file.address(at + 8)?, file.size(at + 16, 8)?)),
                     _ => self.add(kind, flags, at + 8, length)?,
@@ -102,9 +96,7 @@ impl ObjectHeader {
                 let (kind, length, flags) =
                     (file.number(at, 1)?, file.size(at + 1, 2)?, file.number(at + 3, 1)?);
                 let body = at + 4 + ordered;
-                if length > end - body {
-                    return Err(wrong("a message exceeds its header"));
-                }
+                ensure!(length <= end - body, wrong("a message exceeds its header"));
                 match kind {
                     kind::CONTINUATION => {
                         let (to, size) = (file.address(body)?, file.size(body + 8, 8)?);

@@ -15,7 +15,7 @@ use crate::arrays::UnpackLimit;
 use bytes::Hdf5Bytes;
 use header::{ObjectHeader, kind};
 use std::collections::HashSet;
-use systole_ir::{Literal, Result};
+use systole_ir::{Literal, Result, ensure};
 
 const SIGNATURE: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 /// Maximum group depth.
@@ -73,9 +73,7 @@ fn root(file: &Hdf5Bytes<'_>) -> Result<usize> {
         2 | 3 => (9, 12 + 24, 28),
         other => return Err(bytes::unoffered(&format!("superblock version {other}"))),
     };
-    if file.number(sizes, 2)? != 0x0808 {
-        return Err(bytes::unoffered("addresses that do not have 8 bytes"));
-    }
+    ensure!(file.number(sizes, 2)? == 0x0808, bytes::unoffered("addresses that do not have 8 bytes"));
     file.part(0, file.size(end, 8)?)?;
     file.address(root)
 }
@@ -108,9 +106,7 @@ impl Hdf5Walk<'_> {
                 continue;
             }
             let inner = if path.is_empty() { name } else { format!("{path}/{name}") };
-            if inner.len() > PATH {
-                return Err(bytes::wrong(&format!("a path has more than {PATH} bytes")));
-            }
+            ensure!(inner.len() <= PATH, bytes::wrong(&format!("a path has more than {PATH} bytes")));
             self.object(target, &inner, depth - 1)?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 use std::collections::HashMap;
-use systole_ir::{DType, Error, ErrorKind, Result, ResultExt, TensorType};
+use systole_ir::{DType, Error, Result, ResultExt, TensorType, ensure, err};
 use systole_nn::LayerLowering;
 use systole_nn::did_you_mean::nearest;
 use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
@@ -30,7 +30,7 @@ const IDLE: [&str; 12] = [
 const NETWORKS: [&str; 3] = ["Sequential", "Functional", "Model"];
 
 fn wrong(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "cannot convert the Keras model config")
+    err!(Data, "cannot convert the Keras model config")
         .because(why)
         .hint_command("define the model in a TOML file and pass it with --model")
 }
@@ -188,7 +188,7 @@ fn layer(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
     let name = config.get("name").and_then(Value::as_str).unwrap_or(class);
     let place = || format!("layer {name}");
     let Some(known) = BuiltIn::with_defaults(class) else {
-        let e = Error::new(ErrorKind::Data, format!("layer {name}: unsupported class {class}"));
+        let e = err!(Data, "layer {name}: unsupported class {class}");
         let e = match nearest(class, LAYER_NAMES) {
             "" => e,
             similar => e.because(format!("the most similar supported class is {similar}")),
@@ -331,19 +331,14 @@ fn connected(config: &Value, layers: &[Value], inputs: &[Symbol]) -> Result<Vec<
                 left.push((layer, key, call));
             }
         }
-        if left.len() == before {
-            return Err(wrong("its layers depend on each other in a cycle"));
-        }
+        ensure!(left.len() != before, wrong("its layers depend on each other in a cycle"));
         waiting = left;
     }
     let symbol = |place: &NodeKey| {
         values.symbols.get(place).cloned().ok_or_else(|| wrong(format!("unknown layer {}", place.0)))
     };
     let outputs = listed(config, "output_layers").iter().map(symbol).collect::<Result<Vec<_>>>()?;
-    match outputs.is_empty() {
-        true => Err(wrong("it has no outputs")),
-        false => Ok(outputs),
-    }
+    if outputs.is_empty() { Err(wrong("it has no outputs")) } else { Ok(outputs) }
 }
 
 /// Applies the layers of a nested Sequential.
@@ -414,10 +409,8 @@ fn check_masks(name: &str, kwargs: &Value, values: &FunctionalValues) -> Result<
         places(kwargs.get(key).unwrap_or(&Value::Null), &mut masks);
     }
     let is_known = |place: &NodeKey| values.masks.get(place).is_some_and(|m| values.known_masks.contains(m));
-    match masks.iter().all(is_known) {
-        true => Ok(()),
-        false => Err(wrong(format!("layer {name} is called with a mask or a state"))),
-    }
+    ensure!(masks.iter().all(is_known), wrong(format!("layer {name} is called with a mask or a state")));
+    Ok(())
 }
 
 /// Returns the values that a call reads, and its keyword arguments.

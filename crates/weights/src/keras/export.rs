@@ -7,7 +7,7 @@ use crate::weight_mapping::{self, ExportedFile};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use systole_data::format::zip::{StoredZipEntry, archive};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_ir::{DType, Literal, Result, TensorType, err};
 use systole_nn::layers::LayerKind;
 use systole_nn::{LayerNode, Model, NodeInput};
 
@@ -50,15 +50,21 @@ pub(crate) fn export(model: &Model, out: &Path) -> Result<ExportedFile> {
 fn check(model: &Model) -> Result<()> {
     let nodes = &model.architecture().nodes;
     if let Some(node) = nodes.iter().find(|n| matches!(n.layer.kind(), LayerKind::Model(..))) {
-        let what = format!("layer {} is a nested model, which the Keras format does not support", node.name);
-        return Err(Error::new(ErrorKind::Unsupported, what).hint(FLATTEN));
+        return Err(err!(
+            Unsupported,
+            "layer {} is a nested model, which the Keras format does not support",
+            node.name
+        )
+        .hint(FLATTEN));
     }
     match nodes.iter().find(|n| OURS.contains(&n.layer.class_name())) {
-        Some(node) => {
-            let what =
-                format!("layer {} is a {}, which Keras does not have", node.name, node.layer.class_name());
-            Err(Error::new(ErrorKind::Config, what).hint_command("use --format torch or safetensors"))
-        }
+        Some(node) => Err(err!(
+            Config,
+            "layer {} is a {}, which Keras does not have",
+            node.name,
+            node.layer.class_name()
+        )
+        .hint_command("use --format torch or safetensors")),
         None => Ok(()),
     }
 }
@@ -172,8 +178,7 @@ fn arguments(node: &LayerNode) -> Result<Value> {
             config.insert(key.into(), "gelu".into());
         }
         if let Some(value) = config.get(key).filter(|v| !v.is_string()) {
-            let what = format!("layer {}: the activation {value} has no name in Keras", node.name);
-            return Err(Error::new(ErrorKind::Config, what)
+            return Err(err!(Config, "layer {}: the activation {value} has no name in Keras", node.name)
                 .hint_command("write only the weights: --out FILE.weights.h5"));
         }
     }

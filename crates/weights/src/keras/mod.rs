@@ -11,7 +11,7 @@ use crate::hdf5::{self, Hdf5Tree};
 use crate::names::keras::KerasLayerWeights;
 use serde_json::Value;
 use systole_data::format::zip::ZipArchive;
-use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt, TensorType};
+use systole_ir::{Literal, Result, ResultExt, TensorType, err};
 use systole_nn::Architecture;
 
 /// Contents of a Keras file.
@@ -56,7 +56,7 @@ impl KerasFile {
     pub(crate) fn from_hdf5(bytes: &[u8]) -> Result<KerasFile> {
         let mut keras = KerasFile::of_tree(bytes)?;
         if keras.config.is_none() && keras.weights.iter().all(|l| l.arrays.is_empty()) {
-            return Err(Error::new(ErrorKind::Data, "the HDF5 file contains no Keras weights")
+            return Err(err!(Data, "the HDF5 file contains no Keras weights")
                 .because("the file has neither a group `layers` nor an attribute layer_names")
                 .hint(
                     "save the weights with model.save_weights(\"model.weights.h5\") or model.save(\"model.keras\")",
@@ -121,7 +121,7 @@ impl KerasFile {
 
 fn json(bytes: &[u8]) -> Result<Value> {
     serde_json::from_slice(bytes).map_err(|e| {
-        Error::new(ErrorKind::Data, "the model config is not valid JSON")
+        err!(Data, "the model config is not valid JSON")
             .because(e.to_string())
             .hint("download or save the file again")
     })

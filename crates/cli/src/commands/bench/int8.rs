@@ -6,7 +6,7 @@ use crate::models::tflite;
 use std::time::Duration;
 use systole_config::ConfigDraft;
 use systole_int8::{Int8Program, Settings};
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Literal, Result, err};
 use systole_nn::{Batch, Model};
 use systole_quant::{Calibration, QuantizeOptions, lower, quantize, quantized};
 
@@ -48,7 +48,7 @@ fn of(draft: ConfigDraft, precision: &str, time: Duration) -> Result<BenchTiming
 
 /// Quantizes the layers to an int8 graph, and the batch's samples to its input type.
 fn graph(model: &Model, batch: &Batch) -> Result<(systole_tflite::TfliteModel, Vec<Literal>)> {
-    let none = || Error::new(ErrorKind::Bug, "the benchmark's batch has no input");
+    let none = || err!(Bug, "the benchmark's batch has no input");
     let samples = tflite::rows(batch.inputs.first().ok_or_else(none)?)?;
     let float = lower(model)?;
     let calibration = Calibration { threads: tflite::threads(), ..Calibration::default() };

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use systole_cpu::{Level, Peak};
-use systole_ir::{DType, Error, ErrorKind, Result};
+use systole_ir::{DType, Result, err};
 use workload::{BenchItem, ThroughputUnit, Workload};
 
 #[derive(Args)]
@@ -53,7 +53,32 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 impl RunCommand for BenchArgs {
     fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, common, screen)
+        let items =
+            workload::items(&self.workloads, self.precision.as_deref()).map_err(CommandError::usage)?;
+        if let ([item], true) = (&items[..], self.here) {
+            screen.object(&measure_here(item, &self).map_err(|e| e.at(item.to_string()))?);
+            return Ok(0);
+        }
+        if items.len() > 1 && common.trace.is_some() {
+            let e = err!(Config, "--trace accepts one measurement, got {}", items.len());
+            return Err(CommandError::usage(e.at("--trace").hint_command(
+                "name one measurement: a model such as mlp, or gemm-512 with --precision float32",
+            )));
+        }
+        let mut rows = BenchTable::default();
+        let mut code = 0;
+        for item in &items {
+            match measure_apart(item, &self, common)? {
+                ChildMeasurement::Told(object) if screen.json => screen.object(&object),
+                ChildMeasurement::Told(object) => rows.show(&object, screen),
+                // The child has printed the error. Continue with the other measurements.
+                ChildMeasurement::Failed(exit_code, object) => {
+                    code = code.max(exit_code);
+                    object.iter().filter(|_| screen.json).for_each(|o| screen.object(o));
+                }
+            }
+        }
+        Ok(code)
     }
 
     fn starts_children(&self) -> bool {
@@ -65,35 +90,6 @@ impl RunCommand for BenchArgs {
     }
 }
 
-fn run(args: &BenchArgs, common: &CommonArgs, screen: &Screen) -> CommandResult {
-    let items = workload::items(&args.workloads, args.precision.as_deref()).map_err(CommandError::usage)?;
-    if let ([item], true) = (&items[..], args.here) {
-        screen.object(&measure_here(item, args).map_err(|e| e.at(item.to_string()))?);
-        return Ok(0);
-    }
-    if items.len() > 1 && common.trace.is_some() {
-        let e =
-            Error::new(ErrorKind::Config, format!("--trace accepts one measurement, got {}", items.len()));
-        return Err(CommandError::usage(e.at("--trace").hint_command(
-            "name one measurement: a model such as mlp, or gemm-512 with --precision float32",
-        )));
-    }
-    let mut rows = BenchTable::default();
-    let mut code = 0;
-    for item in &items {
-        match measure_apart(item, args, common)? {
-            ChildMeasurement::Told(object) if screen.json => screen.object(&object),
-            ChildMeasurement::Told(object) => rows.show(&object, screen),
-            // The child has printed the error. Continue with the other measurements.
-            ChildMeasurement::Failed(exit_code, object) => {
-                code = code.max(exit_code);
-                object.iter().filter(|_| screen.json).for_each(|o| screen.object(o));
-            }
-        }
-    }
-    Ok(code)
-}
-
 /// Result of a child process.
 enum ChildMeasurement {
     Told(Value),
@@ -102,12 +98,8 @@ enum ChildMeasurement {
 }
 
 /// Runs one measurement in a child process that shares this process's standard error.
-fn measure_apart(
-    item: &BenchItem,
-    args: &BenchArgs,
-    common: &CommonArgs,
-) -> Result<ChildMeasurement, CommandError> {
-    let lost = || Error::new(ErrorKind::Io, "a benchmark measurement did not finish").at(item.to_string());
+fn measure_apart(item: &BenchItem, args: &BenchArgs, common: &CommonArgs) -> CommandResult<ChildMeasurement> {
+    let lost = || err!(Io, "a benchmark measurement did not finish").at(item.to_string());
     let program = std::env::current_exe().map_err(|e| lost().because(e.to_string()))?;
     let mut child = Command::new(program);
     child.args(["bench", "--here", "--json", &item.name, "--precision", &item.precision]);

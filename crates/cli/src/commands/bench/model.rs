@@ -26,10 +26,7 @@ pub(super) fn predict(target: &str, precision: &str, time: Duration) -> Result<B
 }
 
 fn model_and_batch(target: &str, precision: &str) -> Result<(Model, Batch)> {
-    let draft = match is_file(target) {
-        true => ConfigDraft::read(target)?,
-        false => ConfigDraft::preset(target)?,
-    };
+    let draft = if is_file(target) { ConfigDraft::read(target)? } else { ConfigDraft::preset(target)? };
     of_draft(draft, precision)
 }
 

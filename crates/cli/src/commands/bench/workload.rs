@@ -4,7 +4,7 @@ use crate::args::missing_path::missing;
 use crate::models::command_target::is_path;
 use std::path::Path;
 use systole_config::{ConfigDraft, PRESETS};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_nn::Precision;
 use systole_nn::did_you_mean::suggestion;
 
@@ -156,7 +156,7 @@ pub(super) fn is_file(target: &str) -> bool {
 
 fn known<'a>(name: &str, precision: &str, possible: &[&'a str]) -> Result<&'a str> {
     possible.iter().copied().find(|p| *p == precision).ok_or_else(|| {
-        Error::new(ErrorKind::Config, format!("{name} does not support precision `{precision}`"))
+        err!(Config, "{name} does not support precision `{precision}`")
             .at("--precision")
             .hint_command(suggestion(precision, possible))
     })
@@ -188,7 +188,7 @@ fn works(name: &str) -> Result<Vec<(String, Workload)>> {
         "gpt2-small-int8" => one(Workload::Int8("gpt2-small")),
         preset if WORKLOADS.contains(&preset) => one(Workload::Train(preset.into())),
         own if OF_FILES.contains(&own) => {
-            Err(Error::new(ErrorKind::Config, format!("cannot benchmark the preset {own} without files"))
+            Err(err!(Config, "cannot benchmark the preset {own} without files")
                 .because("the preset's sample shapes depend on the columns and fields of your files")
                 .hint_command(
                     "measure training with `systole train FILES`, or reading with `systole data bench FILES`",
@@ -199,7 +199,7 @@ fn works(name: &str) -> Result<Vec<(String, Workload)>> {
         other => {
             let is_more = |preset: &&str| !WORKLOADS.contains(preset) && !OF_FILES.contains(preset);
             let names: Vec<&str> = WORKLOADS.into_iter().chain(PRESETS.into_iter().filter(is_more)).collect();
-            Err(Error::new(ErrorKind::Config, format!("unknown workload `{other}`"))
+            Err(err!(Config, "unknown workload `{other}`")
                 .because("expected a workload, a preset or a .toml file")
                 .hint_command(suggestion(other, &names)))
         }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 use systole_devices::find_plugin;
+use systole_ir::Result;
 use systole_pjrt::{AcceleratorPlatform, Plugin, Search, TpuClusterResolver, device_nodes};
 use systole_runtime::backend;
 use watch::watch;

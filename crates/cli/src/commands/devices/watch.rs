@@ -8,7 +8,7 @@ use std::io::{IsTerminal, stdout};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use systole_pjrt::{AcceleratorPlatform, device_nodes};
 use systole_progress::terminal;
 
@@ -128,10 +128,7 @@ fn cores() -> Result<Vec<CpuTicks>> {
             .hint_command("remove --watch: device load is available on Linux only")
     })?;
     let all = ticks(&text);
-    match all.is_empty() {
-        true => Err(Error::new(ErrorKind::Data, "/proc/stat has no CPU lines")),
-        false => Ok(all),
-    }
+    if all.is_empty() { Err(err!(Data, "/proc/stat has no CPU lines")) } else { Ok(all) }
 }
 
 /// Parses lines `cpu  user nice system idle iowait irq softirq steal guest guest_nice`; guest time is included in user

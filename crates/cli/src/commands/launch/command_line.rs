@@ -2,7 +2,7 @@
 
 use crate::args::clap_root;
 use crate::args::common::CommonArgs;
-use crate::args::exit_status::CommandError;
+use crate::args::exit_status::{CommandError, CommandResult};
 use crate::commands::train::TrainArgs;
 use crate::models::run_directory::record_file;
 use clap::FromArgMatches;
@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use systole_config::{LaunchConfig, LaunchTarget};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 use systole_launch::ProcessCommand;
 
 /// Command line of the launched processes.
@@ -36,9 +36,9 @@ impl LaunchedCommand {
         config: &LaunchConfig,
         count: u32,
     ) -> Result<LaunchedCommand> {
-        let (first, rest) = command.split_first().ok_or_else(|| {
-            Error::new(ErrorKind::Bug, "`systole launch` got no command to run").at("launch")
-        })?;
+        let (first, rest) = command
+            .split_first()
+            .ok_or_else(|| err!(Bug, "`systole launch` got no command to run").at("launch"))?;
         if first != "train" && first != "resume" {
             let what = format!("`{}` cannot run in several processes", first.display());
             let hint = "write train or resume after `--`: launch --nproc 2 -- train fashion-mnist";
@@ -60,8 +60,7 @@ impl LaunchedCommand {
         };
         let is_plugin = device.starts_with("pjrt");
         if count > 1 && !is_plugin && device != "tpu" {
-            let what = format!("processes on {device} cannot communicate");
-            let e = Error::new(ErrorKind::Unsupported, what).at("--device");
+            let e = err!(Unsupported, "processes on {device} cannot communicate").at("--device");
             return Err(e.hint_command(
                 "remove --device to use Systole's own plugin, or pass --device tpu on the hosts of a slice",
             ));
@@ -98,12 +97,11 @@ impl LaunchedCommand {
     ///
     /// # Errors
     /// If the configuration is invalid or fixes the devices.
-    pub(super) fn batch(&self) -> Result<u64, CommandError> {
+    pub(super) fn batch(&self) -> CommandResult<u64> {
         let config = match &self.folder {
             Some(folder) if self.given.first().is_some_and(|word| word == "resume") => recorded(folder)?,
             _ if chooses_batch(&self.given)? => {
-                let e =
-                    Error::new(ErrorKind::Config, "--elastic cannot be combined with the batch size `auto`");
+                let e = err!(Config, "--elastic cannot be combined with the batch size `auto`");
                 let why =
                     "--elastic keeps the batch size when devices are lost, and `auto` depends on the devices";
                 let hint = "pass a number, such as --batch-size 256; `train` with --print-config shows the number that `auto` chooses";
@@ -113,21 +111,18 @@ impl LaunchedCommand {
         };
         let is_named = |key: &str| config.pointer(&format!("/strategy/{key}")).is_some_and(|v| !v.is_null());
         if let Some(key) = ["devices", "mesh"].into_iter().find(|key| is_named(key)) {
-            let what = format!("the strategy fixes its devices (`{key}`)");
-            let e = Error::new(ErrorKind::Config, what).at("--elastic");
+            let e = err!(Config, "the strategy fixes its devices (`{key}`)").at("--elastic");
             let hint = "remove the key: --elastic uses the devices of all processes";
             return Err(CommandError::usage(e.hint_command(hint)));
         }
         let batch = config.pointer("/fit/batch_size").and_then(Value::as_u64);
-        let missing = || Error::new(ErrorKind::Config, "the configuration has no batch size").at("--elastic");
+        let missing = || err!(Config, "the configuration has no batch size").at("--elastic");
         Ok(batch.ok_or_else(missing)?)
     }
 
     /// Runs the command with `--print-config` and returns the configuration.
-    fn printed(&self) -> Result<Value, CommandError> {
-        let failed = |e: std::io::Error| {
-            Error::new(ErrorKind::Io, "cannot start a child process").because(e.to_string())
-        };
+    fn printed(&self) -> CommandResult<Value> {
+        let failed = |e: std::io::Error| err!(Io, "cannot start a child process").because(e.to_string());
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         let given = self.given.iter().filter(|word| *word != "--print-config");
         command.args(given).args(["--print-config", "--json"]);
@@ -151,7 +146,7 @@ impl LaunchedCommand {
 }
 
 /// Whether `train` with these arguments chooses the batch size for the available devices.
-fn chooses_batch(given: &[OsString]) -> Result<bool, CommandError> {
+fn chooses_batch(given: &[OsString]) -> CommandResult<bool> {
     let words = [OsString::from("systole")].into_iter().chain(given.iter().cloned());
     // Errors in the arguments are reported by the command itself.
     let Ok(matches) = clap_root::command().try_get_matches_from(words) else { return Ok(false) };
@@ -166,7 +161,7 @@ fn recorded(folder: &Path) -> Result<Value> {
         Error::io("cannot read", &path, e).hint_command("name a run folder: systole resume runs/PRESET")
     })?;
     let record: Value = serde_json::from_str(&text).map_err(|e| {
-        let error = Error::new(ErrorKind::Data, "cannot parse the run record");
+        let error = err!(Data, "cannot parse the run record");
         error.at(path.display().to_string()).because(e.to_string())
     })?;
     Ok(record.get("config").cloned().unwrap_or_default())

@@ -14,7 +14,7 @@ use crate::render::screen::{Screen, ignore_closed_output, note};
 use args::LaunchAction;
 use command_line::LaunchedCommand;
 use serde_json::json;
-use systole_ir::{Error, ErrorKind};
+use systole_ir::err;
 use systole_launch::{Launch, LaunchOutput};
 
 impl RunCommand for LaunchArgs {
@@ -23,7 +23,7 @@ impl RunCommand for LaunchArgs {
             return wizard::configure(args, screen);
         }
         if common.trace.is_some() || common.flame.is_some() {
-            let e = Error::new(ErrorKind::Config, "--trace and --flame record a single process").at("launch");
+            let e = err!(Config, "--trace and --flame record a single process").at("launch");
             return Err(CommandError::usage(
                 e.hint_command("remove --trace and --flame, or run `systole train` without launch"),
             ));
@@ -76,9 +76,9 @@ impl LaunchOutput for Screen {
 }
 
 /// Returns the global batch size of an elastic run.
-fn batch(words: &LaunchedCommand) -> Result<u64, CommandError> {
+fn batch(words: &LaunchedCommand) -> CommandResult<u64> {
     if !words.are_wired {
-        let e = Error::new(ErrorKind::Unsupported, "the hosts of a TPU slice cannot change").at("--elastic");
+        let e = err!(Unsupported, "the hosts of a TPU slice cannot change").at("--elastic");
         return Err(CommandError::usage(e.hint_command("use --elastic with Systole's own plugin")));
     }
     words.batch()

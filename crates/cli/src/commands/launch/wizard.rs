@@ -8,7 +8,7 @@ use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 use systole_config::{LaunchConfig, LaunchTarget};
 use systole_data::RunSecret;
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_launch::check_hosts;
 use systole_nn::did_you_mean::suggestion;
 
@@ -106,14 +106,10 @@ impl<R: BufRead, W: Write> Wizard<R, W> {
             self.say(&format!("{question}{shown} "))?;
             let mut line = String::new();
             let n = self.answers.read_line(&mut line);
-            let n = n.map_err(|e| {
-                Error::new(ErrorKind::Io, "cannot read an answer from the terminal").because(e.to_string())
-            })?;
+            let n =
+                n.map_err(|e| err!(Io, "cannot read an answer from the terminal").because(e.to_string()))?;
             if n == 0 {
-                let e = Error::new(
-                    ErrorKind::Interrupted,
-                    "standard input ended before all questions were answered",
-                );
+                let e = err!(Interrupted, "standard input ended before all questions were answered");
                 return Err(e.hint_command(
                     "no file was written; answer with options instead: launch config --nproc 2",
                 ));
@@ -128,15 +124,14 @@ impl<R: BufRead, W: Write> Wizard<R, W> {
 
     fn say(&mut self, text: &str) -> Result<()> {
         let told = write!(self.questions, "{text}").and_then(|()| self.questions.flush());
-        told.map_err(|e| {
-            Error::new(ErrorKind::Io, "cannot print a question to the terminal").because(e.to_string())
-        })
+        told.map_err(|e| err!(Io, "cannot print a question to the terminal").because(e.to_string()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_ir::ErrorKind;
 
     fn asked(answers: &str, mut config: LaunchConfig, has_place: bool) -> (Result<LaunchConfig>, String) {
         let mut asker = Wizard { answers: answers.as_bytes(), questions: Vec::new() };

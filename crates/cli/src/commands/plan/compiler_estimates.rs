@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use systole_devices::{compile_cache, find_plugin};
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 use systole_pjrt::{AcceleratorPlatform, AheadCompiler, program_text, spread_text};
 use systole_plan::{ChipTables, Estimate, HalfType, KernelList, Machine, TpuSlice, analytic, compiled};
 use systole_runtime::{AotCompiler, AotReport, AotRequest};
@@ -103,10 +103,7 @@ impl CompilerEstimates {
         };
         notes.push(format!("analytic, because the compiler failed: {why}"));
         let estimate = analytic(work, machine, tables, HalfType::Bf16)?;
-        Ok(match args.is_fully_sharded() {
-            true => estimate.fully_sharded(work, machine, tables),
-            false => estimate,
-        })
+        Ok(if args.is_fully_sharded() { estimate.fully_sharded(work, machine, tables) } else { estimate })
     }
 }
 
@@ -155,7 +152,7 @@ fn job(
     {
         let mesh = mesh(args.mesh.as_deref(), &Machine::Slice(slice.clone())).map_err(|f| f.error)?;
         if mesh.devices() != slice.all_devices() {
-            let e = Error::new(ErrorKind::Config, format!("the mesh {mesh} does not cover all devices"));
+            let e = err!(Config, "the mesh {mesh} does not cover all devices");
             return Err(e.at("--mesh").hint_command(
                 "pass a --mesh that covers all devices; plan slices of different sizes one at a time",
             ));

@@ -17,7 +17,7 @@ use local_machine::{this_cpu, tried};
 use planned_program::PlannedProgram;
 use std::path::Path;
 use systole_data::clock::today;
-use systole_ir::{DType, Error, ErrorKind, Result};
+use systole_ir::{DType, Error, ErrorKind, Result, err};
 use systole_plan::{
     Advice, ChipTables, Energy, Estimate, HalfType, KernelList, Machine, MachineChoice, PlanLimits, Price,
     TpuSlice, advise, analytic, bill, regions,
@@ -26,30 +26,26 @@ use text_table::PlanTable;
 
 impl RunCommand for PlanArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
+        let tables = tables(self.tables.as_deref())?;
+        let machines = machines(&self, &tables).map_err(CommandError::usage)?;
+        // An unreadable file is a data error, not a wrong argument.
+        let is_there = self.target.as_ref().is_some_and(|name| Path::new(name).exists());
+        let of_file = |e: &Error| is_there && [ErrorKind::Data, ErrorKind::Io].contains(&e.kind());
+        let refused = |e| if of_file(&e) { CommandError::from(e) } else { CommandError::usage(e) };
+        let mut subject = PlannedProgram::of(&self).map_err(refused)?;
+        let compiler = if self.compiled { Some(CompilerEstimates::find()?) } else { None };
+        let plan = plan(&self, &tables, machines, &mut subject, compiler)?;
+        if let Some(path) = &self.html {
+            std::fs::write(path, html_page::html(&plan, &tables))
+                .map_err(|e| Error::io("cannot write", path, e))?;
+            screen.detail(format!("Wrote {}", path.display()));
+        }
+        match screen.json {
+            true => screen.object(&json::json(&plan, self.layers)),
+            false => text_table::text(&plan, &self, &tables, screen),
+        }
+        Ok(0)
     }
-}
-
-fn run(args: &PlanArgs, screen: &Screen) -> CommandResult {
-    let tables = tables(args.tables.as_deref())?;
-    let machines = machines(args, &tables).map_err(CommandError::usage)?;
-    // An unreadable file is a data error, not a wrong argument.
-    let is_there = args.target.as_ref().is_some_and(|name| Path::new(name).exists());
-    let of_file = |e: &Error| is_there && [ErrorKind::Data, ErrorKind::Io].contains(&e.kind());
-    let refused = |e| if of_file(&e) { CommandError::from(e) } else { CommandError::usage(e) };
-    let mut subject = PlannedProgram::of(args).map_err(refused)?;
-    let compiler = if args.compiled { Some(CompilerEstimates::find()?) } else { None };
-    let plan = plan(args, &tables, machines, &mut subject, compiler)?;
-    if let Some(path) = &args.html {
-        std::fs::write(path, html_page::html(&plan, &tables))
-            .map_err(|e| Error::io("cannot write", path, e))?;
-        screen.detail(format!("Wrote {}", path.display()));
-    }
-    match screen.json {
-        true => screen.object(&json::json(&plan, args.layers)),
-        false => text_table::text(&plan, args, &tables, screen),
-    }
-    Ok(0)
 }
 
 /// Loads the built-in tables, overlaid with the user's file.
@@ -82,8 +78,7 @@ fn machines(args: &PlanArgs, tables: &ChipTables) -> Result<Vec<Machine>> {
 /// Returns an error for inference-only chips, with a hint to the matching command.
 fn elsewhere(name: &str) -> Option<Error> {
     let told = |chip: &str, hint: &str| {
-        let what = format!("`{name}` is {chip}, an int8 inference chip that cannot train");
-        Some(Error::new(ErrorKind::Config, what).hint_command(hint))
+        Some(err!(Config, "`{name}` is {chip}, an int8 inference chip that cannot train").hint_command(hint))
     };
     match name.trim().to_lowercase().as_str() {
         "v1" | "tpu1" | "tpu-v1" | "tpuv1" => told(

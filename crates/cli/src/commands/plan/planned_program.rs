@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
 use systole_config::{ConfigDraft, PRESETS, RunConfig};
-use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType};
+use systole_ir::{DType, Error, ErrorKind, Graph, GraphBuilder, Result, TensorType, err};
 use systole_nn::did_you_mean::suggestion;
 use systole_nn::{Model, Precision, counted};
 use systole_plan::{Estimate, KernelList, Machine, duration};
@@ -74,7 +74,7 @@ impl PlannedProgram {
         let name = args.target.as_deref().unwrap_or_default();
         let is_program = args.matmul.is_some() || program::is_program(name);
         if let (true, Some(flag)) = (is_program, of_training(args)) {
-            let e = Error::new(ErrorKind::Config, format!("{flag} applies to training steps only"));
+            let e = err!(Config, "{flag} applies to training steps only");
             return Err(e
                 .at(flag)
                 .hint_command("pass --steps N for the number of runs, or name a preset or a TOML file"));
@@ -132,8 +132,10 @@ impl PlannedProgram {
             }
             PlannedProgram::Step { model, batch, compiled, shares, .. } => {
                 if *batch < devices {
-                    let what = format!("a batch of {batch} cannot be split over {devices} devices");
-                    return Err(Error::new(ErrorKind::Unsupported, what));
+                    return Err(err!(
+                        Unsupported,
+                        "a batch of {batch} cannot be split over {devices} devices"
+                    ));
                 }
                 let each = batch.div_ceil(devices);
                 if *batch % devices != 0 {
@@ -276,10 +278,10 @@ fn draft(name: &str) -> Result<ConfigDraft> {
         return ConfigDraft::preset(preset);
     }
     if let Some(format) = program::model_format(name) {
-        let what = format!("plan cannot read `{name}`: it is {}", format.name());
-        return Err(Error::new(ErrorKind::Unsupported, what).hint_command(format.hint()));
+        return Err(err!(Unsupported, "plan cannot read `{name}`: it is {}", format.name())
+            .hint_command(format.hint()));
     }
-    let e = Error::new(ErrorKind::Config, format!("`{name}` is not a preset, a .toml file or a program"));
+    let e = err!(Config, "`{name}` is not a preset, a .toml file or a program");
     Err(match (is_path(name), Path::new(name).exists()) {
         (true, false) => missing(Path::new(name)),
         (true, true) => e.hint_command("name the .toml file that the model was trained with, or a preset"),

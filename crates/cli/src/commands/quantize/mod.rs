@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use systole_config::RunConfig;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt};
+use systole_ir::{DType, Literal, Result, ResultExt, err};
 use systole_nn::{Model, WeightBits, counted, grouped};
 use systole_quant::{
     CACHE, Calibration, LayerReport, QatModel, QuantizeOptions, RangeMethod, TensorRanges, alone,
@@ -225,11 +225,11 @@ impl QuantArgs {
     }
 
     /// Rejects options that quantization-aware training has already fixed.
-    fn check_trained(&self, file: &str) -> Result<(), CommandError> {
+    fn check_trained(&self, file: &str) -> CommandResult<()> {
         match self.of_ranges().into_iter().find(|(_, is_given)| *is_given) {
             None => Ok(()),
             Some((flag, _)) => {
-                let e = Error::new(ErrorKind::Config, format!("{file} was trained with int8 quantization"));
+                let e = err!(Config, "{file} was trained with int8 quantization");
                 let e = e.at(flag).because("training fixed the ranges and the layers that stay in float");
                 Err(CommandError::usage(e.hint_command(format!("remove {flag}"))))
             }
@@ -242,7 +242,7 @@ impl QuantArgs {
         model: &Model,
         file: &str,
         screen: &Screen,
-    ) -> Result<(RunConfig, TrainingData), CommandError> {
+    ) -> CommandResult<(RunConfig, TrainingData)> {
         let run_data = RunData::of(model, file)?.with_scale_options(None, &self.sets);
         let named = NamedData { label: self.label.setting(), ..NamedData::of(&self.dataset, &self.data) };
         let mut draft = run_data.draft_of(model, &named)?;
@@ -277,17 +277,14 @@ impl RunCommand for QuantizeArgs {
             return self.weights_alone(screen);
         }
         if self.weights == Some(WeightsName::Int4) {
-            let e = Error::new(ErrorKind::Config, "an int8 .tflite file cannot have int4 weights");
+            let e = err!(Config, "an int8 .tflite file cannot have int4 weights");
             return Err(CommandError::usage(
                 e.at("--weights").hint_command("add --activations none, or remove --weights"),
             ));
         }
         let name = self.out.display().to_string();
         if !tflite::is_lite(&name) && !onnx::is_onnx(&name) {
-            let e = Error::new(
-                ErrorKind::Config,
-                format!("{} is not a .tflite or .onnx file", self.out.display()),
-            );
+            let e = err!(Config, "{} is not a .tflite or .onnx file", self.out.display());
             return Err(CommandError::usage(
                 e.at("--out").hint_command("write the model to a file that ends in .tflite or .onnx"),
             ));
@@ -300,15 +297,13 @@ impl RunCommand for QuantizeArgs {
 impl QuantizeArgs {
     fn weights_alone(&self, screen: &Screen) -> CommandResult {
         if self.out.extension().is_none_or(|end| end != "safetensors") {
-            let e =
-                Error::new(ErrorKind::Config, format!("{} is not a .safetensors file", self.out.display()));
+            let e = err!(Config, "{} is not a .safetensors file", self.out.display());
             return Err(CommandError::usage(
                 e.at("--out").hint_command("write the model to a file that ends in .safetensors"),
             ));
         }
         if let Some(flag) = self.quant.of_activations() {
-            let e = Error::new(ErrorKind::Config, "the option does not apply to weight-only quantization")
-                .at(flag);
+            let e = err!(Config, "the option does not apply to weight-only quantization").at(flag);
             return Err(CommandError::usage(e.hint_command(format!("remove {flag} or --activations none"))));
         }
         check_out(&self.out, self.force)?;
@@ -329,7 +324,7 @@ pub(crate) fn make(
     screen: &Screen,
 ) -> CommandResult {
     if args.target.is_some() && onnx::is_onnx(&out.display().to_string()) {
-        let e = Error::new(ErrorKind::Config, "--target edgetpu needs a .tflite file").at("--target");
+        let e = err!(Config, "--target edgetpu needs a .tflite file").at("--target");
         return Err(CommandError::usage(
             e.hint_command("use the extension .tflite for --out, or remove --target"),
         ));
@@ -369,7 +364,7 @@ fn calibrated(
     file: &str,
     args: &QuantArgs,
     screen: &Screen,
-) -> Result<CalibrationResult, CommandError> {
+) -> CommandResult<CalibrationResult> {
     let trained = trained(layers).at(|| file.to_string())?;
     if trained.is_some() {
         args.check_trained(file)?;
@@ -390,7 +385,7 @@ fn calibrated(
 
 /// Quantizes a trained model to an int8 graph without writing a file.
 #[cfg(feature = "tpu1")]
-pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> Result<TfliteModel, CommandError> {
+pub(crate) fn graph(model: &str, args: &QuantArgs, screen: &Screen) -> CommandResult<TfliteModel> {
     let file = run_directory::model_file(model)?;
     let mut layers = imported::load_to_predict(&file)?;
     // A quantization-aware trained model may have per-channel steps.
@@ -550,11 +545,8 @@ fn input_of(layers: &Model, float: &TfliteModel) -> Result<(String, DType)> {
     let dtype = float.inputs.first().and_then(|&i| float.tensors.get(i)).map_or(DType::F32, |t| t.ty.dtype);
     match &layers.architecture().inputs[..] {
         [one] => Ok((one.name.clone(), dtype)),
-        more => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!("calibration supports one input, but the model has {}", more.len()),
-        )
-        .hint("use the Rust library: systole_quant::quantize")),
+        more => Err(err!(Unsupported, "calibration supports one input, but the model has {}", more.len())
+            .hint("use the Rust library: systole_quant::quantize")),
     }
 }
 

@@ -1,14 +1,14 @@
 //! Weight-only quantization to int8 or int4 (`systole quantize --activations none`), with loss and metrics before and
 //! after.
 
-use crate::args::exit_status::{ACCURACY_LOST, CommandError, CommandResult};
+use crate::args::exit_status::{ACCURACY_LOST, CommandResult};
 use crate::commands::quantize::QuantArgs;
 use crate::models::imported;
 use crate::models::run_directory;
 use crate::render::screen::{Screen, counted, grouped, program, quoted, table, values};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use systole_ir::{Result, ResultExt};
+use systole_ir::ResultExt;
 use systole_nn::layers::CustomObjects;
 use systole_nn::loss::Loss;
 use systole_nn::{Logs, Model, QuantizedWeightReport, WeightBits};
@@ -110,7 +110,7 @@ fn measured(
     file: &str,
     args: &QuantArgs,
     screen: &Screen,
-) -> Result<WeightOnlyReport, CommandError> {
+) -> CommandResult<WeightOnlyReport> {
     let (config, data) = args.load(before, file, screen)?;
     let test = config.test_pipeline(&data);
     let batch = config.samples_per_step();

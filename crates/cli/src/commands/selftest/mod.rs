@@ -20,40 +20,36 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use systole_data::file_system::{OsFileSystem, write_atomically};
-use systole_ir::{Error, ErrorKind, Result, knobs};
+use systole_ir::{Result, err, knobs};
 
 /// Number of failures printed; the report has all.
 const SHOWN: usize = 10;
 
 impl RunCommand for SelftestArgs {
     fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, common, screen)
+        if self.here {
+            run_checks::run(&self, screen)?;
+            return Ok(0);
+        }
+        let device = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
+        let scrub = Anonymizer::of(&device);
+        let short = device.split(':').next().unwrap_or(&device).to_string();
+        let path = self.report.clone().unwrap_or_else(|| format!("systole-selftest-{short}.json").into());
+        let found = watch(&self, common, screen)?;
+        let report = scrub.value(report(&short, &found));
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|e| err!(Bug, "cannot serialize the report").because(e.to_string()))?;
+        write_atomically(&OsFileSystem, &path, &[text.as_bytes(), b"\n"])?;
+        show(&report, &path, screen);
+        if screen.json {
+            screen.object(&report);
+        }
+        Ok(u8::from(report["passed"] != true))
     }
 
     fn starts_children(&self) -> bool {
         !self.here
     }
-}
-
-fn run(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> CommandResult {
-    if args.here {
-        run_checks::run(args, screen)?;
-        return Ok(0);
-    }
-    let device = common.device.clone().unwrap_or_else(|| knobs::BACKEND.get());
-    let scrub = Anonymizer::of(&device);
-    let short = device.split(':').next().unwrap_or(&device).to_string();
-    let path = args.report.clone().unwrap_or_else(|| format!("systole-selftest-{short}.json").into());
-    let found = watch(args, common, screen)?;
-    let report = scrub.value(report(&short, &found));
-    let text = serde_json::to_string_pretty(&report)
-        .map_err(|e| Error::new(ErrorKind::Bug, "cannot serialize the report").because(e.to_string()))?;
-    write_atomically(&OsFileSystem, &path, &[text.as_bytes(), b"\n"])?;
-    show(&report, &path, screen);
-    if screen.json {
-        screen.object(&report);
-    }
-    Ok(u8::from(report["passed"] != true))
 }
 
 /// Results received from the child process.
@@ -67,7 +63,7 @@ struct ChildOutput {
 
 /// Starts the child process, shows its progress and collects its results.
 fn watch(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> Result<ChildOutput> {
-    let lost = |why: String| Error::new(ErrorKind::Io, "cannot start the child process").because(why);
+    let lost = |why: String| err!(Io, "cannot start the child process").because(why);
     let program = std::env::current_exe().map_err(|e| lost(e.to_string()))?;
     let mut child = Command::new(program);
     child.args(["selftest", "--here", "--steps", &args.steps.to_string()]);
@@ -111,9 +107,10 @@ fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
             }
         }
     };
-    std::thread::Builder::new().name("systole-selftest".into()).spawn(read).map_err(|e| {
-        Error::new(ErrorKind::Io, "cannot start a thread for the self-test").because(e.to_string())
-    })?;
+    std::thread::Builder::new()
+        .name("systole-selftest".into())
+        .spawn(read)
+        .map_err(|e| err!(Io, "cannot start a thread for the self-test").because(e.to_string()))?;
     Ok(lines)
 }
 

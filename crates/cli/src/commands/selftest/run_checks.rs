@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use systole_config::{ConfigDraft, RunConfig};
 use systole_ir::op::{OpSample, TABLE};
-use systole_ir::{DType, Error, ErrorKind, Literal, Result, interp};
+use systole_ir::{DType, Literal, Result, ensure, err, interp};
 use systole_nn::{Batch, Model};
 use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg, backend};
 
@@ -300,7 +300,7 @@ impl WorstDifference {
                 worst = Some(WorstDifference { result: i, distance, got, want });
             }
         }
-        worst.ok_or_else(|| Error::new(ErrorKind::Bug, "the tested op has no results"))
+        worst.ok_or_else(|| err!(Bug, "the tested op has no results"))
     }
 
     /// Whether the error is within the rounding that the sample allows.
@@ -324,12 +324,7 @@ impl WorstDifference {
 }
 
 fn distance(got: &Literal, want: &Literal) -> Result<f64> {
-    if got.ty() != want.ty() {
-        return Err(Error::new(
-            ErrorKind::Data,
-            format!("a result has the type {}, expected {}", got.ty(), want.ty()),
-        ));
-    }
+    ensure!(got.ty() == want.ty(), err!(Data, "a result has the type {}, expected {}", got.ty(), want.ty()));
     let (a, b) = (got.to_f64s(), want.to_f64s());
     if !want.dtype().is_float() {
         return Ok(if got.bytes() == want.bytes() { 0.0 } else { f64::INFINITY });

@@ -60,30 +60,26 @@ fn stages() -> PossibleValuesParser {
 
 impl RunCommand for ShowArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
-    }
-}
-
-fn run(args: &ShowArgs, screen: &Screen) -> CommandResult {
-    if args.schedule {
-        let asked = ScheduleArgs { target: &args.target, steps: args.steps, out: args.out.as_ref() };
-        return rate_schedule::show(&asked, screen);
-    }
-    if program::is_program(&args.target) {
-        return show_program(args, screen);
-    }
-    let target = CommandTarget::of_model(&args.target)?;
-    let mut model = target.model()?;
-    let trained = config_of(&model, &args.target)?.map_or(32, |c| c.fit.batch_size);
-    let batch_size = args.batch_size.map_or(trained, |n| n as usize);
-    if args.stage == "traced" {
-        return shown(args, &print_annotated(&*model.forward_graph(batch_size)?), screen);
-    }
-    let graph = model.train_graph(batch_size)?;
-    let options = kernels::training(graph.params.len());
-    match args.stage.as_str() {
-        "grad" => shown(args, &print_annotated(&graph), screen),
-        _ => show_stage(args, &graph, &options, screen),
+        if self.schedule {
+            let asked = ScheduleArgs { target: &self.target, steps: self.steps, out: self.out.as_ref() };
+            return rate_schedule::show(&asked, screen);
+        }
+        if program::is_program(&self.target) {
+            return show_program(&self, screen);
+        }
+        let target = CommandTarget::of_model(&self.target)?;
+        let mut model = target.model()?;
+        let trained = config_of(&model, &self.target)?.map_or(32, |c| c.fit.batch_size);
+        let batch_size = self.batch_size.map_or(trained, |n| n as usize);
+        if self.stage == "traced" {
+            return shown(&self, &print_annotated(&*model.forward_graph(batch_size)?), screen);
+        }
+        let graph = model.train_graph(batch_size)?;
+        let options = kernels::training(graph.params.len());
+        match self.stage.as_str() {
+            "grad" => shown(&self, &print_annotated(&graph), screen),
+            _ => show_stage(&self, &graph, &options, screen),
+        }
     }
 }
 

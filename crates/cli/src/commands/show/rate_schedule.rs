@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use systole_config::RunConfig;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 use systole_nn::Model;
 use systole_nn::optimizer::ScheduledValue;
 use systole_progress::terminal;
@@ -29,7 +29,7 @@ pub(crate) struct ScheduleArgs<'a> {
 
 pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
     if program::is_program(args.target) {
-        let e = Error::new(ErrorKind::Config, format!("the program {} has no learning rate", args.target));
+        let e = err!(Config, "the program {} has no learning rate", args.target);
         let hint = "remove --schedule, or name a preset, a TOML file or a trained model";
         return Err(CommandError::usage(e.at("--schedule").hint_command(hint)));
     }
@@ -37,7 +37,7 @@ pub(crate) fn show(args: &ScheduleArgs<'_>, screen: &Screen) -> CommandResult {
     let model = target.model()?;
     let (steps, each) = steps_of(&target, args, &model, screen)?;
     let Some(compile) = model.compile_config() else {
-        let e = Error::new(ErrorKind::Config, format!("the model {} is not compiled", args.target));
+        let e = err!(Config, "the model {} is not compiled", args.target);
         return Err(e
             .because("the model has no optimizer")
             .hint_command("pass a preset or a TOML file, which have an optimizer")
@@ -126,10 +126,7 @@ fn steps_of(
     let named = target.config()?;
     let config = named.map_or_else(|| config_of(model, args.target), |config| Ok(Some(config)))?;
     let Some(config) = config else {
-        let e = Error::new(
-            ErrorKind::Config,
-            format!("{} does not contain the length of its training", args.target),
-        );
+        let e = err!(Config, "{} does not contain the length of its training", args.target);
         return args
             .steps
             .map(|steps| (steps, steps))
@@ -144,10 +141,8 @@ fn steps_of(
         None => config.batches_per_epoch(&data_of(target, &config, model, screen)?),
     } as u64;
     match each * epochs {
-        0 => {
-            Err(Error::new(ErrorKind::Config, format!("the run of {} has {} steps", args.target, grouped(0)))
-                .hint_command("pass --steps N"))
-        }
+        0 => Err(err!(Config, "the run of {} has {} steps", args.target, grouped(0))
+            .hint_command("pass --steps N")),
         steps => Ok((steps, each)),
     }
 }
@@ -165,6 +160,6 @@ fn data_of(
         return Ok(data);
     };
     let run_data = RunData::of(model, file)?;
-    let draft = run_data.draft(model)?.ok_or_else(|| Error::new(ErrorKind::Bug, "no configuration"))?;
+    let draft = run_data.draft(model)?.ok_or_else(|| err!(Bug, "no configuration"))?;
     run_data.load_unmatched(model, &mut draft.finish().map_err(|e| e.error)?, &screen.silent())
 }

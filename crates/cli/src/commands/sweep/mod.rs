@@ -6,7 +6,7 @@
 mod html_page;
 
 use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
-use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
+use crate::args::exit_status::{CommandResult, RunCommand};
 use crate::models::command_target::set_each;
 use crate::models::run_directory::{LAST, ResumeMode, RunRecord, SaveArgs, place, record_file};
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
@@ -20,7 +20,7 @@ use std::time::Instant;
 use systole_config::{DataSection, Sweep, SweepMethod, Trial};
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use systole_nn::Model;
 use systole_nn::callback::grows;
 
@@ -58,57 +58,52 @@ pub(crate) struct SweepArgs {
 
 impl RunCommand for SweepArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
+        let began = Instant::now();
+        let mut sweep = Sweep::read(&self.file)?;
+        if let Some(dir) = &self.data.data_dir {
+            sweep.set(
+                format!("--data-dir {}", dir.display()),
+                "data.dir",
+                &toml::Value::from(dir.display().to_string()).to_string(),
+            );
+        }
+        if let Some((flag, label)) = self.label.setting() {
+            sweep.set(flag, LabelArgs::KEY, &toml::Value::from(label).to_string());
+        }
+        if self.no_report {
+            sweep.set("--no-report", "fit.report", "false");
+        }
+        set_each(&self.sets, |flag, key, value| sweep.set(flag, key, value))?;
+        let trials = sweep.trials()?;
+        trials.iter().try_for_each(|trial| self.label.check(&trial.config))?;
+        if self.dry_run {
+            return list(&trials, screen);
+        }
+        let out = self.out.clone().unwrap_or_else(|| {
+            Path::new("runs").join(self.file.file_stem().unwrap_or(self.file.as_os_str()))
+        });
+        let trials = match earlier_definition(&out)? {
+            Some(earlier) => sweep.grow(trials, &earlier).map_err(|why| another_sweep(&out, &why))?,
+            None => trials,
+        };
+        let mut all = SweepState {
+            sweep: &sweep,
+            metric: String::new(),
+            grows: true,
+            trials: Vec::new(),
+            save: &self.save,
+            data: None,
+            stop: StopSignal::install()?,
+        };
+        all.open(&trials, &out, screen)?;
+        claim(&out, &sweep.definition(&trials))?;
+        let code = all.train(screen)?;
+        let page = out.join(PAGE);
+        let written = !self.no_report && html_page::write(&all, &self.file, &page);
+        all.show(&out, written.then_some(page.as_path()), code, began, screen);
+        let failed = all.trials.iter().any(|t| t.failed.is_some());
+        Ok(if code == 0 { u8::from(failed) } else { code })
     }
-}
-
-fn run(args: &SweepArgs, screen: &Screen) -> CommandResult {
-    let began = Instant::now();
-    let mut sweep = Sweep::read(&args.file)?;
-    if let Some(dir) = &args.data.data_dir {
-        sweep.set(
-            format!("--data-dir {}", dir.display()),
-            "data.dir",
-            &toml::Value::from(dir.display().to_string()).to_string(),
-        );
-    }
-    if let Some((flag, label)) = args.label.setting() {
-        sweep.set(flag, LabelArgs::KEY, &toml::Value::from(label).to_string());
-    }
-    if args.no_report {
-        sweep.set("--no-report", "fit.report", "false");
-    }
-    set_each(&args.sets, |flag, key, value| sweep.set(flag, key, value))?;
-    let trials = sweep.trials()?;
-    trials.iter().try_for_each(|trial| args.label.check(&trial.config))?;
-    if args.dry_run {
-        return list(&trials, screen);
-    }
-    let out = args
-        .out
-        .clone()
-        .unwrap_or_else(|| Path::new("runs").join(args.file.file_stem().unwrap_or(args.file.as_os_str())));
-    let trials = match earlier_definition(&out)? {
-        Some(earlier) => sweep.grow(trials, &earlier).map_err(|why| another_sweep(&out, &why))?,
-        None => trials,
-    };
-    let mut all = SweepState {
-        sweep: &sweep,
-        metric: String::new(),
-        grows: true,
-        trials: Vec::new(),
-        save: &args.save,
-        data: None,
-        stop: StopSignal::install()?,
-    };
-    all.open(&trials, &out, screen)?;
-    claim(&out, &sweep.definition(&trials))?;
-    let code = all.train(screen)?;
-    let page = out.join(PAGE);
-    let written = !args.no_report && html_page::write(&all, &args.file, &page);
-    all.show(&out, written.then_some(page.as_path()), code, began, screen);
-    let failed = all.trials.iter().any(|t| t.failed.is_some());
-    Ok(if code == 0 { u8::from(failed) } else { code })
 }
 
 /// Lists the trials of a dry run.
@@ -136,7 +131,7 @@ fn earlier_definition(out: &Path) -> Result<Option<Value>> {
     match std::fs::read_to_string(out.join(DEFINITION)) {
         Ok(text) => Ok(Some(serde_json::from_str(&text).unwrap_or_default())),
         Err(_) if record_file(out).is_file() => {
-            let e = Error::new(ErrorKind::Config, format!("{} is the folder of a run", out.display()));
+            let e = err!(Config, "{} is the folder of a run", out.display());
             Err(e.hint_command("name another output folder with --out"))
         }
         Err(_) => Ok(None),
@@ -144,7 +139,7 @@ fn earlier_definition(out: &Path) -> Result<Option<Value>> {
 }
 
 fn another_sweep(out: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Config, format!("`{}` contains another sweep", out.display()))
+    err!(Config, "`{}` contains another sweep", out.display())
         .because(why)
         .hint_command("name another output folder with --out; a sweep can only be given more trials")
 }
@@ -186,7 +181,7 @@ pub(crate) struct SweepState<'a> {
 
 impl SweepState<'_> {
     /// Creates the trial states, prints their data, and checks that each model can be built, before training starts.
-    fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> Result<(), CommandError> {
+    fn open(&mut self, trials: &[Trial], out: &Path, screen: &Screen) -> CommandResult<()> {
         let mut announced = BTreeSet::new();
         for trial in trials {
             let folder = out.join(&trial.name);

@@ -1,7 +1,7 @@
 //! Simulates an int8 .tflite model on the first TPU and checks its output.
 
 use systole_base::rng::RandomStream;
-use systole_ir::{Error, ErrorKind, Literal, Result};
+use systole_ir::{Literal, Result, err};
 use systole_tflite::{TfliteInterpreter, TfliteModel as Graph};
 use systole_tpu1::{ChipReport, Tpu1Chip, compile, of_graph};
 
@@ -36,13 +36,13 @@ pub(super) fn check(name: &str, graph: &Graph, chip: &Tpu1Chip) -> Result<String
             found = Some(y.as_slice::<i8>().map(<[i8]>::to_vec));
         }
     })?;
-    let expected = found.unwrap_or_else(|| {
-        Err(Error::new(ErrorKind::Bug, "the interpreter returned no output").at(name.to_string()))
-    })?;
+    let expected =
+        found.unwrap_or_else(|| Err(err!(Bug, "the interpreter returned no output").at(name.to_string())))?;
     let same = run.output.iter().zip(&expected).filter(|(a, b)| a == b).count();
     if same != expected.len() || run.output.len() != expected.len() {
-        let what = format!("only {same} of {} values match the interpreter", expected.len());
-        return Err(Error::new(ErrorKind::Bug, what).at(name).hint("report this bug, and attach the file"));
+        return Err(err!(Bug, "only {same} of {} values match the interpreter", expected.len())
+            .at(name)
+            .hint("report this bug, and attach the file"));
     }
     Ok(format!(
         "checked: all {same} output values of a random sample match the interpreter, {} accumulator overflows",

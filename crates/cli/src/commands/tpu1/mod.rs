@@ -12,7 +12,7 @@ use crate::render::screen::{Screen, table};
 pub(crate) use args::Tpu1Args;
 use serde_json::json;
 use std::path::Path;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, Result, err};
 use systole_tflite::TfliteModel as Graph;
 use systole_tpu1::{
     ChipProgram, ChipReport, Instruction, Preset, Tpu1Chip, animate, compare, explain, trace,
@@ -33,7 +33,7 @@ impl RunCommand for Tpu1Args {
             }
             told = show(&report, &self, screen)?;
             if self.check {
-                let none = || Error::new(ErrorKind::Config, format!("{name} has no weights to compute with"));
+                let none = || err!(Config, "{name} has no weights to compute with");
                 let graph = graph.ok_or_else(|| {
                     CommandError::usage(
                         none()
@@ -46,7 +46,7 @@ impl RunCommand for Tpu1Args {
                 told.insert("check".into(), json!(words));
             }
         } else if let Some(path) = &common.trace {
-            let e = Error::new(ErrorKind::Config, "--trace needs a model to simulate");
+            let e = err!(Config, "--trace needs a model to simulate");
             return Err(CommandError::usage(
                 e.at(format!("--trace {}", path.display())).hint_command("name a model, such as tpu1/mlp0"),
             ));
@@ -86,10 +86,7 @@ impl Tpu1Args {
                 Some("svg") => animate::svg(chip, rows),
                 Some("html") => animate::html(chip, rows),
                 _ => {
-                    let e = Error::new(
-                        ErrorKind::Config,
-                        format!("{} is not an .svg or .html file", path.display()),
-                    );
+                    let e = err!(Config, "{} is not an .svg or .html file", path.display());
                     return Err(e
                         .at("--animate")
                         .hint_command("write the animation to a file that ends in .svg or .html"));
@@ -104,7 +101,7 @@ impl Tpu1Args {
 }
 
 /// Returns the int8 graph of a model file; `None` for an application of the paper.
-fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, CommandError> {
+fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> CommandResult<Option<Graph>> {
     if tflite::is_lite_file(name) {
         return Ok(Some(tflite::open(name)?));
     }
@@ -115,7 +112,7 @@ fn graph(name: &str, args: &Tpu1Args, screen: &Screen) -> Result<Option<Graph>, 
     quantize::graph(name, &quant, screen).map(Some)
 }
 
-fn of_preset(name: &str, args: &Tpu1Args, chip: &Tpu1Chip) -> Result<ChipReport, CommandError> {
+fn of_preset(name: &str, args: &Tpu1Args, chip: &Tpu1Chip) -> CommandResult<ChipReport> {
     let batch = args.batch.map(|n| n as usize);
     let preset = Preset::of(name).map_err(CommandError::usage)?;
     let make = |chip: &Tpu1Chip| preset.program(chip, batch);

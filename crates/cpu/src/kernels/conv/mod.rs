@@ -26,7 +26,7 @@ use crate::select::{AMX, CandidateResult, EVERY, Family, KernelCandidate, Proble
 use crate::simd::level::CompileTarget;
 use systole_compile::Kernel as Plan;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Op, TensorType};
+use systole_ir::{DType, Op, TensorType, ensure};
 
 /// Kernel families for convolutions.
 pub const FAMILIES: &[&Family] = &[&FAMILY, &BATCH_STATISTICS];
@@ -151,8 +151,6 @@ fn gradient<K: Kernel + 'static>(
     make: impl FnOnce(&Convolution, [&TensorType; 3], CompileTarget) -> SelectResult<K>,
 ) -> CandidateResult {
     let ConvolutionLayer { c, bias, types } = floats(p)?;
-    if bias {
-        return Err("it has a bias, so it is not a filter gradient".into());
-    }
+    ensure!(!bias, "it has a bias, so it is not a filter gradient".into());
     Ok(Box::new(make(c, types, p.target)?))
 }

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use systole_compile::Kernel as Plan;
 use systole_compile::{ALIGN, Step};
 use systole_ir::op::{Convolution, DotGeneral};
-use systole_ir::{DType, Dims, Op, Result, TensorType};
+use systole_ir::{DType, Dims, Op, Result, TensorType, ensure};
 
 /// Reason to reject convolutions that are not a GEMM of the pixels.
 const NO_PIXELS: &str = "its pixels read more than one input element, or read padding";
@@ -49,9 +49,7 @@ impl Pointwise {
     ) -> SelectResult<Pointwise> {
         let (d, n) = (&c.dims, c.dims.input_spatial.len());
         let counts = &y.shape[1..=n];
-        if !is_forward_of_any_rank(c) {
-            return Err(NO_LAYER.into());
-        }
+        ensure!(is_forward_of_any_rank(c), NO_LAYER.into());
         if d.kernel_spatial.iter().any(|&s| k.shape[s] != 1) || !is_inside(c, x, &c.strides, counts) {
             return Err(NO_PIXELS.into());
         }
@@ -85,14 +83,10 @@ impl Pointwise {
         problem: &Problem<'_>,
     ) -> SelectResult<Pointwise> {
         let n = c.dims.input_spatial.len();
-        if !is_kernel_gradient(c) {
-            return Err(NO_GRADIENT.into());
-        }
+        ensure!(is_kernel_gradient(c), NO_GRADIENT.into());
         let single = y.shape[..n].iter().all(|&taps| taps == 1);
         let dense = c.rhs_dilation.iter().all(|&step| step == 1);
-        if !single || !dense || !is_inside(c, x, &c.rhs_dilation, &dy.shape[1..=n]) {
-            return Err(NO_PIXELS.into());
-        }
+        ensure!(single && dense && is_inside(c, x, &c.rhs_dilation, &dy.shape[1..=n]), NO_PIXELS.into());
         if x.shape[n + 1].min(dy.shape[n + 1]) < WIDE {
             return Err("its result is small: packing would take most of the time".into());
         }

@@ -10,7 +10,7 @@ use crate::select::{Problem, SelectResult};
 use crate::simd::level::CompileTarget;
 use systole_compile::Kernel as Plan;
 use systole_compile::Step;
-use systole_ir::{Op, Result};
+use systole_ir::{Op, Result, ensure};
 
 /// A Winograd convolution that pools its result. Inputs and results are those of [`PooledConvolution`].
 pub struct WinogradTiles {
@@ -25,9 +25,7 @@ impl WinogradTiles {
     /// does not support them.
     pub fn new(problem: &Problem<'_>) -> SelectResult<WinogradTiles> {
         let p = PooledConvolution::of(problem)?;
-        if !p.target.winograd {
-            return Err("Winograd is disabled (option winograd, SYSTOLE_WINOGRAD)".into());
-        }
+        ensure!(p.target.winograd, "Winograd is disabled (option winograd, SYSTOLE_WINOGRAD)".into());
         let operands = p.inputs.len();
         let conv = Step {
             kernel: Plan::Op { op: Op::from(p.c.clone()), bias: p.has_bias() },

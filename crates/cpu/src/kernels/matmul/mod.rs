@@ -21,7 +21,7 @@ use crate::select::{AMX, EVERY, Family, KernelCandidate};
 use crate::simd::amx;
 use crate::simd::level::Level;
 use systole_compile::Kernel;
-use systole_ir::{DType, Op};
+use systole_ir::{DType, Op, ensure};
 
 /// Levels with vectors of more than 128 bits.
 const WIDE: &[Level] = &[Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Amx];
@@ -57,9 +57,7 @@ pub static FAMILY: Family = Family {
              because packing would move it three times",
             |p| {
                 let d = GemmProblem::of(p)?;
-                if d.types != [DType::F32; 2] {
-                    return Err("its elements are not f32".into());
-                }
+                ensure!(d.types == [DType::F32; 2], "its elements are not f32".into());
                 Ok(Box::new(Gemv::accept(&d.left, &d.right, d.epilogue, d.target.level.vectors())?))
             }),
         KernelCandidate::new("few_columns", WIDE, "f32, N of 9 to 16: one vector of 16 lanes, or two of 8, holds a \
@@ -67,9 +65,7 @@ pub static FAMILY: Family = Family {
              for up to 8",
             |p| {
                 let d = GemmProblem::of(p)?;
-                if d.types != [DType::F32; 2] {
-                    return Err("its elements are not f32".into());
-                }
+                ensure!(d.types == [DType::F32; 2], "its elements are not f32".into());
                 let level = d.target.level.vectors();
                 Ok(Box::new(FewColumns::accept(&d.left, &d.right, d.epilogue, level)?))
             }),
@@ -77,9 +73,7 @@ pub static FAMILY: Family = Family {
              operands are converted, one more pass over them",
             |p| {
                 let d = GemmProblem::of(p)?.without_bias()?;
-                if d.types[0] != DType::F16 {
-                    return Err("its operands are not f16".into());
-                }
+                ensure!(d.types[0] == DType::F16, "its operands are not f16".into());
                 FewColumns::accept(&d.left, &d.right, d.epilogue, d.target.level.vectors())?;
                 crate::kernels::via_f32::product(p)
             }),

@@ -7,7 +7,7 @@ use crate::kernel::{GemmSide, Io, Kernel, KernelContext, OutputBlock, Ptr};
 use crate::select::{CandidateResult, EVERY, Family, KernelCandidate, Problem, Rejection, SelectResult};
 use smallvec::SmallVec;
 use systole_compile::{Kernel as StepKernel, ProductEpilogue as Plan, Step};
-use systole_ir::{Op, Result};
+use systole_ir::{Op, Result, ensure};
 
 /// Minimum N: with shorter rows, the program's overhead per run exceeds what fusion saves.
 const MIN_N: usize = 32;
@@ -70,17 +70,11 @@ fn handing_over(plan: &Plan, alone: &Step, p: &Problem<'_>) -> SelectResult<[Box
     };
     let right = &alone.input_types[1];
     let columns: usize = d.rhs_free(right.rank()).iter().map(|&d| right.shape[d]).product();
-    if columns < MIN_N {
-        return Err(format!("N is {columns}, expected at least {MIN_N}").into());
-    }
+    ensure!(columns >= MIN_N, format!("N is {columns}, expected at least {MIN_N}").into());
     let map = p.bind(&map_step(plan, p.step))?;
-    if !map.takes_blocks(columns) {
-        return Err("its element-wise program cannot run on blocks of the result".into());
-    }
+    ensure!(map.takes_blocks(columns), "its element-wise program cannot run on blocks of the result".into());
     let mut product = p.bind(alone)?;
-    if !product.hand_over_blocks() {
-        return Err("the GEMM rounds its sums, or splits K among tasks".into());
-    }
+    ensure!(product.hand_over_blocks(), "the GEMM rounds its sums, or splits K among tasks".into());
     Ok([product, map])
 }
 
@@ -102,9 +96,7 @@ impl PanelByPanel {
     fn bind(plan: &Plan, p: &Problem<'_>) -> CandidateResult {
         let alone = product_step(plan, p.step);
         let length = products(plan, &alone);
-        if length > MAX_K {
-            return Err(format!("K is {length}, expected at most {MAX_K}").into());
-        }
+        ensure!(length <= MAX_K, format!("K is {length}, expected at most {MAX_K}").into());
         let [product, map] = handing_over(plan, &alone, p)?;
         Ok(Box::new(PanelByPanel { product, map, operands: plan.operands() }))
     }

@@ -5,7 +5,7 @@ use crate::kernels::matmul::gemm_problem::GemmProblem;
 use crate::select::{CandidateResult, Problem};
 use systole_compile::{Kernel as Plan, Step};
 use systole_ir::op::Convolution;
-use systole_ir::{Op, TensorType};
+use systole_ir::{Op, TensorType, ensure};
 
 /// Minimum M: threads divide M and do not share packed B columns, so fewer rows would leave threads idle.
 const MIN_M: usize = 64;
@@ -30,18 +30,10 @@ pub fn bind(d: &GemmProblem, problem: &Problem<'_>) -> CandidateResult {
         Some((column, 1)) if column == k => true,
         _ => return Err("the right operand is not a contiguous matrix".into()),
     };
-    if count(&d.left.batch) != 1 {
-        return Err("it is a batch of GEMMs".into());
-    }
-    if strides(&d.left) != Some((k, 1)) {
-        return Err("the left operand is not contiguous".into());
-    }
-    if m < MIN_M {
-        return Err(format!("M is {m}, expected at least {MIN_M}").into());
-    }
-    if m * n == 0 || k == 0 {
-        return Err("K is 0".into());
-    }
+    ensure!(count(&d.left.batch) == 1, "it is a batch of GEMMs".into());
+    ensure!(strides(&d.left) == Some((k, 1)), "the left operand is not contiguous".into());
+    ensure!(m >= MIN_M, format!("M is {m}, expected at least {MIN_M}").into());
+    ensure!(m * n != 0 && k != 0, "K is 0".into());
     // The last tile of a row would continue with the next row's elements, times zero weights: a NaN there would become
     // a NaN here.
     if !k.is_multiple_of(TILE_K) {
@@ -49,9 +41,7 @@ pub fn bind(d: &GemmProblem, problem: &Problem<'_>) -> CandidateResult {
             format!("K is {k}, but rows that are read in place must be whole tiles of {TILE_K}").into()
         );
     }
-    if m * n >= MIN_PACKED_RESULT || k > MAX_K {
-        return Err("its result is so large that packing pays off".into());
-    }
+    ensure!(m * n < MIN_PACKED_RESULT && k <= MAX_K, "its result is so large that packing pays off".into());
     let [from, to] = d.types;
     let mut c = Convolution::channels_last(&[1], &[[0, 0]], &[1], 1, to);
     if by_columns {

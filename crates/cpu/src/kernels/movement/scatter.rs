@@ -14,13 +14,11 @@ use smallvec::SmallVec;
 use std::marker::PhantomData;
 use systole_compile::Step;
 use systole_ir::op::{Monoid, Scatter};
-use systole_ir::{DType, Graph, TensorType};
+use systole_ir::{DType, Graph, Result, TensorType};
 
 /// Creates the kernel of a scatter, or returns why there is none.
 pub(crate) fn bind(op: &Scatter, step: &Step, level: Level) -> Result<ScatterKernel, &'static str> {
-    let [x, indices, updates] = &step.input_types[..] else {
-        return Err("it has more than one operand");
-    };
+    let [x, indices, updates] = &step.input_types[..] else { return Err("it has more than one operand") };
     let fold = if overwrites(&op.body) {
         last(x.dtype, level)
     } else {

@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use systole_compile::Kernel as Plan;
 use systole_ir::op::{CompareType, Direction, Monoid, Window};
-use systole_ir::{DType, Graph, Op, Result, Shape};
+use systole_ir::{DType, Graph, Op, Result, Shape, ensure};
 
 /// Channels of a window that are compared together: their maxima and argmax stay in L1.
 const LANES: usize = 64;
@@ -289,9 +289,7 @@ fn reduction(p: &Problem<'_>) -> SelectResult<WindowReduction> {
     };
     let monoid =
         Monoid::of(&op.body).ok_or("its body is not a single add, multiply, minimum, maximum, and, or")?;
-    if init.dtype != x.dtype {
-        return Err("its initial value and its operand have different types".into());
-    }
+    ensure!(init.dtype == x.dtype, "its initial value and its operand have different types".into());
     Ok(WindowReduction { at: WindowGeometry::new(&op.window, &x.shape, &y.shape), dtype: x.dtype, monoid })
 }
 
@@ -466,15 +464,11 @@ fn cumulative_from_end(at: &WindowGeometry) -> SelectResult<bool> {
     if !at.rows.iter().all(WindowAxis::is_plain) {
         return Err("more than one dimension has windows, strides or padding".into());
     }
-    if w.stride != 1 || w.base != 1 || w.hole != 1 {
-        return Err("its windows have strides or dilations".into());
-    }
+    ensure!(w.stride == 1 && w.base == 1 && w.hole == 1, "its windows have strides or dilations".into());
     if w.size < CUMULATIVE_ELEMENTS {
         return Err("it has fewer than 4 elements along its windows, which are reduced in one pass".into());
     }
-    if w.count != w.size || w.window < w.size {
-        return Err(OTHER_WINDOWS.into());
-    }
+    ensure!(w.count == w.size && w.window >= w.size, OTHER_WINDOWS.into());
     match w.low {
         0 => Ok(true),
         low if low == w.window as i64 - 1 => Ok(false),

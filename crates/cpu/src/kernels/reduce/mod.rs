@@ -10,12 +10,11 @@ use crate::kernels::reduce::rows_transposed::RowsTransposed;
 use crate::select::{AVX2_UP, EVERY, Family, KernelCandidate, Problem, answer};
 use crate::simd::jit;
 use systole_compile::Kernel;
+use systole_ir::ensure;
 
 /// Creates a reduction kernel. `fuse`: use machine code if it supports the program.
 fn fold(p: &Problem<'_>, fuse: bool) -> Result<ReduceKernel, &'static str> {
-    let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else {
-        return Err("not a plain reduction");
-    };
+    let Kernel::Reduce { map, folded, monoid } = &p.step.kernel else { return Err("not a plain reduction") };
     Ok(ReduceKernel::with(map, folded, *monoid, p.step.output_types[0].dtype, p.target.programs(), fuse))
 }
 
@@ -44,9 +43,7 @@ pub static FAMILY: Family = Family {
         KernelCandidate::new("jit", AVX2_UP, "JIT-compiled reductions that also compute the \
              operand in registers",
             |p| {
-                if !jit::is_wanted() {
-                    return Err("the JIT is disabled (SYSTOLE_JIT)".into());
-                }
+                ensure!(jit::is_wanted(), "the JIT is disabled (SYSTOLE_JIT)".into());
                 let kernel = fold(p, true)?;
                 if !kernel.is_fused() {
                     return Err("rows are short, or an op or element type has no vector form".into());

@@ -10,21 +10,17 @@ mod threefry;
 use crate::kernels::rng::rng_types::Draw;
 use crate::select::{EVERY, Family, KernelCandidate, Problem, SelectResult};
 use systole_compile::Kernel as Plan;
-use systole_ir::Op;
 use systole_ir::op::{RngAlgorithm, RngBitGenerator};
+use systole_ir::{Op, ensure};
 
 /// Returns the types of a step that uses the wanted algorithm, or why it does not.
 fn draw<'a>(p: &Problem<'a>, wanted: RngAlgorithm) -> SelectResult<Draw<'a>> {
     let Plan::Op { op: Op::RngBitGenerator(RngBitGenerator { algorithm, .. }), .. } = &p.step.kernel else {
         return Err("not a random bit generator".into());
     };
-    if *algorithm != wanted {
-        return Err("it uses another algorithm".into());
-    }
+    ensure!(*algorithm == wanted, "it uses another algorithm".into());
     // 64-bit elements are written as two words, low first.
-    if cfg!(target_endian = "big") {
-        return Err("this machine is big-endian".into());
-    }
+    ensure!(!cfg!(target_endian = "big"), "this machine is big-endian".into());
     Ok(Draw { state: &p.step.input_types[0], bits: &p.step.output_types[1] })
 }
 

@@ -10,6 +10,7 @@
 //! instructions round to nearest and flush subnormal numbers to zero, whatever the thread's floating-point mode.
 
 #[cfg(test)]
+#[path = "tests/emulated.rs"]
 mod emulated;
 pub mod fused;
 pub mod int8;

@@ -1,7 +1,7 @@
 //! JIT instruction selection for AVX2: masks are vectors of all-ones or all-zeros lanes, and selects are blends.
 #![forbid(unsafe_code)]
 
-use crate::simd::jit::emit::{Emitter, FmaForm, PACKED, SPARE, TABLE, load_op, spread_op};
+use crate::simd::jit::emit::{Emitter, PACKED, load_op};
 use crate::simd::jit::encode::*;
 use crate::simd::jit::opcodes::{self, Opcode};
 use crate::simd::jit::steps::{JitStep, LoopOperand, StepArg, StepValue, StoredType, relation};
@@ -13,6 +13,7 @@ impl Emitter<'_> {
     /// Emits AVX2 code of step `i` in one copy of the loop body, for one vector of the iteration.
     pub fn avx2(&mut self, i: usize, copy: usize, vector: usize) {
         let reg = |v: StepValue| self.home(v, copy);
+        let rm = |a: StepArg| self.operand(a, copy);
         let to = reg(StepValue(i));
         let itself = Rm::Reg(VectorReg(to));
         match self.steps[i] {
@@ -28,61 +29,6 @@ impl Emitter<'_> {
                 let from = reg(v);
                 self.store(place, from, vector);
             }
-            JitStep::Spread { array, form } => {
-                self.asm.load_address(SPARE, TABLE, 8 * array as i32);
-                let op = spread_op(form);
-                self.asm.ymm(
-                    op,
-                    to,
-                    0,
-                    Rm::Memory(MemoryAddress { base: SPARE, index: None, offset: 0 }),
-                    None,
-                );
-                if form == StoredType::F16 {
-                    self.asm.ymm(opcodes::CVTPH2PS, to, 0, itself, None);
-                }
-            }
-            JitStep::Constant(bits) => self.copy_to(to, StepArg::Bits(bits), copy),
-            step => self.avx2_arithmetic(step, i, copy),
-        }
-    }
-
-    /// Emits arithmetic steps.
-    fn avx2_arithmetic(&mut self, step: JitStep, i: usize, copy: usize) {
-        let reg = |v: StepValue| self.home(v, copy);
-        let rm = |a: StepArg| self.operand(a, copy);
-        let to = reg(StepValue(i));
-        let itself = Rm::Reg(VectorReg(to));
-        match step {
-            // The destination is the `r/m` operand.
-            JitStep::One { op: opcodes::CVTPS2PH, imm, a: StepArg::Value(a) } => {
-                let from = reg(a);
-                self.asm.ymm(opcodes::CVTPS2PH, from, 0, itself, imm);
-            }
-            JitStep::One { op, imm, a } => {
-                let a = rm(a);
-                self.asm.ymm(op, to, 0, a, imm);
-            }
-            JitStep::Two { op, a, b } => {
-                let b = rm(b);
-                let first = self.in_register(a, to, copy);
-                self.asm.ymm(op, to, first, b, None);
-            }
-            JitStep::Shift { way, by, a } => {
-                let a = rm(a.into());
-                self.asm.ymm(opcodes::SHIFTS, way, to, a, Some(by));
-            }
-            JitStep::Fma { a, b, c } => match FmaForm::of(a, b, c, &self.homes.ends[i]) {
-                FmaForm::Over(_, op, first, last) => {
-                    let (first, last) = (reg(first), rm(last));
-                    self.asm.ymm(op, to, first, last, None);
-                }
-                FmaForm::Fresh => {
-                    let (a, b) = (reg(a), rm(b));
-                    self.copy_to(to, c, copy);
-                    self.asm.ymm(opcodes::FMADD231PS, to, a, b, None);
-                }
-            },
             JitStep::Mix { a, b, mask } => {
                 let (a, b, mask) = (reg(a), rm(b.into()), rm(StepArg::Bits(mask)));
                 // XOR of both operands, restricted to the bits of the mask.

@@ -1,7 +1,7 @@
 //! JIT instruction selection for AVX-512: masks have their own registers, and any instruction can be masked.
 #![forbid(unsafe_code)]
 
-use crate::simd::jit::emit::{Emitter, FmaForm, SPARE, TABLE, TAIL, load_op, spread_op};
+use crate::simd::jit::emit::{Emitter, TAIL, load_op};
 use crate::simd::jit::encode::*;
 use crate::simd::jit::opcodes;
 use crate::simd::jit::steps::{JitStep, StepArg, StepValue, StoredType};
@@ -10,6 +10,7 @@ impl Emitter<'_> {
     /// Emits AVX-512 code of step `i` in one copy of the loop body, for one vector of the iteration.
     pub fn avx512(&mut self, i: usize, copy: usize, vector: usize) {
         let reg = |v: StepValue| self.home(v, copy);
+        let rm = |a: StepArg| self.operand(a, copy);
         let to = reg(StepValue(i));
         let all = WriteMask::All;
         match self.steps[i] {
@@ -37,57 +38,6 @@ impl Emitter<'_> {
                 };
                 self.asm.vector(op, from, 0, at, lanes, imm);
             }
-            JitStep::Spread { array, form } => {
-                self.asm.load_address(SPARE, TABLE, 8 * array as i32);
-                let op = spread_op(form);
-                let at = Rm::Memory(MemoryAddress { base: SPARE, index: None, offset: 0 });
-                self.asm.vector(op, to, 0, at, all, None);
-                if form == StoredType::F16 {
-                    self.asm.vector(opcodes::CVTPH2PS, to, 0, Rm::Reg(VectorReg(to)), all, None);
-                }
-            }
-            JitStep::Constant(bits) => self.copy_to(to, StepArg::Bits(bits), copy),
-            step => self.avx512_arithmetic(step, i, copy),
-        }
-    }
-
-    /// Emits arithmetic steps.
-    fn avx512_arithmetic(&mut self, step: JitStep, i: usize, copy: usize) {
-        let reg = |v: StepValue| self.home(v, copy);
-        let rm = |a: StepArg| self.operand(a, copy);
-        let to = reg(StepValue(i));
-        let all = WriteMask::All;
-        let ends = &self.homes.ends[i];
-        match step {
-            // The destination is the `r/m` operand.
-            JitStep::One { op: opcodes::CVTPS2PH, imm, a: StepArg::Value(a) } => {
-                let from = reg(a);
-                self.asm.vector(opcodes::CVTPS2PH, from, 0, Rm::Reg(VectorReg(to)), all, imm);
-            }
-            JitStep::One { op, imm, a } => {
-                let a = rm(a);
-                self.asm.vector(op, to, 0, a, all, imm);
-            }
-            JitStep::Two { op, a, b } => {
-                let b = rm(b);
-                let first = self.in_register(a, to, copy);
-                self.asm.vector(op, to, first, b, all, None);
-            }
-            JitStep::Shift { way, by, a } => {
-                let a = rm(a.into());
-                self.asm.vector(opcodes::SHIFTS, way, to, a, all, Some(by));
-            }
-            JitStep::Fma { a, b, c } => match FmaForm::of(a, b, c, ends) {
-                FmaForm::Over(_, op, first, last) => {
-                    let (first, last) = (reg(first), rm(last));
-                    self.asm.vector(op, to, first, last, all, None);
-                }
-                FmaForm::Fresh => {
-                    let (a, b) = (reg(a), rm(b));
-                    self.copy_to(to, c, copy);
-                    self.asm.vector(opcodes::FMADD231PS, to, a, b, all, None);
-                }
-            },
             JitStep::Mix { a, b, mask } => {
                 let (b, mask) = (reg(b), rm(StepArg::Bits(mask)));
                 // Emits nothing if its live range ends here: it is already in `to`.

@@ -517,18 +517,59 @@ impl Emitter<'_> {
         if from == to {
             return;
         }
-        let from = Rm::Reg(VectorReg(from));
+        self.instruction(opcodes::MOVAPS, to, 0, Rm::Reg(VectorReg(from)), None);
+    }
+
+    /// Emits an instruction on whole vectors; operands as for [`Assembler::vector`].
+    fn instruction(&mut self, op: Opcode, to: u8, first: u8, rm: Rm, imm: Option<u8>) {
         match self.set {
-            LoopIsa::Avx512 => self.asm.vector(opcodes::MOVAPS, to, 0, from, WriteMask::All, None),
-            LoopIsa::Avx2 => self.asm.ymm(opcodes::MOVAPS, to, 0, from, None),
+            LoopIsa::Avx512 => self.asm.vector(op, to, first, rm, WriteMask::All, imm),
+            LoopIsa::Avx2 => self.asm.ymm(op, to, first, rm, imm),
         }
     }
 
-    /// Emits step `i` in one copy, for one vector of the iteration.
+    /// Emits step `i` in one copy, for one vector of the iteration. Both instruction sets have the same instructions for
+    /// constants and arithmetic.
     fn step(&mut self, i: usize, copy: usize, vector: usize) {
-        match self.set {
-            LoopIsa::Avx512 => self.avx512(i, copy, vector),
-            LoopIsa::Avx2 => self.avx2(i, copy, vector),
+        let reg = |v: StepValue| self.home(v, copy);
+        let rm = |a: StepArg| self.operand(a, copy);
+        let to = reg(StepValue(i));
+        let itself = Rm::Reg(VectorReg(to));
+        match self.steps[i] {
+            JitStep::Spread { array, form } => {
+                self.asm.load_address(SPARE, TABLE, 8 * array as i32);
+                let at = Rm::Memory(MemoryAddress { base: SPARE, index: None, offset: 0 });
+                self.instruction(spread_op(form), to, 0, at, None);
+                if form == StoredType::F16 {
+                    self.instruction(opcodes::CVTPH2PS, to, 0, itself, None);
+                }
+            }
+            JitStep::Constant(bits) => self.copy_to(to, StepArg::Bits(bits), copy),
+            // The destination is the `r/m` operand.
+            JitStep::One { op: opcodes::CVTPS2PH, imm, a: StepArg::Value(a) } => {
+                self.instruction(opcodes::CVTPS2PH, reg(a), 0, itself, imm);
+            }
+            JitStep::One { op, imm, a } => self.instruction(op, to, 0, rm(a), imm),
+            JitStep::Two { op, a, b } => {
+                let b = rm(b);
+                let first = self.in_register(a, to, copy);
+                self.instruction(op, to, first, b, None);
+            }
+            JitStep::Shift { way, by, a } => {
+                self.instruction(opcodes::SHIFTS, way, to, rm(a.into()), Some(by));
+            }
+            JitStep::Fma { a, b, c } => match FmaForm::of(a, b, c, &self.homes.ends[i]) {
+                FmaForm::Over(_, op, first, last) => self.instruction(op, to, reg(first), rm(last), None),
+                FmaForm::Fresh => {
+                    let (a, b) = (reg(a), rm(b));
+                    self.copy_to(to, c, copy);
+                    self.instruction(opcodes::FMADD231PS, to, a, b, None);
+                }
+            },
+            _ => match self.set {
+                LoopIsa::Avx512 => self.avx512(i, copy, vector),
+                LoopIsa::Avx2 => self.avx2(i, copy, vector),
+            },
         }
     }
 

@@ -9,7 +9,7 @@ use crate::HostArray;
 use crate::input_file::{self, InputFile};
 use std::io::Read;
 use std::path::Path;
-use systole_base::{Error, ErrorKind, Literal, Result};
+use systole_base::{Error, Literal, Result, err};
 
 /// Supported image format.
 struct ImageFormat {
@@ -90,7 +90,7 @@ fn not_read(name: &str, bytes: &[u8]) -> Error {
         Some("WebP") => "build the program with --features webp, or ",
         _ => "",
     };
-    Error::new(ErrorKind::Data, format!("expected a JPEG, PNG or BMP image, found {is}"))
+    err!(Data, "expected a JPEG, PNG or BMP image, found {is}")
         .at(name)
         .because(format!("the first bytes of the file are {:02x?}", &bytes[..bytes.len().min(8)]))
         .hint(format!("{feature}open it in another program and save it as JPEG or PNG"))
@@ -128,7 +128,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
     let bytes = input_file::read(path)
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path of the image file"))?;
     if bytes.is_empty() {
-        return Err(Error::new(ErrorKind::Data, "the image file is empty")
+        return Err(err!(Data, "the image file is empty")
             .at(path.display().to_string())
             .hint("copy or download the image again"));
     }
@@ -138,6 +138,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Literal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_base::ErrorKind;
     use systole_testing::assert_error;
 
     #[test]

@@ -1,7 +1,7 @@
 //! BMP decoder: `→ ui8[H, W, C]` for uncompressed images of 1, 4 and 8 bits with a palette, 24 and 32 bits.
 
 use super::size_limit::{is_too_large, too_large, unreadable};
-use systole_base::{DType, Literal, Result, TensorType};
+use systole_base::{DType, Literal, Result, TensorType, ensure};
 
 /// Size in bytes of the file header and the shortest image header.
 const HEADERS: usize = 14 + 40;
@@ -51,9 +51,7 @@ pub(super) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
 
 impl BmpHeader<'_> {
     fn of(bytes: &[u8]) -> Result<BmpHeader<'_>, String> {
-        if bytes.len() < HEADERS {
-            return Err("the file is truncated within its header".into());
-        }
+        ensure!(bytes.len() >= HEADERS, "the file is truncated within its header".into());
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let (begin, own, width, height) = (number(10) as usize, number(14) as usize, number(18), number(22));
         let (bits, packing, colours) = (usize::from(bytes[28]), number(30), number(46) as usize);

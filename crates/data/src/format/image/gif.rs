@@ -2,7 +2,7 @@
 
 use super::size_limit::{is_too_large, too_large, unreadable};
 use gif::{ColorOutput, DecodeOptions, Decoder, MemoryLimit};
-use systole_base::{Literal, Result};
+use systole_base::{Literal, Result, ensure};
 
 fn open<'a>(name: &str, bytes: &'a [u8]) -> Result<Decoder<&'a [u8]>> {
     let mut options = DecodeOptions::new();
@@ -30,9 +30,7 @@ pub(super) fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
         Err(e) => return Err(unreadable(name, e.to_string())),
     };
     let [left, top, w, h] = first;
-    if is_too_large(w * h * 4) {
-        return Err(unreadable(name, too_large()));
-    }
+    ensure!(!is_too_large(w * h * 4), unreadable(name, too_large()));
     let mut pixels = vec![0; w * h * 4];
     decoder.read_into_buffer(&mut pixels).map_err(|e| unreadable(name, e.to_string()))?;
     let mut ground = vec![0u8; width * height * 4];

@@ -9,7 +9,7 @@ mod upsample_color;
 
 use super::size_limit::{is_too_large, most_bytes, too_large};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use systole_base::{DType, Error, ErrorKind, Literal, Result, TensorType};
+use systole_base::{DType, Literal, Result, TensorType, err};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
@@ -24,7 +24,7 @@ const MAX_SIDE: usize = 1 << 15;
 /// If it is not a JPEG, is damaged or truncated, or too large.
 pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let wrong = |why: String| {
-        Error::new(ErrorKind::Data, "cannot read the image")
+        err!(Data, "cannot read the image")
             .at(name)
             .because(why)
             .hint("open the image in another program and save it as JPEG or PNG")
@@ -65,7 +65,7 @@ fn caught<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 /// If there are none.
 pub(crate) fn size(name: &str, bytes: &[u8]) -> Result<[usize; 3]> {
     caught(|| headers(bytes).map(|(_, size)| size))
-        .map_err(|why| Error::new(ErrorKind::Data, "cannot read the image").at(name).because(why))
+        .map_err(|why| err!(Data, "cannot read the image").at(name).because(why))
 }
 
 /// Decodes a JPEG with both decoders: the baseline decoder, which returns `None` for unsupported files, and the general

@@ -5,7 +5,7 @@ use crate::file_system::{OsFileSystem, write_atomically};
 use png::{BitDepth, ColorType, Decoder, DecodingError, Encoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 use std::path::Path;
-use systole_base::{DType, Error, ErrorKind, Literal, Result};
+use systole_base::{DType, Error, Literal, Result, ensure, err};
 
 /// Reads a PNG file: `→ u8[H, W, C]` with 1 (gray), 2 (gray, alpha), 3 (RGB) or 4 (RGB, alpha) channels.
 ///
@@ -28,7 +28,7 @@ pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Literal> {
     let (width, height) = reader.info().size();
     let most = most_bytes()?;
     let size = reader.output_buffer_size().filter(|&n| n <= most).ok_or_else(|| {
-        Error::new(ErrorKind::Data, format!("the image is too large: {width} × {height} pixels"))
+        err!(Data, "the image is too large: {width} × {height} pixels")
             .at(name)
             .because(too_large())
             .hint("resize the image")
@@ -63,7 +63,7 @@ fn headers(bytes: &[u8]) -> Result<Reader<Cursor<&[u8]>>, DecodingError> {
 /// Encodes `x: u8[H, W]` or `u8[H, W, C]`, C 1 to 4, as PNG.
 pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
     let wrong = |why: String| {
-        Error::new(ErrorKind::Data, format!("cannot write {} as PNG", x.ty()))
+        err!(Data, "cannot write {} as PNG", x.ty())
             .because(why)
             .hint("pass ui8[height, width] or ui8[height, width, channels] with 1 to 4 channels")
     };
@@ -72,9 +72,7 @@ pub fn to_bytes(x: &Literal) -> Result<Vec<u8>> {
         [h, w, c @ 1..=4] => (h, w, c),
         _ => return Err(wrong("it does not have the shape of an image".into())),
     };
-    if x.dtype() != DType::U8 {
-        return Err(wrong("the elements are not ui8".into()));
-    }
+    ensure!(x.dtype() == DType::U8, wrong("the elements are not ui8".into()));
     let side = |n: usize| u32::try_from(n).map_err(|e| wrong(e.to_string()));
     let mut out = Vec::new();
     let mut encoder = Encoder::new(&mut out, side(w)?, side(h)?);

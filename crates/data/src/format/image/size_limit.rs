@@ -1,6 +1,6 @@
 //! Maximum decoded image size (`SYSTOLE_PICTURE_LIMIT`), checked before decoding; common image errors.
 
-use systole_base::{Error, ErrorKind, Result, knobs};
+use systole_base::{Error, Result, err, knobs};
 
 /// Default limit in bytes of pixels: 192 Mi, as for 8,192 × 8,192 in color.
 const USUAL: usize = 192 << 20;
@@ -10,10 +10,7 @@ const FUZZED: usize = 16 << 10;
 /// Returns the maximum size of a decoded image in bytes.
 #[allow(unexpected_cfgs)]
 pub(super) fn most_bytes() -> Result<usize> {
-    match cfg!(fuzzing) {
-        true => Ok(FUZZED),
-        false => Ok(knobs::PICTURE_LIMIT.get_bytes()?.unwrap_or(USUAL)),
-    }
+    if cfg!(fuzzing) { Ok(FUZZED) } else { Ok(knobs::PICTURE_LIMIT.get_bytes()?.unwrap_or(USUAL)) }
 }
 
 /// Whether an image of `bytes` exceeds the limit.
@@ -29,7 +26,7 @@ pub(super) fn too_large() -> String {
 
 /// Returns the error for an image that is damaged, truncated, too large or unsupported.
 pub(super) fn unreadable(name: &str, why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Data, "cannot read the image")
+    err!(Data, "cannot read the image")
         .at(name)
         .because(why)
         .hint("open the image in another program and save it as PNG")

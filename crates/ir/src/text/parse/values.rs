@@ -3,8 +3,8 @@
 use super::super::cursor::{MAX_DEPTH, TextReader, TokenCursor};
 use super::super::dense::{parse_element, parse_hex};
 use super::super::lexer::Token;
-use crate::Mesh;
 use crate::op::{AttrField, ConvDims, op_source::AttrValue};
+use crate::{Mesh, ensure};
 use systole_base::{DType, Dims, Literal, Result, TensorType};
 
 /// Maximum size of an array type in bytes: short malicious text could name any size.
@@ -27,9 +27,7 @@ impl<'a> TokenCursor<'a> {
     /// `tensor<2x3xf32>`
     pub(super) fn tensor_type(&mut self) -> Result<TensorType> {
         let at = self.at;
-        if !self.eat_word("tensor")? || !self.is('<') {
-            return Err(self.error_at(at, "expected a tensor type"));
-        }
+        ensure!(self.eat_word("tensor")? && self.is('<'), self.error_at(at, "expected a tensor type"));
         let inner = self.angles()?;
         let wrong = |what: &str| self.error_at(at, format!("tensor<{inner}> {what}"));
         let (dims, dtype) = inner.rsplit_once('x').map_or((None, inner), |(dims, d)| (Some(dims), d));

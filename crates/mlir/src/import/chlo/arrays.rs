@@ -7,7 +7,7 @@ use crate::import::call::{ArrayCall, ImportRule, OpImport, OpResults, op};
 use crate::import::const_eval;
 use crate::import::types::wrong;
 use crate::syntax::{Attribute, Operation, find};
-use systole_base::{DType, Literal, Result, Shape, TensorType};
+use systole_base::{DType, Literal, Result, Shape, TensorType, ensure};
 use systole_ir::Tensor;
 use systole_ir::op::{CompareType, Direction};
 
@@ -125,9 +125,7 @@ fn constant_like(c: &ArrayCall) -> OpResults {
 pub(crate) fn top_k(x: &Tensor, k: usize, largest: bool) -> Result<Vec<Tensor>> {
     let last =
         x.shape().dims().last().copied().ok_or_else(|| wrong("top_k requires an array, got a scalar"))?;
-    if k > last {
-        return Err(wrong(format!("k = {k} is more than the {last} elements")));
-    }
+    ensure!(k <= last, wrong(format!("k = {k} is more than the {last} elements")));
     if largest {
         let (values, places) = x.top_k(k);
         return Ok(vec![values, places]);

@@ -4,7 +4,7 @@ use super::arrays::counted;
 use crate::import::call::{ArrayCall, OpImport, op};
 use crate::import::types::{not_there, wrong};
 use crate::syntax::{Attribute, NamedAttributes, find};
-use systole_base::{DType, Dims, Result};
+use systole_base::{DType, Dims, Result, ensure};
 use systole_ir::Tensor;
 use systole_ir::op::DotGeneral;
 
@@ -30,9 +30,7 @@ fn products(c: &ArrayCall) -> Result<Vec<Tensor>> {
     let ragged = list(fields, "lhs_ragged_dimensions")?;
     let [ragged] = ragged[..] else { return Err(wrong("exactly one ragged dimension is required")) };
     let groups = list(fields, "rhs_group_dimensions")?;
-    if ragged >= lhs.rank() {
-        return Err(wrong("the ragged dimension is out of range for the rank"));
-    }
+    ensure!(ragged < lhs.rank(), wrong("the ragged dimension is out of range for the rank"));
     if sizes.rank() != 1 || !sizes.dtype().is_int() {
         return Err(not_there("group sizes that differ along the batch are not supported"));
     }

@@ -8,7 +8,7 @@ use crate::import::types::{not_there, wrong};
 use crate::import::value::ImportedValue;
 use crate::import::{bodies, const_eval};
 use crate::syntax::{Attribute, MlirFunction, Operation, find};
-use systole_base::{DType, Result, ResultExt};
+use systole_base::{DType, Result, ResultExt, ensure};
 use systole_ir::op::Monoid;
 use systole_ir::{Graph, GraphBuilder, Tensor, control_builders};
 
@@ -218,9 +218,7 @@ fn groups(op: &Operation, name: &str, grid: ProcessGrid) -> Result<Vec<Vec<usize
         .into_iter()
         .next()
         .ok_or_else(|| wrong(format!("missing attribute `{attribute}`")))?;
-    if said.shape().rank() != 2 {
-        return Err(wrong(format!("`{attribute}` must be a matrix")));
-    }
+    ensure!(said.shape().rank() == 2, wrong(format!("`{attribute}` must be a matrix")));
     let width = said.shape()[1].max(1);
     let flat = said.as_slice::<i64>()?;
     // −1 pads groups of different sizes.

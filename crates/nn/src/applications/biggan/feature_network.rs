@@ -8,7 +8,7 @@ use crate::model::architecture::{Architecture, LayerNode, NodeInput};
 use crate::model::batch::Batch;
 use crate::model::compiled_steps::PredictStep;
 use std::sync::Arc;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_ir::{DType, Literal, Result, ensure, err};
 use systole_runtime::backend;
 
 /// Batch size of feature extraction.
@@ -40,7 +40,7 @@ impl FeatureNetwork {
     /// If the model is not such a classifier.
     pub fn new(model: Model, scale: f64) -> Result<FeatureNetwork> {
         let wrong = |why: &str| {
-            Error::new(ErrorKind::Config, "this model cannot be used as a feature extractor")
+            err!(Config, "this model cannot be used as a feature extractor")
                 .because(why)
                 .hint("train a classifier on the same images: systole train cifar-cnn --out runs/features")
         };
@@ -63,9 +63,7 @@ impl FeatureNetwork {
             }
             output = whole.nodes[i].inputs.first().copied().unwrap_or(NodeInput::Input(0));
         }
-        if matches!(output, NodeInput::Input(_)) {
-            return Err(wrong("its head reads the pixels directly"));
-        }
+        ensure!(!matches!(output, NodeInput::Input(_)), wrong("its head reads the pixels directly"));
         let (on, precision) = (backend("auto")?, Precision::Float32);
         let cut = Arc::new(Architecture { output, ..(*whole).clone() });
         let (maps, scores) =
@@ -79,14 +77,14 @@ impl FeatureNetwork {
     /// If the network expects images of another size, or outputs more features than can be compared.
     pub fn look(&self, pictures: &Literal, seen: &mut Option<ImageFeatures>) -> Result<()> {
         let &[count, h, w, c] = pictures.shape().dims() else {
-            return Err(Error::new(ErrorKind::Data, format!("expected images, got {}", pictures.ty())));
+            return Err(err!(Data, "expected images, got {}", pictures.ty()));
         };
         let taken = self.model.architecture.inputs.first().and_then(|i| i.ty.clone());
         if taken.as_ref().is_some_and(|ty| ty.shape.dims() != [h, w, c]) {
-            let what = format!("the feature network does not accept images of size {h} × {w} × {c}");
-            return Err(Error::new(ErrorKind::Config, what).hint(format!(
-                "train the classifier on images of that size: --set data.image_size=[{h},{w}]"
-            )));
+            return Err(err!(Config, "the feature network does not accept images of size {h} × {w} × {c}")
+                .hint(format!(
+                    "train the classifier on images of that size: --set data.image_size=[{h},{w}]"
+                )));
         }
         for start in (0..count).step_by(AT_ONCE) {
             let n = AT_ONCE.min(count - start);

@@ -2,7 +2,7 @@
 //!
 //! Scores of different feature networks cannot be compared.
 
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// Maximum number of features; square roots of larger covariances take minutes.
 const MOST: usize = 1024;
@@ -34,7 +34,7 @@ impl FeatureStatistics {
     /// If `n` is 0 or above 1,024.
     pub fn new(n: usize) -> Result<FeatureStatistics> {
         if !(1..=MOST).contains(&n) {
-            return Err(Error::new(ErrorKind::Config, format!("unsupported number of features: {n}"))
+            return Err(err!(Config, "unsupported number of features: {n}")
                 .because("the Fréchet distance needs the square root of the features' covariance")
                 .hint(format!("use 1 to {MOST} features: end the network with a global average pooling")));
         }
@@ -103,8 +103,7 @@ pub fn frechet_distance(a: &FeatureStatistics, b: &FeatureStatistics) -> Result<
 pub fn inception_score(probabilities: &[f32], classes: usize, splits: usize) -> Result<(f64, f64)> {
     let rows = probabilities.len() / classes.max(1);
     if splits == 0 || rows < splits {
-        return Err(Error::new(ErrorKind::Data, format!("cannot split {rows} images into {splits}"))
-            .hint("generate more images"));
+        return Err(err!(Data, "cannot split {rows} images into {splits}").hint("generate more images"));
     }
     let score = |i: usize| {
         let of = &probabilities[rows * i / splits * classes..rows * (i + 1) / splits * classes];

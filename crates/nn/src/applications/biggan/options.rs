@@ -4,7 +4,7 @@ use crate::json::{Deserialize, Serialize};
 use crate::layer::activation::Activation;
 use crate::layer::initializer::Initializer;
 use crate::optimizer::{Optimizer, adam};
-use crate::setters::with_defaults;
+use crate::setters::arguments;
 use serde::Deserializer;
 use systole_ir::{Error, ErrorKind, Result};
 
@@ -55,7 +55,7 @@ impl Init {
     }
 }
 
-with_defaults! {
+arguments! {
     /// Options of a BigGAN and its training, with BigGAN-PyTorch's names and defaults. Batch size, epochs, seed,
     /// precision and augmentation are common training options and not included.
     ///
@@ -67,8 +67,6 @@ with_defaults! {
     /// assert!(e.contains("32, 64, 128, 256"), "{e}");
     /// ```
     #[allow(non_snake_case, reason = "the names of BigGAN-PyTorch's options")]
-    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
     pub struct BigGan {
         /// Height and width of images: 32, 64, 128 or 256.
         pub resolution: usize = 32,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use systole_data::Dataset;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_data::format::png;
-use systole_ir::{DType, Error, ErrorKind, Literal, Result};
+use systole_ir::{DType, Error, Literal, Result, err};
 
 /// Images per class in a sample grid.
 const OF_A_CLASS: usize = 10;
@@ -70,14 +70,11 @@ impl BigGan {
 pub fn grid(pictures: &Literal, columns: usize) -> Result<Literal> {
     const GAP: usize = 2;
     let &[n, h, w, c] = pictures.shape().dims() else {
-        return Err(Error::new(ErrorKind::Data, format!("expected images, got {}", pictures.ty()))
+        return Err(err!(Data, "expected images, got {}", pictures.ty())
             .hint("pass ui8[count, height, width, channels]"));
     };
     if pictures.dtype() != DType::U8 || columns == 0 || n == 0 {
-        return Err(Error::new(
-            ErrorKind::Data,
-            format!("cannot arrange {} in {columns} columns", pictures.ty()),
-        ));
+        return Err(err!(Data, "cannot arrange {} in {columns} columns", pictures.ty()));
     }
     let columns = columns.min(n);
     let rows = n.div_ceil(columns);

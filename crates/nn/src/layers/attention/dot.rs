@@ -4,7 +4,7 @@ use crate::layers::built_in::*;
 use crate::layers::norm::rms_normalization::unit;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `a: T[B, …, n, …], b: T[B, …, n, …] → T[B, …a, …b]`: batched dot product along one axis of each input.
@@ -40,15 +40,11 @@ impl Layer for Dot {
     named!("Dot");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
-            return poisoned.clone();
-        }
-        let built = self.check().and_then(|()| match inputs {
+        built(self, cx, inputs, |cx, inputs| match inputs {
             [a, b] => self.product(cx, a, b),
-            _ => Err(Error::new(ErrorKind::Graph, format!("Dot takes two inputs, got {}", inputs.len()))
+            _ => Err(wrong_number(self, "two inputs", inputs)
                 .hint("call Dot in a functional model: dot(1).on(&[&a, &b])")),
-        });
-        built.unwrap_or_else(|e| refuse(cx, inputs, e))
+        })
     }
 }
 
@@ -63,7 +59,7 @@ impl Dot {
         };
         let (i, j) = (axis_of(a, 0)?, axis_of(b, 1)?);
         if a.dim(0) != b.dim(0) || a.dim(i as isize) != b.dim(j as isize) {
-            return Err(Error::new(ErrorKind::Graph, "Dot's inputs have incompatible shapes")
+            return Err(err!(Graph, "Dot's inputs have incompatible shapes")
                 .because(format!(
                     "the first input is {} (axis {i}), the second is {} (axis {j})",
                     a.ty(),
@@ -98,20 +94,19 @@ impl Dot {
     }
 }
 
-/// `a: T[B, …, n, …], b: T[B, …, n, …] → T[B, …a, …b]`: batched dot product along one axis of each input. Arguments:
-/// [`Dot`].
-///
-/// ```
-/// use systole_nn::{input, layers::dot, Model};
-/// let (a, b) = (input("a", [8, 4]), input("b", [8, 2]));
-/// let y = dot(1).on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 4, 2)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn dot(axes: impl Into<Axes>) -> LayerSpec {
-    LayerSpec::of(Dot { axes: axes.into(), ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `a: T[B, …, n, …], b: T[B, …, n, …] → T[B, …a, …b]`: batched dot product along one axis of each input. Arguments:
+    /// [`Dot`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::dot, Model};
+    /// let (a, b) = (input("a", [8, 4]), input("b", [8, 2]));
+    /// let y = dot(1).on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 4, 2)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn dot(axes: impl Into<Axes>) = Dot { axes: axes.into(), ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Whether Dot L2-normalizes its inputs.

@@ -5,7 +5,7 @@ use crate::layers::masked_attention;
 use crate::layers::random::dropout::{check_rate, kept};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, setters};
 use systole_ir::attention::{AttentionConfig, AttentionDropout};
 
 arguments! {
@@ -43,10 +43,8 @@ arguments! {
         /// false.
         pub use_causal_mask: bool = false,
         /// Initializer of the kernels. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the biases. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
     }
 }
@@ -77,27 +75,12 @@ impl Layer for GroupQueryAttention {
     named!(CLASS);
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
-            return poisoned.clone();
-        }
-        let built = self.check().and_then(|()| match inputs {
-            [x] => self.attend(cx, x, x, x),
-            [query, value] => self.attend(cx, query, value, value),
-            [query, value, key] => self.attend(cx, query, value, key),
-            _ => Err(Error::new(
-                ErrorKind::Graph,
-                format!("{CLASS} takes 1 to 3 inputs, got {}", inputs.len()),
-            )
-            .hint(
-                "call the layer in a functional model: group_query_attention(64, 8, 2).on(&[&query, &value])",
-            )),
-        });
-        built.unwrap_or_else(|e| refuse(cx, inputs, e))
+        query_value_key(self, cx, inputs, "group_query_attention(64, 8, 2)", |cx, [query, value, key]| {
+            self.attend(cx, query, value, key)
+        })
     }
 
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 }
 
 impl GroupQueryAttention {
@@ -108,7 +91,7 @@ impl GroupQueryAttention {
         }
         if value.dim(1) != key.dim(1) || value.dim(0) != query.dim(0) || key.dim(0) != query.dim(0) {
             let got = format!("query is {}, value {}, key {}", query.ty(), value.ty(), key.ty());
-            return Err(Error::new(ErrorKind::Graph, format!("{CLASS}'s inputs have incompatible shapes"))
+            return Err(err!(Graph, "{CLASS}'s inputs have incompatible shapes")
                 .because(got)
                 .hint("use equal batch sizes, and as many value positions as key positions"));
         }
@@ -116,10 +99,7 @@ impl GroupQueryAttention {
         let (heads, shared, features) = (self.num_query_heads, self.num_key_value_heads, q.dim(2));
         let asked = self.project(cx, "query", &q, heads)?;
         let keys = self.repeated(&self.project(cx, "key", &k, shared)?);
-        let gate = match self.use_gate {
-            true => Some(self.project(cx, "gate", &q, heads)?.logistic()),
-            false => None,
-        };
+        let gate = if self.use_gate { Some(self.project(cx, "gate", &q, heads)?.logistic()) } else { None };
         let values = self.repeated(&self.project(cx, "value", &v, shared)?);
         let seen = match self.sliding_window {
             None => masked_attention::seen(cx, [query, value, key], self.use_causal_mask),

@@ -5,7 +5,7 @@ use crate::layers::masked_attention;
 use crate::layers::random::dropout::{Dropout, check_rate};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 use systole_ir::attention::{AttentionConfig, AttentionDropout, HIDDEN};
 
 arguments! {
@@ -43,10 +43,8 @@ arguments! {
         /// false.
         pub use_causal_mask: bool = false,
         /// Initializer of the kernels. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the biases. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
     }
 }
@@ -73,20 +71,9 @@ impl Layer for MultiHeadAttention {
     named!("MultiHeadAttention");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
-            return poisoned.clone();
-        }
-        let built = self.check().and_then(|()| match inputs {
-            [x] => self.attend(cx, x, x, x),
-            [query, value] => self.attend(cx, query, value, value),
-            [query, value, key] => self.attend(cx, query, value, key),
-            _ => Err(Error::new(
-                ErrorKind::Graph,
-                format!("MultiHeadAttention takes 1 to 3 inputs, got {}", inputs.len()),
-            )
-            .hint("call the layer in a functional model: multi_head_attention(8, 64).on(&[&query, &value])")),
-        });
-        built.unwrap_or_else(|e| refuse(cx, inputs, e))
+        query_value_key(self, cx, inputs, "multi_head_attention(8, 64)", |cx, [query, value, key]| {
+            self.attend(cx, query, value, key)
+        })
     }
 
     fn lowering(&self) -> Result<LayerLowering> {
@@ -120,7 +107,7 @@ impl MultiHeadAttention {
         let fits = v.dim(1) == k.dim(1) && v.dim(0) == q.dim(0) && k.dim(0) == q.dim(0);
         if !fits {
             let got = format!("query is {}, value {}, key {}", query.ty(), value.ty(), key.ty());
-            return Err(Error::new(ErrorKind::Graph, "MultiHeadAttention's inputs have incompatible shapes")
+            return Err(err!(Graph, "MultiHeadAttention's inputs have incompatible shapes")
                 .because(got)
                 .hint("use equal batch sizes, and as many value positions as key positions"));
         }
@@ -188,13 +175,13 @@ impl MultiHeadAttention {
     /// Returns the number of positions of earlier calls: `→ i32[]`.
     fn place_to_go_on(&self, cx: &Cx, is_of_itself: bool) -> Result<Tensor> {
         if !(self.use_causal_mask && is_of_itself) {
-            return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+            return Err(err!(Unsupported, "the model cannot generate token by token")
                 .because("the attention layer looks at later positions, or at another sequence")
                 .hint("train a model whose attention has use_causal_mask = true and one input"));
         }
         cx.decoding()
             .map(|decoding| decoding.position())
-            .ok_or_else(|| Error::new(ErrorKind::Bug, "missing incremental decoding state"))
+            .ok_or_else(|| err!(Bug, "missing incremental decoding state"))
     }
 
     /// Attends with a KV cache: `q: T[B, S, N, K], k: T[B, S, N, K], v: T[B, S, N, V] → T[B, S, N, V]`. Each of the S
@@ -252,7 +239,7 @@ impl MultiHeadAttention {
 /// ones, and keeps them for the next call.
 fn with_kept(cx: &mut Cx, name: &str, new: &Tensor) -> Result<Tensor> {
     let Some((first, context)) = cx.decoding().map(|d| (d.position(), d.context())) else {
-        return Err(Error::new(ErrorKind::Bug, "missing incremental decoding state"));
+        return Err(err!(Bug, "missing incremental decoding state"));
     };
     let shape = [new.dim(0), context, new.dim(2), new.dim(3)];
     let old = cx.kept(name, new.dtype(), &shape).unwrap_or_else(|| new.clone());
@@ -330,21 +317,21 @@ impl FoldedAxes {
     }
 }
 
-/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, D]`: multi-head attention. Arguments:
-/// [`MultiHeadAttention`].
-///
-/// ```
-/// use systole_nn::{input, layers::multi_head_attention, Model};
-/// let x = input("x", [16, 32]);
-/// let y = multi_head_attention(4, 8).on(&[&x, &x]); // self-attention of four heads
-/// let model = Model::functional(&[x], &y)?;
-/// assert!(model.summary().contains("(None, 16, 32)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn multi_head_attention(num_heads: usize, key_dim: usize) -> LayerSpec {
-    LayerSpec::of(MultiHeadAttention { num_heads, key_dim, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, E']) → T[B, S, D]`: multi-head attention. Arguments:
+    /// [`MultiHeadAttention`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::multi_head_attention, Model};
+    /// let x = input("x", [16, 32]);
+    /// let y = multi_head_attention(4, 8).on(&[&x, &x]); // self-attention of four heads
+    /// let model = Model::functional(&[x], &y)?;
+    /// assert!(model.summary().contains("(None, 16, 32)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn multi_head_attention(num_heads: usize, key_dim: usize) =
+        MultiHeadAttention { num_heads, key_dim, ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Width of each attention head's values.

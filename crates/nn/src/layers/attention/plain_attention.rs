@@ -4,7 +4,7 @@ use crate::layers::built_in::*;
 use crate::layers::random::dropout::{check_rate, kept};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: dot-product attention without projections.
 ///
@@ -68,9 +68,7 @@ impl Layer for Attention {
         })
     }
 
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 }
 
 arguments! {
@@ -111,9 +109,7 @@ impl Layer for AdditiveAttention {
         })
     }
 
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 }
 
 /// Checks inputs, then averages values by the softmax of `scores` (`query: T[B, S, D], key: T[B, T, D] → T[B, S, T]`).
@@ -203,35 +199,31 @@ fn pairs(query: &Tensor, key: &Tensor) -> Tensor {
     query.broadcast_in_dim(&shape, &[0, 1, 3]) + key.broadcast_in_dim(&shape, &[0, 2, 3])
 }
 
-/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: dot-product attention. Arguments:
-/// [`Attention`].
-///
-/// ```
-/// use systole_nn::{input, layers::attention, Model};
-/// let (query, value) = (input("query", [4, 8]), input("value", [6, 8]));
-/// let model = Model::functional(&[query.clone(), value.clone()], &attention().on(&[&query, &value]))?;
-/// assert!(model.summary().contains("(None, 4, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn attention() -> LayerSpec {
-    LayerSpec::of(Attention::default())
-}
+constructors!(LayerSpec:
+    /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: dot-product attention. Arguments:
+    /// [`Attention`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::attention, Model};
+    /// let (query, value) = (input("query", [4, 8]), input("value", [6, 8]));
+    /// let model = Model::functional(&[query.clone(), value.clone()], &attention().on(&[&query, &value]))?;
+    /// assert!(model.summary().contains("(None, 4, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn attention() = Attention::default();
 
-/// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: additive attention. Arguments:
-/// [`AdditiveAttention`].
-///
-/// ```
-/// use systole_nn::{input, layers::additive_attention, Model};
-/// let (query, value) = (input("query", [4, 8]), input("value", [6, 8]));
-/// let model = Model::functional(&[query.clone(), value.clone()], &additive_attention().on(&[&query, &value]))?;
-/// assert!(model.summary().contains("(None, 4, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn additive_attention() -> LayerSpec {
-    LayerSpec::of(AdditiveAttention::default())
-}
+    /// `query: T[B, S, D], value: T[B, T, E] (, key: T[B, T, D]) → T[B, S, E]`: additive attention. Arguments:
+    /// [`AdditiveAttention`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::additive_attention, Model};
+    /// let (query, value) = (input("query", [4, 8]), input("value", [6, 8]));
+    /// let model = Model::functional(&[query.clone(), value.clone()], &additive_attention().on(&[&query, &value]))?;
+    /// assert!(model.summary().contains("(None, 4, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn additive_attention() = AdditiveAttention::default();
+);
 
 setters!(LayerSpec:
     /// Whether the scores of Attention or AdditiveAttention have learned factors.

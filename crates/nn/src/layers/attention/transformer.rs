@@ -9,7 +9,7 @@ use crate::layers::norm::normalization::LayerNormalization;
 use crate::layers::random::dropout::{Dropout, check_rate};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, S, D] → T[B, S, D]`: self-attention and feed-forward network, each with residual and layer
@@ -38,10 +38,8 @@ arguments! {
         /// Epsilon added to variances. Default: 1e-5.
         pub layer_norm_epsilon: f64 = 1e-5,
         /// Initializer of the kernels. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the biases. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
         /// Whether each sublayer's input is normalized (pre-norm) instead of its sum with the output. Default: false.
         pub normalize_first: bool = false,
@@ -53,12 +51,30 @@ arguments! {
 impl Arguments for TransformerBlock {
     fn check(&self) -> Result<()> {
         for (name, size) in [("intermediate_dim", self.intermediate_dim), ("num_heads", self.num_heads)] {
-            if size == 0 {
-                return Err(wrong("TransformerBlock", &format!("{name} of at least 1"), size));
-            }
+            ensure!(size != 0, wrong("TransformerBlock", &format!("{name} of at least 1"), size));
         }
         at_least_0("TransformerBlock", "layer_norm_epsilon", self.layer_norm_epsilon)?;
         check_rate("TransformerBlock", "dropout", self.dropout)
+    }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let fits = x.rank() == 3 && x.dim(2) > 0 && x.dim(2).is_multiple_of(self.num_heads);
+        if !fits {
+            let needs = format!("a feature count divisible by its {} heads [B, S, D]", self.num_heads);
+            return Err(unfit("TransformerBlock", &needs, x.ty())
+                .hint("choose num_heads that divides the last dimension"));
+        }
+        let mask = cx.mask_of(x);
+        let x = cast(cx, x);
+        Ok(cx.weights_in_order(&PARTS, |cx| {
+            let x = self.part(cx, &x, PARTS[1], |cx, x| {
+                if let Some(mask) = &mask {
+                    cx.set_mask(x, mask);
+                }
+                self.attend(cx, x)
+            });
+            self.part(cx, &x, PARTS[4], |cx, x| self.feed_forward(cx, x))
+        }))
     }
 }
 
@@ -72,29 +88,7 @@ const PARTS: [&str; 5] = [
 ];
 
 impl Layer for TransformerBlock {
-    named!("TransformerBlock");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let fits = x.rank() == 3 && x.dim(2) > 0 && x.dim(2).is_multiple_of(self.num_heads);
-            if !fits {
-                let needs = format!("a feature count divisible by its {} heads [B, S, D]", self.num_heads);
-                return Err(unfit("TransformerBlock", &needs, x.ty())
-                    .hint("choose num_heads that divides the last dimension"));
-            }
-            let mask = cx.mask_of(x);
-            let x = cast(cx, x);
-            Ok(cx.weights_in_order(&PARTS, |cx| {
-                let x = self.part(cx, &x, PARTS[1], |cx, x| {
-                    if let Some(mask) = &mask {
-                        cx.set_mask(x, mask);
-                    }
-                    self.attend(cx, x)
-                });
-                self.part(cx, &x, PARTS[4], |cx, x| self.feed_forward(cx, x))
-            }))
-        })
-    }
+    named!("TransformerBlock", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::TransformerBlock {
@@ -183,21 +177,21 @@ impl TransformerBlock {
     }
 }
 
-/// `x: T[B, S, D] → T[B, S, D]`: self-attention and feed-forward network, each with residual and layer normalization.
-/// Arguments: [`TransformerBlock`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::transformer_block, Model};
-/// let layer = transformer_block(64, 4).normalize_first(true).use_causal_mask(true);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn transformer_block(intermediate_dim: usize, num_heads: usize) -> LayerSpec {
-    LayerSpec::of(TransformerBlock { intermediate_dim, num_heads, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, D] → T[B, S, D]`: self-attention and feed-forward network, each with residual and layer normalization.
+    /// Arguments: [`TransformerBlock`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::transformer_block, Model};
+    /// let layer = transformer_block(64, 4).normalize_first(true).use_causal_mask(true);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn transformer_block(intermediate_dim: usize, num_heads: usize) =
+        TransformerBlock { intermediate_dim, num_heads, ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Epsilon added to the variances in a transformer block's layer normalizations.

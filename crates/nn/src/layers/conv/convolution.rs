@@ -8,7 +8,7 @@ use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
 use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …', filters]`: convolution over `N` spatial dimensions.
@@ -37,10 +37,8 @@ arguments! {
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
         /// Initializer of the kernel. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the bias. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
         /// Penalty on the kernel, added to the loss. Default: none.
         pub kernel_regularizer: Option<Regularizer> = None,
@@ -49,10 +47,8 @@ arguments! {
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
         /// Constraint on the kernel, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub kernel_constraint: Option<Constraint> = None,
         /// Constraint on the bias, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
@@ -95,31 +91,29 @@ impl<const N: usize> Arguments for Conv<N> {
         }
         self.sliding().check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let (class, sliding) = (self.class_name(), self.sliding());
+        check_places(class, N, x)?;
+        let channels = channels_of(class, x)?;
+        if !channels.is_multiple_of(self.groups) {
+            let needs = format!("a number of channels divisible by {} groups", self.groups);
+            return Err(unfit(class, &needs, x.ty())
+                .hint("choose a number of groups that divides the number of channels"));
+        }
+        let padding = sliding.padding_for(x)?;
+        let shape = [&self.kernel_size.0[..], &[channels / self.groups, self.filters]].concat();
+        let rules = (self.kernel_regularizer, self.kernel_constraint);
+        let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
+        let y = sliding.convolve(&cast(cx, x), &kernel, &padding, self.groups);
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
+    }
 }
 
 impl<const N: usize> Layer for Conv<N> {
-    named!(by_rank::<N, 3>(["Conv1D", "Conv2D", "Conv3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let (class, sliding) = (self.class_name(), self.sliding());
-            check_places(class, N, x)?;
-            let channels = channels_of(class, x)?;
-            if !channels.is_multiple_of(self.groups) {
-                let needs = format!("a number of channels divisible by {} groups", self.groups);
-                return Err(unfit(class, &needs, x.ty())
-                    .hint("choose a number of groups that divides the number of channels"));
-            }
-            let padding = sliding.padding_for(x)?;
-            let shape = [&self.kernel_size.0[..], &[channels / self.groups, self.filters]].concat();
-            let rules = (self.kernel_regularizer, self.kernel_constraint);
-            let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
-            let y = sliding.convolve(&cast(cx, x), &kernel, &padding, self.groups);
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!(by_rank::<N, 3>(["Conv1D", "Conv2D", "Conv3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(
@@ -137,50 +131,46 @@ impl<const N: usize> Layer for Conv<N> {
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', filters]`: 1D convolution over sequences. Arguments: [`Conv1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::conv1d, Model};
-/// let layer = conv1d(64, 3).padding("same").activation("relu");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [100, 64]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn conv1d(filters: usize, kernel_size: usize) -> LayerSpec {
-    LayerSpec::of(Conv1D { filters, kernel_size: kernel_size.into(), ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, S', filters]`: 1D convolution over sequences. Arguments: [`Conv1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::conv1d, Model};
+    /// let layer = conv1d(64, 3).padding("same").activation("relu");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [100, 64]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn conv1d(filters: usize, kernel_size: usize) =
+        Conv1D { filters, kernel_size: kernel_size.into(), ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, H', W', filters]`: 2D convolution over images. Arguments: [`Conv2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::conv2d, Model};
-/// let layer = conv2d(64, (3, 3)).padding("same").activation("relu");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 64]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn conv2d(filters: usize, kernel_size: impl Into<Sizes<2>>) -> LayerSpec {
-    LayerSpec::of(Conv2D { filters, kernel_size: kernel_size.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, H', W', filters]`: 2D convolution over images. Arguments: [`Conv2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::conv2d, Model};
+    /// let layer = conv2d(64, (3, 3)).padding("same").activation("relu");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 64]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn conv2d(filters: usize, kernel_size: impl Into<Sizes<2>>) =
+        Conv2D { filters, kernel_size: kernel_size.into(), ..Default::default() };
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: 3D convolution over volumes. Arguments: [`Conv3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::conv3d, Model};
-/// let layer = conv3d(16, (3, 3, 3));
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
-/// assert_eq!(output.shape.dims(), [6, 6, 6, 16]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn conv3d(filters: usize, kernel_size: impl Into<Sizes<3>>) -> LayerSpec {
-    LayerSpec::of(Conv3D { filters, kernel_size: kernel_size.into(), ..Default::default() })
-}
+    /// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: 3D convolution over volumes. Arguments: [`Conv3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::conv3d, Model};
+    /// let layer = conv3d(16, (3, 3, 3));
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
+    /// assert_eq!(output.shape.dims(), [6, 6, 6, 16]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn conv3d(filters: usize, kernel_size: impl Into<Sizes<3>>) =
+        Conv3D { filters, kernel_size: kernel_size.into(), ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Dilation rate of a convolution's kernel.

@@ -8,7 +8,7 @@ use crate::layers::regularized_weight::{WeightRules, check_rules, finished, rule
 use crate::layers::sample::*;
 use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …', C · depth_multiplier]`: depthwise convolution over `N` spatial dimensions.
@@ -31,10 +31,8 @@ arguments! {
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
         /// Initializer of the kernel. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub depthwise_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the bias. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
         /// Penalty on the depthwise kernel, added to the loss. Default: none.
         pub depthwise_regularizer: Option<Regularizer> = None,
@@ -43,10 +41,8 @@ arguments! {
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
         /// Constraint on the depthwise kernel, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub depthwise_constraint: Option<Constraint> = None,
         /// Constraint on the bias, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
@@ -78,26 +74,24 @@ impl<const N: usize> Arguments for DepthwiseConv<N> {
         check_multiplier(self.class_name(), self.depth_multiplier)?;
         self.sliding().check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        let kernel = DepthwiseKernel {
+            name: "kernel",
+            multiplier: self.depth_multiplier,
+            initializer: &self.depthwise_initializer,
+            rules: (self.depthwise_regularizer, self.depthwise_constraint),
+        };
+        let y = kernel.convolve(cx, &self.sliding(), x)?;
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, self.class_name(), y, bias, (self.activation, self.activity_regularizer))
+    }
 }
 
 impl<const N: usize> Layer for DepthwiseConv<N> {
-    named!(by_rank::<N, 2>(["DepthwiseConv1D", "DepthwiseConv2D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            let kernel = DepthwiseKernel {
-                name: "kernel",
-                multiplier: self.depth_multiplier,
-                initializer: &self.depthwise_initializer,
-                rules: (self.depthwise_regularizer, self.depthwise_constraint),
-            };
-            let y = kernel.convolve(cx, &self.sliding(), x)?;
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, self.class_name(), y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!(by_rank::<N, 2>(["DepthwiseConv1D", "DepthwiseConv2D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         let kind = ConvolutionKind::Depthwise { multiplier: self.depth_multiplier };
@@ -145,35 +139,33 @@ impl DepthwiseKernel<'_> {
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', C · depth_multiplier]`: depthwise 1D convolution. Arguments: [`DepthwiseConv1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::depthwise_conv1d, Model};
-/// let layer = depthwise_conv1d(3).padding("same");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [100, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn depthwise_conv1d(kernel_size: usize) -> LayerSpec {
-    LayerSpec::of(DepthwiseConv1D { kernel_size: kernel_size.into(), ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, S', C · depth_multiplier]`: depthwise 1D convolution. Arguments: [`DepthwiseConv1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::depthwise_conv1d, Model};
+    /// let layer = depthwise_conv1d(3).padding("same");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [100, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn depthwise_conv1d(kernel_size: usize) =
+        DepthwiseConv1D { kernel_size: kernel_size.into(), ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: depthwise 2D convolution. Arguments: [`DepthwiseConv2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::depthwise_conv2d, Model};
-/// let layer = depthwise_conv2d(3).padding("same");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn depthwise_conv2d(kernel_size: impl Into<Sizes<2>>) -> LayerSpec {
-    LayerSpec::of(DepthwiseConv2D { kernel_size: kernel_size.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, H', W', C · depth_multiplier]`: depthwise 2D convolution. Arguments: [`DepthwiseConv2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::depthwise_conv2d, Model};
+    /// let layer = depthwise_conv2d(3).padding("same");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn depthwise_conv2d(kernel_size: impl Into<Sizes<2>>) =
+        DepthwiseConv2D { kernel_size: kernel_size.into(), ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Initializer of the depthwise kernel of a depthwise or separable convolution.

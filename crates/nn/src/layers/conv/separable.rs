@@ -9,7 +9,7 @@ use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
 use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …', filters]`: depthwise convolution over `N` spatial dimensions, then pointwise
@@ -33,13 +33,10 @@ arguments! {
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
         /// Initializer of the depthwise kernel. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub depthwise_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the pointwise kernel. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub pointwise_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the bias. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
         /// Penalty on the depthwise kernel, added to the loss. Default: none.
         pub depthwise_regularizer: Option<Regularizer> = None,
@@ -50,13 +47,10 @@ arguments! {
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
         /// Constraint on the depthwise kernel, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub depthwise_constraint: Option<Constraint> = None,
         /// Constraint on the pointwise kernel, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub pointwise_constraint: Option<Constraint> = None,
         /// Constraint on the bias, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
@@ -90,34 +84,32 @@ impl<const N: usize> Arguments for SeparableConv<N> {
         check_multiplier(class, self.depth_multiplier)?;
         self.sliding().check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let (class, filters) = (self.class_name(), self.filters);
+        check_places(class, N, x)?;
+        let kernel = DepthwiseKernel {
+            name: "depthwise_kernel",
+            multiplier: self.depth_multiplier,
+            initializer: &self.depthwise_initializer,
+            rules: (self.depthwise_regularizer, self.depthwise_constraint),
+        };
+        let parts = kernel.convolve(cx, &self.sliding(), x)?;
+        let parts = cx.rounded_parts(parts);
+        let mixed = parts.dim(-1);
+        let shape = [&[1; N][..], &[mixed, filters]].concat();
+        let rules = (self.pointwise_regularizer, self.pointwise_constraint);
+        let start = &self.pointwise_initializer;
+        let kernel = ruled_weight(cx, class, "pointwise_kernel", &shape, start, rules)?;
+        let y = parts.dot(&kernel.reshape([mixed, filters]));
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
+    }
 }
 
 impl<const N: usize> Layer for SeparableConv<N> {
-    named!(by_rank::<N, 2>(["SeparableConv1D", "SeparableConv2D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let (class, filters) = (self.class_name(), self.filters);
-            check_places(class, N, x)?;
-            let kernel = DepthwiseKernel {
-                name: "depthwise_kernel",
-                multiplier: self.depth_multiplier,
-                initializer: &self.depthwise_initializer,
-                rules: (self.depthwise_regularizer, self.depthwise_constraint),
-            };
-            let parts = kernel.convolve(cx, &self.sliding(), x)?;
-            let parts = cx.rounded_parts(parts);
-            let mixed = parts.dim(-1);
-            let shape = [&[1; N][..], &[mixed, filters]].concat();
-            let rules = (self.pointwise_regularizer, self.pointwise_constraint);
-            let start = &self.pointwise_initializer;
-            let kernel = ruled_weight(cx, class, "pointwise_kernel", &shape, start, rules)?;
-            let y = parts.dot(&kernel.reshape([mixed, filters]));
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!(by_rank::<N, 2>(["SeparableConv1D", "SeparableConv2D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(
@@ -128,37 +120,35 @@ impl<const N: usize> Layer for SeparableConv<N> {
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', filters]`: depthwise 1D convolution, then pointwise convolution. Arguments:
-/// [`SeparableConv1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::separable_conv1d, Model};
-/// let layer = separable_conv1d(64, 3).padding("same");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [100, 64]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn separable_conv1d(filters: usize, kernel_size: usize) -> LayerSpec {
-    LayerSpec::of(SeparableConv1D { filters, kernel_size: kernel_size.into(), ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, S', filters]`: depthwise 1D convolution, then pointwise convolution. Arguments:
+    /// [`SeparableConv1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::separable_conv1d, Model};
+    /// let layer = separable_conv1d(64, 3).padding("same");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [100, 64]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn separable_conv1d(filters: usize, kernel_size: usize) =
+        SeparableConv1D { filters, kernel_size: kernel_size.into(), ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, H', W', filters]`: depthwise 2D convolution, then pointwise convolution. Arguments:
-/// [`SeparableConv2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::separable_conv2d, Model};
-/// let layer = separable_conv2d(64, 3).padding("same").activation("relu");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 64]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn separable_conv2d(filters: usize, kernel_size: impl Into<Sizes<2>>) -> LayerSpec {
-    LayerSpec::of(SeparableConv2D { filters, kernel_size: kernel_size.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, H', W', filters]`: depthwise 2D convolution, then pointwise convolution. Arguments:
+    /// [`SeparableConv2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::separable_conv2d, Model};
+    /// let layer = separable_conv2d(64, 3).padding("same").activation("relu");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 64]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn separable_conv2d(filters: usize, kernel_size: impl Into<Sizes<2>>) =
+        SeparableConv2D { filters, kernel_size: kernel_size.into(), ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Initializer of a separable convolution's pointwise kernel.

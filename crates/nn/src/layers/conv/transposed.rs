@@ -9,7 +9,7 @@ use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
 use crate::layers::sliding_window::{SlidingWindow, check_some_place};
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 use systole_ir::op::{ConvDims, Convolution};
 
 arguments! {
@@ -41,10 +41,8 @@ arguments! {
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
         /// Initializer of the kernel. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the bias. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
         /// Penalty on the kernel, added to the loss. Default: none.
         pub kernel_regularizer: Option<Regularizer> = None,
@@ -53,10 +51,8 @@ arguments! {
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
         /// Constraint on the kernel, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub kernel_constraint: Option<Constraint> = None,
         /// Constraint on the bias, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
@@ -103,24 +99,22 @@ impl<const N: usize> Arguments for ConvTranspose<N> {
         check_filters(class, self.filters)?;
         self.stamps().check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let class = self.class_name();
+        check_some_place(class, N, x)?;
+        let shape = [&self.kernel_size.0[..], &[self.filters, channels_of(class, x)?]].concat();
+        let rules = (self.kernel_regularizer, self.kernel_constraint);
+        let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
+        let y = self.stamps().convolve(&cast(cx, x), &kernel)?;
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
+    }
 }
 
 impl<const N: usize> Layer for ConvTranspose<N> {
-    named!(by_rank::<N, 3>(["Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let class = self.class_name();
-            check_some_place(class, N, x)?;
-            let shape = [&self.kernel_size.0[..], &[self.filters, channels_of(class, x)?]].concat();
-            let rules = (self.kernel_regularizer, self.kernel_constraint);
-            let kernel = ruled_weight(cx, class, "kernel", &shape, &self.kernel_initializer, rules)?;
-            let y = self.stamps().convolve(&cast(cx, x), &kernel)?;
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, class, y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!(by_rank::<N, 3>(["Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         let kind = ConvolutionKind::Transposed { has_output_padding: self.output_padding.is_some() };
@@ -198,50 +192,46 @@ impl TransposedWindow {
     }
 }
 
-/// `x: T[B, S, C] → T[B, S', filters]`: transposed 1D convolution. Arguments: [`Conv1DTranspose`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::conv1d_transpose, Model};
-/// let layer = conv1d_transpose(8, 4).strides(2).padding("same");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 3])])?;
-/// assert_eq!(output.shape.dims(), [32, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn conv1d_transpose(filters: usize, kernel_size: usize) -> LayerSpec {
-    LayerSpec::of(Conv1DTranspose { filters, kernel_size: kernel_size.into(), ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, S', filters]`: transposed 1D convolution. Arguments: [`Conv1DTranspose`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::conv1d_transpose, Model};
+    /// let layer = conv1d_transpose(8, 4).strides(2).padding("same");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 3])])?;
+    /// assert_eq!(output.shape.dims(), [32, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn conv1d_transpose(filters: usize, kernel_size: usize) =
+        Conv1DTranspose { filters, kernel_size: kernel_size.into(), ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, H', W', filters]`: transposed 2D convolution. Arguments: [`Conv2DTranspose`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::conv2d_transpose, Model};
-/// let layer = conv2d_transpose(8, 4).strides(2).padding("same");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
-/// assert_eq!(output.shape.dims(), [14, 14, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn conv2d_transpose(filters: usize, kernel_size: impl Into<Sizes<2>>) -> LayerSpec {
-    LayerSpec::of(Conv2DTranspose { filters, kernel_size: kernel_size.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, H', W', filters]`: transposed 2D convolution. Arguments: [`Conv2DTranspose`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::conv2d_transpose, Model};
+    /// let layer = conv2d_transpose(8, 4).strides(2).padding("same");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
+    /// assert_eq!(output.shape.dims(), [14, 14, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn conv2d_transpose(filters: usize, kernel_size: impl Into<Sizes<2>>) =
+        Conv2DTranspose { filters, kernel_size: kernel_size.into(), ..Default::default() };
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: transposed 3D convolution. Arguments: [`Conv3DTranspose`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::conv3d_transpose, Model};
-/// let layer = conv3d_transpose(8, 2).strides(2);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 4, 4, 6])])?;
-/// assert_eq!(output.shape.dims(), [8, 8, 8, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn conv3d_transpose(filters: usize, kernel_size: impl Into<Sizes<3>>) -> LayerSpec {
-    LayerSpec::of(Conv3DTranspose { filters, kernel_size: kernel_size.into(), ..Default::default() })
-}
+    /// `x: T[B, D, H, W, C] → T[B, D', H', W', filters]`: transposed 3D convolution. Arguments: [`Conv3DTranspose`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::conv3d_transpose, Model};
+    /// let layer = conv3d_transpose(8, 2).strides(2);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 4, 4, 6])])?;
+    /// assert_eq!(output.shape.dims(), [8, 8, 8, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn conv3d_transpose(filters: usize, kernel_size: impl Into<Sizes<3>>) =
+        Conv3DTranspose { filters, kernel_size: kernel_size.into(), ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Size that a transposed convolution adds at the end of the output.

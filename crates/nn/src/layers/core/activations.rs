@@ -4,7 +4,7 @@ use crate::layer::activation::Activation;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 /// `x: T[…] → T[…]`: applies an [`Activation`]. Its class name is `Activation`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -15,19 +15,17 @@ pub struct ActivationLayer {
     pub activation: Activation,
 }
 
-impl Arguments for ActivationLayer {}
+impl Arguments for ActivationLayer {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if self.activation == Activation::Softmax {
+            check_last("Activation", x)?;
+        }
+        Ok(cx.activate(self.activation, &cast(cx, x)))
+    }
+}
 
 impl Layer for ActivationLayer {
-    named!("Activation");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if self.activation == Activation::Softmax {
-                check_last("Activation", x)?;
-            }
-            Ok(cx.activate(self.activation, &cast(cx, x)))
-        })
-    }
+    named!("Activation", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Activation(self.activation))
@@ -54,28 +52,26 @@ impl Arguments for ReLU {
         at_least_0("ReLU", "negative_slope", self.negative_slope)?;
         at_least_0("ReLU", "threshold", self.threshold)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        let below = match self.negative_slope {
+            0.0 => x.zeros_like(),
+            slope => (&x - self.threshold) * slope,
+        };
+        // This comparison is false for NaN, so NaN passes through.
+        let y = x.less_equal(&x.scalar_like(self.threshold)).select(&below, &x);
+        // Uses select, so that the gradient above the limit is 0.
+        let limited = self.max_value.map(|m| {
+            let limit = y.builder().full(y.ty(), m);
+            y.greater_equal(&limit).select(&limit, &y)
+        });
+        Ok(limited.unwrap_or(y))
+    }
 }
 
 impl Layer for ReLU {
-    named!("ReLU");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            let below = match self.negative_slope {
-                0.0 => x.zeros_like(),
-                slope => (&x - self.threshold) * slope,
-            };
-            // This comparison is false for NaN, so NaN passes through.
-            let y = x.less_equal(&x.scalar_like(self.threshold)).select(&below, &x);
-            // Uses select, so that the gradient above the limit is 0.
-            let limited = self.max_value.map(|m| {
-                let limit = y.builder().full(y.ty(), m);
-                y.greater_equal(&limit).select(&limit, &y)
-            });
-            Ok(limited.unwrap_or(y))
-        })
-    }
+    named!("ReLU", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Relu {
@@ -98,18 +94,16 @@ impl Arguments for LeakyReLU {
     fn check(&self) -> Result<()> {
         at_least_0("LeakyReLU", "negative_slope", self.negative_slope)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let y = cast(cx, x).leaky_relu(self.negative_slope);
+        cx.made_as_leaky(&y, x, self.negative_slope);
+        Ok(y)
+    }
 }
 
 impl Layer for LeakyReLU {
-    named!("LeakyReLU");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let y = cast(cx, x).leaky_relu(self.negative_slope);
-            cx.made_as_leaky(&y, x, self.negative_slope);
-            Ok(y)
-        })
-    }
+    named!("LeakyReLU", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::LeakyRelu(self.negative_slope))
@@ -126,19 +120,17 @@ arguments! {
 
 impl Arguments for ELU {
     fn check(&self) -> Result<()> {
-        if !self.alpha.is_finite() {
-            return Err(wrong("ELU", "a finite alpha", self.alpha));
-        }
+        ensure!(self.alpha.is_finite(), wrong("ELU", "a finite alpha", self.alpha));
         Ok(())
+    }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        Ok(cast(cx, x).elu(self.alpha))
     }
 }
 
 impl Layer for ELU {
-    named!("ELU");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x).elu(self.alpha)))
-    }
+    named!("ELU", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Elu(self.alpha))
@@ -153,23 +145,21 @@ arguments! {
     }
 }
 
-impl Arguments for Softmax {}
+impl Arguments for Softmax {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let axis = dim_index("Softmax", self.axis, x)?;
+        let x = cast(cx, x);
+        if axis + 1 == x.rank() {
+            return Ok(cx.activate(Activation::Softmax, &x));
+        }
+        let mut swapped: Vec<usize> = (0..x.rank()).collect();
+        swapped.swap(axis, x.rank() - 1);
+        Ok(x.transpose(&swapped).softmax().transpose(&swapped))
+    }
+}
 
 impl Layer for Softmax {
-    named!("Softmax");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let axis = dim_index("Softmax", self.axis, x)?;
-            let x = cast(cx, x);
-            if axis + 1 == x.rank() {
-                return Ok(cx.activate(Activation::Softmax, &x));
-            }
-            let mut swapped: Vec<usize> = (0..x.rank()).collect();
-            swapped.swap(axis, x.rank() - 1);
-            Ok(x.transpose(&swapped).softmax().transpose(&swapped))
-        })
-    }
+    named!("Softmax", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Softmax(self.axis))
@@ -185,81 +175,69 @@ fn check_last(class: &str, x: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// `x: T[…] → T[…]`: an activation by name (`"relu"`) or an [`Activation`](crate::Activation), applied element-wise.
-/// Arguments: [`ActivationLayer`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::activation, Model};
-/// let layer = activation("tanh");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn activation(function: impl Into<Value>) -> LayerSpec {
-    LayerSpec::of(ActivationLayer::default()).set("activation", function.into())
-}
+constructors!(LayerSpec:
+    /// `x: T[…] → T[…]`: an activation by name (`"relu"`) or an [`Activation`](crate::Activation), applied element-wise.
+    /// Arguments: [`ActivationLayer`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::activation, Model};
+    /// let layer = activation("tanh");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn activation(function: impl Into<Value>) =
+        LayerSpec::of(ActivationLayer::default()).set("activation", function.into());
 
-/// `x: T[…] → T[…]`: x if positive, otherwise 0. Arguments: [`ReLU`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::relu, Model};
-/// let layer = relu();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn relu() -> LayerSpec {
-    LayerSpec::of(ReLU::default())
-}
+    /// `x: T[…] → T[…]`: x if positive, otherwise 0. Arguments: [`ReLU`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::relu, Model};
+    /// let layer = relu();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn relu() = ReLU::default();
 
-/// `x: T[…] → T[…]`: x if positive, otherwise 0.3 · x. Arguments: [`LeakyReLU`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::leaky_relu, Model};
-/// let layer = leaky_relu().negative_slope(0.1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn leaky_relu() -> LayerSpec {
-    LayerSpec::of(LeakyReLU::default())
-}
+    /// `x: T[…] → T[…]`: x if positive, otherwise 0.3 · x. Arguments: [`LeakyReLU`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::leaky_relu, Model};
+    /// let layer = leaky_relu().negative_slope(0.1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn leaky_relu() = LeakyReLU::default();
 
-/// `x: T[…] → T[…]`: x if positive, otherwise eˣ − 1. Arguments: [`ELU`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::elu, Model};
-/// let layer = elu();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn elu() -> LayerSpec {
-    LayerSpec::of(ELU::default())
-}
+    /// `x: T[…] → T[…]`: x if positive, otherwise eˣ − 1. Arguments: [`ELU`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::elu, Model};
+    /// let layer = elu();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn elu() = ELU::default();
 
-/// `x: T[…] → T[…]`: softmax `eˣ / Σ eˣ` along the last axis: logits to probabilities. Arguments: [`Softmax`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::softmax, Model};
-/// let layer = softmax();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10])])?;
-/// assert_eq!(output.shape.dims(), [10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn softmax() -> LayerSpec {
-    LayerSpec::of(Softmax::default())
-}
+    /// `x: T[…] → T[…]`: softmax `eˣ / Σ eˣ` along the last axis: logits to probabilities. Arguments: [`Softmax`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::softmax, Model};
+    /// let layer = softmax();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10])])?;
+    /// assert_eq!(output.shape.dims(), [10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn softmax() = Softmax::default();
+);
 
 setters!(LayerSpec:
     /// Maximum output of ReLU.

@@ -7,6 +7,7 @@ use crate::layers::built_in::*;
 use crate::layers::regularized_weight::{check_rules, finished, ruled_weight};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …, K] → T[B, …, units]`: fully connected layer `activation(x · kernel + bias)`.
@@ -27,10 +28,8 @@ arguments! {
         /// Whether a bias is added. Default: true.
         pub use_bias: bool = true,
         /// Initializer of the kernel. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the bias. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
         /// Penalty on the kernel, added to the loss. Default: none.
         pub kernel_regularizer: Option<Regularizer> = None,
@@ -39,10 +38,8 @@ arguments! {
         /// Penalty on the output. Default: none.
         pub activity_regularizer: Option<Regularizer> = None,
         /// Constraint on the kernel, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub kernel_constraint: Option<Constraint> = None,
         /// Constraint on the bias, applied after each step. Default: none.
-        #[serde(deserialize_with = "argument::optional")]
         pub bias_constraint: Option<Constraint> = None,
     }
 }
@@ -50,35 +47,31 @@ arguments! {
 impl Arguments for Dense {
     fn check(&self) -> Result<()> {
         check_rules("Dense", [self.kernel_regularizer, self.bias_regularizer, self.activity_regularizer])?;
-        if self.units == 0 {
-            return Err(wrong("Dense", "units of at least 1", self.units));
-        }
+        ensure!(self.units != 0, wrong("Dense", "units of at least 1", self.units));
         Ok(())
+    }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() < 2 {
+            let hint = "give each sample at least one feature dimension: reshape([1]) before it";
+            return Err(unfit("Dense", "features in a last dimension [B, …, K]", x.ty()).hint(hint));
+        }
+        let features = x.dim(-1);
+        if features == 0 {
+            let hint = "check the layers before it: one of them outputs no elements";
+            return Err(unfit("Dense", "at least one input feature [B, …, K]", x.ty()).hint(hint));
+        }
+        let (shape, rules) = ([features, self.units], (self.kernel_regularizer, self.kernel_constraint));
+        let kernel = ruled_weight(cx, "Dense", "kernel", &shape, &self.kernel_initializer, rules)?;
+        let y = cast(cx, x).dot(&kernel);
+        let rules = (self.bias_regularizer, self.bias_constraint);
+        let bias = self.use_bias.then_some((&self.bias_initializer, rules));
+        finished(cx, "Dense", y, bias, (self.activation, self.activity_regularizer))
     }
 }
 
 impl Layer for Dense {
-    named!("Dense");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() < 2 {
-                let hint = "give each sample at least one feature dimension: reshape([1]) before it";
-                return Err(unfit("Dense", "features in a last dimension [B, …, K]", x.ty()).hint(hint));
-            }
-            let features = x.dim(-1);
-            if features == 0 {
-                let hint = "check the layers before it: one of them outputs no elements";
-                return Err(unfit("Dense", "at least one input feature [B, …, K]", x.ty()).hint(hint));
-            }
-            let (shape, rules) = ([features, self.units], (self.kernel_regularizer, self.kernel_constraint));
-            let kernel = ruled_weight(cx, "Dense", "kernel", &shape, &self.kernel_initializer, rules)?;
-            let y = cast(cx, x).dot(&kernel);
-            let rules = (self.bias_regularizer, self.bias_constraint);
-            let bias = self.use_bias.then_some((&self.bias_initializer, rules));
-            finished(cx, "Dense", y, bias, (self.activation, self.activity_regularizer))
-        })
-    }
+    named!("Dense", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Dense { use_bias: self.use_bias, activation: self.activation })
@@ -89,20 +82,19 @@ impl Layer for Dense {
     }
 }
 
-/// `x: T[B, …, K] → T[B, …, units]`: fully connected layer. Arguments: [`Dense`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::dense, Model};
-/// let layer = dense(10).activation("softmax");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [784])])?;
-/// assert_eq!(output.shape.dims(), [10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn dense(units: usize) -> LayerSpec {
-    LayerSpec::of(Dense { units, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …, K] → T[B, …, units]`: fully connected layer. Arguments: [`Dense`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::dense, Model};
+    /// let layer = dense(10).activation("softmax");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [784])])?;
+    /// assert_eq!(output.shape.dims(), [10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn dense(units: usize) = Dense { units, ..Default::default() };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

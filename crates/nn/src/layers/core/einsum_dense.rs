@@ -4,7 +4,7 @@ use crate::layer::activation::Activation;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, setters};
 use serde::Deserializer;
 use serde::de::Error as _;
 
@@ -33,10 +33,8 @@ arguments! {
         /// Output letters along which the bias varies. Default: no bias.
         pub bias_axes: Option<String> = None,
         /// Initializer of the kernel. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the bias. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub bias_initializer: Initializer = Initializer::Zeros,
     }
 }
@@ -173,29 +171,27 @@ impl Arguments for EinsumDense {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let equation = self.for_rank(x)?;
+        let sizes = self.output_sizes(&equation, x)?;
+        let at = |letters: &[char], c: &char| letters.iter().position(|l| l == c);
+        let size = |c: &char| match (at(&equation.input, c), at(&equation.output, c)) {
+            (Some(d), _) => x.dim(d as isize),
+            (None, d) => d.map_or(1, |d| sizes[d]),
+        };
+        let shape: Vec<usize> = equation.kernel.iter().map(size).collect();
+        let kernel = weight(cx, "EinsumDense", "kernel", &shape, &self.kernel_initializer)?;
+        let mut y = einsum(&cast(cx, x), &kernel, &equation);
+        if let Some(bias) = self.bias(cx, &equation, &sizes)? {
+            y = y + bias;
+        }
+        Ok(cx.activate(self.activation, &y))
+    }
 }
 
 impl Layer for EinsumDense {
-    named!("EinsumDense");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let equation = self.for_rank(x)?;
-            let sizes = self.output_sizes(&equation, x)?;
-            let at = |letters: &[char], c: &char| letters.iter().position(|l| l == c);
-            let size = |c: &char| match (at(&equation.input, c), at(&equation.output, c)) {
-                (Some(d), _) => x.dim(d as isize),
-                (None, d) => d.map_or(1, |d| sizes[d]),
-            };
-            let shape: Vec<usize> = equation.kernel.iter().map(size).collect();
-            let kernel = weight(cx, "EinsumDense", "kernel", &shape, &self.kernel_initializer)?;
-            let mut y = einsum(&cast(cx, x), &kernel, &equation);
-            if let Some(bias) = self.bias(cx, &equation, &sizes)? {
-                y = y + bias;
-            }
-            Ok(cx.activate(self.activation, &y))
-        })
-    }
+    named!("EinsumDense", one_input);
 }
 
 /// Multiplies x and the kernel and sums over letters that are not in the output.

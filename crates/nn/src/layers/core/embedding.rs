@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: I[B, …] → T[B, …, output_dim]`: looks up row `x` of an embedding table.
@@ -15,7 +15,6 @@ arguments! {
         /// Embedding size. Required.
         pub output_dim: usize = 0,
         /// Initializer of the table. Default: `random_uniform`, from −0.05 to 0.05.
-        #[serde(deserialize_with = "argument::named")]
         pub embeddings_initializer: Initializer = Initializer::RandomUniform { minval: -0.05, maxval: 0.05 },
         /// Whether id 0 is padding, masked in later layers and losses. Default: false.
         pub mask_zero: bool = false,
@@ -24,40 +23,33 @@ arguments! {
 
 impl Arguments for Embedding {
     fn check(&self) -> Result<()> {
-        if self.input_dim == 0 {
-            return Err(wrong("Embedding", "input_dim of at least 1", self.input_dim));
-        }
-        if self.output_dim == 0 {
-            return Err(wrong("Embedding", "output_dim of at least 1", self.output_dim));
-        }
+        ensure!(self.input_dim != 0, wrong("Embedding", "input_dim of at least 1", self.input_dim));
+        ensure!(self.output_dim != 0, wrong("Embedding", "output_dim of at least 1", self.output_dim));
         Ok(())
+    }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if !x.dtype().is_int() {
+            return Err(unfit("Embedding", "integers [B, …]", x.ty())
+                .hint("cast the data to i32 and declare the input with input_of(name, DType::I32, shape)"));
+        }
+        let shape = [self.input_dim, self.output_dim];
+        sized("Embedding", "embeddings", &shape)?;
+        let rows = match cx.packed_rows("embeddings", &shape, x) {
+            Some(rows) => rows,
+            None => cx.variable("embeddings", &shape, &self.embeddings_initializer, true).take(x),
+        };
+        // Casts after the lookup, because the table may be far larger than a batch.
+        let y = cast(cx, &rows);
+        if self.mask_zero {
+            cx.set_mask(&y, &x.not_equal(&x.zeros_like()));
+        }
+        Ok(y)
     }
 }
 
 impl Layer for Embedding {
-    named!("Embedding");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if !x.dtype().is_int() {
-                return Err(unfit("Embedding", "integers [B, …]", x.ty()).hint(
-                    "cast the data to i32 and declare the input with input_of(name, DType::I32, shape)",
-                ));
-            }
-            let shape = [self.input_dim, self.output_dim];
-            sized("Embedding", "embeddings", &shape)?;
-            let rows = match cx.packed_rows("embeddings", &shape, x) {
-                Some(rows) => rows,
-                None => cx.variable("embeddings", &shape, &self.embeddings_initializer, true).take(x),
-            };
-            // Casts after the lookup, because the table may be far larger than a batch.
-            let y = cast(cx, &rows);
-            if self.mask_zero {
-                cx.set_mask(&y, &x.not_equal(&x.zeros_like()));
-            }
-            Ok(y)
-        })
-    }
+    named!("Embedding", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Embedding { rows: self.input_dim, mask_zero: self.mask_zero })
@@ -77,7 +69,6 @@ arguments! {
         /// Maximum sequence length. Required.
         pub sequence_length: usize = 0,
         /// Initializer of the table. Default: `glorot_uniform`.
-        #[serde(deserialize_with = "argument::named")]
         pub initializer: Initializer = Initializer::GlorotUniform,
     }
 }
@@ -89,42 +80,38 @@ impl Arguments for PositionEmbedding {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let rank = x.rank();
+        if rank < 3 || x.dim(-2) > self.sequence_length {
+            let needs = format!("at most {} positions of features [B, S, D]", self.sequence_length);
+            return Err(unfit("PositionEmbedding", &needs, x.ty()).hint("increase sequence_length"));
+        }
+        let (places, features) = (x.dim(-2), x.dim(-1));
+        let shape = [self.sequence_length, features];
+        let table = weight(cx, "PositionEmbedding", "embeddings", &shape, &self.initializer)?;
+        let used = match cx.decoding() {
+            Some(_) => table,
+            None => table.slice_dim(0, 0, places),
+        };
+        let used = cx.rounded_constant(used);
+        let rows = match cx.decoding() {
+            Some(decoding) => {
+                let from = decoding.position();
+                used.dynamic_slice(&[&from, &from.zeros_like()], &[places, features])
+            }
+            None => used.clone(),
+        };
+        let y = rows.broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]);
+        cx.same_levels(&y, &used);
+        Ok(y)
+    }
 }
 
 impl Layer for PositionEmbedding {
-    named!("PositionEmbedding");
+    named!("PositionEmbedding", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let rank = x.rank();
-            if rank < 3 || x.dim(-2) > self.sequence_length {
-                let needs = format!("at most {} positions of features [B, S, D]", self.sequence_length);
-                return Err(unfit("PositionEmbedding", &needs, x.ty()).hint("increase sequence_length"));
-            }
-            let (places, features) = (x.dim(-2), x.dim(-1));
-            let shape = [self.sequence_length, features];
-            let table = weight(cx, "PositionEmbedding", "embeddings", &shape, &self.initializer)?;
-            let used = match cx.decoding() {
-                Some(_) => table,
-                None => table.slice_dim(0, 0, places),
-            };
-            let used = cx.rounded_constant(used);
-            let rows = match cx.decoding() {
-                Some(decoding) => {
-                    let from = decoding.position();
-                    used.dynamic_slice(&[&from, &from.zeros_like()], &[places, features])
-                }
-                None => used.clone(),
-            };
-            let y = rows.broadcast_in_dim(x.shape(), &[rank - 2, rank - 1]);
-            cx.same_levels(&y, &used);
-            Ok(y)
-        })
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::PositionEmbedding)
-    }
+    lowered!(PositionEmbedding);
 
     fn adapters(&self) -> Result<()> {
         Err(no_adapters(self.class_name()))
@@ -162,7 +149,6 @@ pub struct ReversibleEmbedding {
     /// Soft cap of the logits: `cap · tanh(x / cap)`. Default: none.
     pub logit_soft_cap: Option<f64>,
     /// Initializer of the tables. Default: `random_uniform`, from −0.05 to 0.05.
-    #[serde(deserialize_with = "argument::named")]
     pub embeddings_initializer: Initializer,
 }
 
@@ -222,18 +208,18 @@ impl Arguments for ReversibleEmbedding {
             _ => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        match x.dtype().is_int() {
+            true => Ok(self.table().call(cx, std::slice::from_ref(x))),
+            false if x.rank() == 0 => Err(unfit("ReversibleEmbedding", "a batch [B, …]", x.ty())),
+            false => self.reverse(cx, x),
+        }
+    }
 }
 
 impl Layer for ReversibleEmbedding {
-    named!("ReversibleEmbedding");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| match x.dtype().is_int() {
-            true => Ok(self.table().call(cx, inputs)),
-            false if x.rank() == 0 => Err(unfit("ReversibleEmbedding", "a batch [B, …]", x.ty())),
-            false => self.reverse(cx, x),
-        })
-    }
+    named!("ReversibleEmbedding", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::ReversibleEmbedding {
@@ -252,54 +238,50 @@ impl Layer for ReversibleEmbedding {
     }
 }
 
-/// `x: I[B, …] → T[B, …, output_dim]`: a learned vector for each of `input_dim` ids. Arguments: [`Embedding`].
-///
-/// ```
-/// use systole_ir::{DType::I32, TensorType};
-/// use systole_nn::{layers::embedding, Model};
-/// let layer = embedding(65, 32);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [16])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
-    LayerSpec::of(Embedding { input_dim, output_dim, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: I[B, …] → T[B, …, output_dim]`: a learned vector for each of `input_dim` ids. Arguments: [`Embedding`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::I32, TensorType};
+    /// use systole_nn::{layers::embedding, Model};
+    /// let layer = embedding(65, 32);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [16])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn embedding(input_dim: usize, output_dim: usize) =
+        Embedding { input_dim, output_dim, ..Default::default() };
 
-/// `x: T[B, …, S, D] → T[B, …, S, D]`: a learned vector for each of at most `sequence_length` positions. Arguments:
-/// [`PositionEmbedding`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::position_embedding, Model};
-/// let layer = position_embedding(64);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn position_embedding(sequence_length: usize) -> LayerSpec {
-    LayerSpec::of(PositionEmbedding { sequence_length, ..Default::default() })
-}
+    /// `x: T[B, …, S, D] → T[B, …, S, D]`: a learned vector for each of at most `sequence_length` positions. Arguments:
+    /// [`PositionEmbedding`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::position_embedding, Model};
+    /// let layer = position_embedding(64);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn position_embedding(sequence_length: usize) =
+        PositionEmbedding { sequence_length, ..Default::default() };
 
-/// `x: I[B, …] → T[B, …, output_dim]`, and in reverse `x: T[B, …, output_dim] → T[B, …, input_dim]`: one table for
-/// input embeddings and output logits. Arguments: [`ReversibleEmbedding`].
-///
-/// ```
-/// use systole_ir::DType::I32;
-/// use systole_nn::{input_of, layers::reversible_embedding, Model};
-/// let tokens = input_of("tokens", I32, [16]);
-/// let table = reversible_embedding(65, 32).name("table");
-/// let scores = tokens.apply(table.clone()).apply(table);
-/// let model = Model::functional(&[tokens], &scores)?;
-/// assert!(model.summary().contains("(None, 16, 65)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn reversible_embedding(input_dim: usize, output_dim: usize) -> LayerSpec {
-    LayerSpec::of(ReversibleEmbedding { input_dim, output_dim, ..Default::default() })
-}
+    /// `x: I[B, …] → T[B, …, output_dim]`, and in reverse `x: T[B, …, output_dim] → T[B, …, input_dim]`: one table for
+    /// input embeddings and output logits. Arguments: [`ReversibleEmbedding`].
+    ///
+    /// ```
+    /// use systole_ir::DType::I32;
+    /// use systole_nn::{input_of, layers::reversible_embedding, Model};
+    /// let tokens = input_of("tokens", I32, [16]);
+    /// let table = reversible_embedding(65, 32).name("table");
+    /// let scores = tokens.apply(table.clone()).apply(table);
+    /// let model = Model::functional(&[tokens], &scores)?;
+    /// assert!(model.summary().contains("(None, 16, 65)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn reversible_embedding(input_dim: usize, output_dim: usize) =
+        ReversibleEmbedding { input_dim, output_dim, ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Whether id 0 is padding in Embedding, masked in later layers.

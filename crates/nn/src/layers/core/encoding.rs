@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 use systole_ir::Literal;
 
 /// Encoding of classes or bins by [`CategoryEncoding`] and [`Discretization`]: indices, one-hot, multi-hot or counts.
@@ -36,30 +36,26 @@ arguments! {
 
 impl Arguments for CategoryEncoding {
     fn check(&self) -> Result<()> {
-        if self.num_tokens == 0 {
-            return Err(wrong("CategoryEncoding", "num_tokens of at least 1", 0));
-        }
+        ensure!(self.num_tokens != 0, wrong("CategoryEncoding", "num_tokens of at least 1", 0));
         match self.output_mode {
             OutputMode::Int => Err(wrong("CategoryEncoding", "a vector output_mode", "\"int\"")
                 .hint("use \"multi_hot\", \"one_hot\" or \"count\"")),
             _ => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() == 0 {
+            return Err(
+                unfit("CategoryEncoding", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
+            );
+        }
+        encoded("CategoryEncoding", cx, &x.convert(DType::I32), self.num_tokens, self.output_mode)
+    }
 }
 
 impl Layer for CategoryEncoding {
-    named!("CategoryEncoding");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() == 0 {
-                return Err(
-                    unfit("CategoryEncoding", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
-                );
-            }
-            encoded("CategoryEncoding", cx, &x.convert(DType::I32), self.num_tokens, self.output_mode)
-        })
-    }
+    named!("CategoryEncoding", one_input);
 }
 
 /// `x: T[B, …] → i32[B, …]`: maps each number to the index of its bin; or to vectors, as in [`CategoryEncoding`].
@@ -86,28 +82,26 @@ impl Arguments for Discretization {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() == 0 {
+            return Err(
+                unfit("Discretization", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
+            );
+        }
+        let bounds: Vec<f32> = self.bin_boundaries.iter().map(|b| *b as f32).collect();
+        let wide = Shape::new([x.shape().dims(), &[bounds.len()]].concat());
+        let bounds = x.builder().constant(Literal::from_slice([bounds.len()], &bounds)?);
+        let places: Vec<usize> = (0..x.rank()).collect();
+        let x = x.convert(DType::F32).broadcast_in_dim(&wide, &places);
+        let passed = x.greater_equal(&bounds.broadcast_in_dim(&wide, &[places.len()]));
+        let bins = passed.convert(DType::I32).sum(&[places.len()]);
+        encoded("Discretization", cx, &bins, self.bin_boundaries.len() + 1, self.output_mode)
+    }
 }
 
 impl Layer for Discretization {
-    named!("Discretization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() == 0 {
-                return Err(
-                    unfit("Discretization", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)")
-                );
-            }
-            let bounds: Vec<f32> = self.bin_boundaries.iter().map(|b| *b as f32).collect();
-            let wide = Shape::new([x.shape().dims(), &[bounds.len()]].concat());
-            let bounds = x.builder().constant(Literal::from_slice([bounds.len()], &bounds)?);
-            let places: Vec<usize> = (0..x.rank()).collect();
-            let x = x.convert(DType::F32).broadcast_in_dim(&wide, &places);
-            let passed = x.greater_equal(&bounds.broadcast_in_dim(&wide, &[places.len()]));
-            let bins = passed.convert(DType::I32).sum(&[places.len()]);
-            encoded("Discretization", cx, &bins, self.bin_boundaries.len() + 1, self.output_mode)
-        })
-    }
+    named!("Discretization", one_input);
 }
 
 /// Encodes `x: i32[B, …]` as indices or as vectors of size `depth`.
@@ -130,35 +124,32 @@ fn encoded(class: &str, cx: &Cx, x: &Tensor, depth: usize, mode: OutputMode) -> 
     })
 }
 
-/// `x: I[B, …, N] → T[B, …, num_tokens]`: encodes the classes of a sample as a vector. Arguments: [`CategoryEncoding`].
-///
-/// ```
-/// use systole_ir::{DType::I32, TensorType};
-/// use systole_nn::{layers::category_encoding, Model};
-/// let layer = category_encoding(10).output_mode("count");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [3])])?;
-/// assert_eq!(output.shape.dims(), [10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn category_encoding(num_tokens: usize) -> LayerSpec {
-    LayerSpec::of(CategoryEncoding { num_tokens, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: I[B, …, N] → T[B, …, num_tokens]`: encodes the classes of a sample as a vector. Arguments: [`CategoryEncoding`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::I32, TensorType};
+    /// use systole_nn::{layers::category_encoding, Model};
+    /// let layer = category_encoding(10).output_mode("count");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(I32, [3])])?;
+    /// assert_eq!(output.shape.dims(), [10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn category_encoding(num_tokens: usize) = CategoryEncoding { num_tokens, ..Default::default() };
 
-/// `x: T[B, …] → i32[B, …]`: maps each number to the index of its bin. Arguments: [`Discretization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::discretization, Model};
-/// let layer = discretization([0.0, 1.0]).output_mode("one_hot");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [5])])?;
-/// assert_eq!(output.shape.dims(), [5, 3]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn discretization(bin_boundaries: impl Into<Vec<f64>>) -> LayerSpec {
-    LayerSpec::of(Discretization { bin_boundaries: bin_boundaries.into(), ..Default::default() })
-}
+    /// `x: T[B, …] → i32[B, …]`: maps each number to the index of its bin. Arguments: [`Discretization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::discretization, Model};
+    /// let layer = discretization([0.0, 1.0]).output_mode("one_hot");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [5])])?;
+    /// assert_eq!(output.shape.dims(), [5, 3]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn discretization(bin_boundaries: impl Into<Vec<f64>>) =
+        Discretization { bin_boundaries: bin_boundaries.into(), ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Encoding of CategoryEncoding and Discretization: "int", "one_hot", "multi_hot" or "count".

@@ -4,7 +4,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …, C]`: multiplies each channel by a learned factor.
@@ -26,51 +26,46 @@ arguments! {
 
 impl Arguments for LayerScale {
     fn check(&self) -> Result<()> {
-        if !self.init_values.is_finite() {
-            return Err(wrong("LayerScale", "finite init_values", self.init_values));
-        }
+        ensure!(self.init_values.is_finite(), wrong("LayerScale", "finite init_values", self.init_values));
         Ok(())
+    }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() < 2 || self.projection_dim.is_some_and(|n| n != x.dim(-1)) {
+            let needs = match self.projection_dim {
+                Some(n) => format!("a batch with {n} channels [B, …, {n}]"),
+                None => "a batch with channels [B, …, C]".into(),
+            };
+            return Err(unfit("LayerScale", &needs, x.ty()).hint("leave projection_dim out"));
+        }
+        let start = Initializer::Constant { value: self.init_values };
+        let gamma = weight(cx, "LayerScale", "gamma", &[x.dim(-1)], &start)?;
+        Ok(cast(cx, x) * gamma)
     }
 }
 
 impl Layer for LayerScale {
-    named!("LayerScale");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() < 2 || self.projection_dim.is_some_and(|n| n != x.dim(-1)) {
-                let needs = match self.projection_dim {
-                    Some(n) => format!("a batch with {n} channels [B, …, {n}]"),
-                    None => "a batch with channels [B, …, C]".into(),
-                };
-                return Err(unfit("LayerScale", &needs, x.ty()).hint("leave projection_dim out"));
-            }
-            let start = Initializer::Constant { value: self.init_values };
-            let gamma = weight(cx, "LayerScale", "gamma", &[x.dim(-1)], &start)?;
-            Ok(cast(cx, x) * gamma)
-        })
-    }
+    named!("LayerScale", one_input);
 
     fn weight_roles(&self) -> Vec<WeightRole> {
         vec![WeightRole::new("gamma", "gamma", WeightLayout::Same)]
     }
 }
 
-/// `x: T[B, …, C] → T[B, …, C]`: multiplies each channel by a learned factor that starts at `init_values`. Arguments:
-/// [`LayerScale`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::layer_scale, Model};
-/// let layer = layer_scale(1e-6);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 96])])?;
-/// assert_eq!(output.shape.dims(), [7, 7, 96]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn layer_scale(init_values: f64) -> LayerSpec {
-    LayerSpec::of(LayerScale { init_values, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …, C] → T[B, …, C]`: multiplies each channel by a learned factor that starts at `init_values`. Arguments:
+    /// [`LayerScale`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::layer_scale, Model};
+    /// let layer = layer_scale(1e-6);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 96])])?;
+    /// assert_eq!(output.shape.dims(), [7, 7, 96]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn layer_scale(init_values: f64) = LayerScale { init_values, ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Number of LayerScale's channels.

@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{constructors, setters};
 
 /// `x: T[B, S, …, K] → T[B, S, …, K]`: masks time steps whose features are all `mask_value`.
 ///
@@ -35,38 +35,35 @@ impl Arguments for Masking {
             false => Ok(()),
         }
     }
-}
 
-impl Layer for Masking {
-    named!("Masking");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() < 2 {
-                return Err(unfit("Masking", "steps of features [B, S, K]", x.ty())
-                    .hint("put reshape([steps, features]) before the layer"));
-            }
-            let last = x.rank() - 1;
-            let mask = x.not_equal(&x.scalar_like(self.mask_value).broadcast_to(x.shape())).any(&[last]);
-            let x = cast_floats(cx, x);
-            let dims: Vec<usize> = (0..last).collect();
-            let y = mask.broadcast_in_dim(x.shape(), &dims).select(&x, &x.zeros_like());
-            cx.set_mask(&y, &mask);
-            Ok(y)
-        })
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() < 2 {
+            return Err(unfit("Masking", "steps of features [B, S, K]", x.ty())
+                .hint("put reshape([steps, features]) before the layer"));
+        }
+        let last = x.rank() - 1;
+        let mask = x.not_equal(&x.scalar_like(self.mask_value).broadcast_to(x.shape())).any(&[last]);
+        let x = cast_floats(cx, x);
+        let dims: Vec<usize> = (0..last).collect();
+        let y = mask.broadcast_in_dim(x.shape(), &dims).select(&x, &x.zeros_like());
+        cx.set_mask(&y, &mask);
+        Ok(y)
     }
 }
 
-/// `x: T[B, S, …, K] → T[B, S, …, K]`: masks time steps whose features are all 0. Arguments: [`Masking`].
-///
-/// ```
-/// use systole_nn::layers::masking;
-/// assert!(masking().mask_value(-1.0).check().is_ok());
-/// ```
-#[track_caller]
-pub fn masking() -> LayerSpec {
-    LayerSpec::of(Masking::default())
+impl Layer for Masking {
+    named!("Masking", one_input);
 }
+
+constructors!(LayerSpec:
+    /// `x: T[B, S, …, K] → T[B, S, …, K]`: masks time steps whose features are all 0. Arguments: [`Masking`].
+    ///
+    /// ```
+    /// use systole_nn::layers::masking;
+    /// assert!(masking().mask_value(-1.0).check().is_ok());
+    /// ```
+    fn masking() = Masking::default();
+);
 
 setters!(LayerSpec:
     /// Feature value of the time steps that Masking masks.

@@ -3,6 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 macro_rules! element_wise {
     ($($(#[$doc:meta])* $class:ident => $fold:expr;)*) => { $(
@@ -68,22 +69,18 @@ fn check_mergeable((class, op): (&str, ElementWise), inputs: &[Tensor]) -> Resul
     let exact = matches!(op, ElementWise::Subtract);
     if inputs.len() < 2 || (exact && inputs.len() > 2) {
         let needs = if exact { "two inputs" } else { "at least two inputs" };
-        return Err(Error::new(ErrorKind::Graph, format!("{class} needs {needs}, got {}", inputs.len()))
-            .hint(format!(
-                "call the layer in a functional model: {}().on(&[&a, &b])",
-                class.to_lowercase()
-            )));
+        return Err(err!(Graph, "{class} needs {needs}, got {}", inputs.len()).hint(format!(
+            "call the layer in a functional model: {}().on(&[&a, &b])",
+            class.to_lowercase()
+        )));
     }
     let mut common = inputs[0].shape().to_vec();
     for x in &inputs[1..] {
         let fits = x.rank() == common.len()
             && common.iter().zip(x.shape().iter()).all(|(a, b)| a == b || *a == 1 || *b == 1);
         if !fits {
-            return Err(Error::new(
-                ErrorKind::Graph,
-                format!("{class} needs inputs of one shape, got {}", list_types(inputs)),
-            )
-            .hint("reshape an input, or project it with dense or a 1×1 conv2d"));
+            return Err(err!(Graph, "{class} needs inputs of one shape, got {}", list_types(inputs))
+                .hint("reshape an input, or project it with dense or a 1×1 conv2d"));
         }
         common.iter_mut().zip(x.shape().iter()).filter(|(a, _)| **a == 1).for_each(|(a, b)| *a = *b);
     }
@@ -107,7 +104,7 @@ impl Arguments for Concatenate {}
 impl Concatenate {
     fn join(&self, cx: &Cx, inputs: &[Tensor]) -> Result<Tensor> {
         let Some(first) = inputs.first() else {
-            return Err(Error::new(ErrorKind::Graph, "Concatenate needs at least one input, got 0")
+            return Err(err!(Graph, "Concatenate needs at least one input, got 0")
                 .hint("call the layer in a functional model: concatenate(-1).on(&[&a, &b])"));
         };
         let axis = dim_index("Concatenate", self.axis, first)?;
@@ -115,12 +112,13 @@ impl Concatenate {
             x.rank() == first.rank() && (0..x.rank()).all(|d| d == axis || x.shape()[d] == first.shape()[d])
         };
         if !inputs.iter().all(same) {
-            let what = format!(
+            return Err(err!(
+                Graph,
                 "Concatenate needs inputs that differ only along axis {}, got {}",
                 self.axis,
                 list_types(inputs)
-            );
-            return Err(Error::new(ErrorKind::Graph, what).hint("reshape the inputs, or choose another axis"));
+            )
+            .hint("reshape the inputs, or choose another axis"));
         }
         let one_type = inputs.iter().all(|x| x.dtype() == first.dtype());
         let cast_one = |x: &Tensor| if one_type { cast_floats(cx, x) } else { cast(cx, x) };
@@ -133,10 +131,7 @@ impl Layer for Concatenate {
     named!("Concatenate");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
-            return poisoned.clone();
-        }
-        self.join(cx, inputs).unwrap_or_else(|e| refuse(cx, inputs, e))
+        built(self, cx, inputs, |cx, inputs| self.join(cx, inputs))
     }
 
     fn lowering(&self) -> Result<LayerLowering> {
@@ -144,104 +139,85 @@ impl Layer for Concatenate {
     }
 }
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: sum of all inputs. Arguments: [`Add`].
-///
-/// ```
-/// use systole_nn::{input, layers::add, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = add().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn add() -> LayerSpec {
-    LayerSpec::of(Add {})
-}
+constructors!(LayerSpec:
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: sum of all inputs. Arguments: [`Add`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::add, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = add().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn add() = Add {};
 
-/// `x₀: T[…], x₁: T[…] → T[…]`: first input minus second input. Arguments: [`Subtract`].
-///
-/// ```
-/// use systole_nn::{input, layers::subtract, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = subtract().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn subtract() -> LayerSpec {
-    LayerSpec::of(Subtract {})
-}
+    /// `x₀: T[…], x₁: T[…] → T[…]`: first input minus second input. Arguments: [`Subtract`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::subtract, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = subtract().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn subtract() = Subtract {};
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: product of all inputs. Arguments: [`Multiply`].
-///
-/// ```
-/// use systole_nn::{input, layers::multiply, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = multiply().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn multiply() -> LayerSpec {
-    LayerSpec::of(Multiply {})
-}
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: product of all inputs. Arguments: [`Multiply`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::multiply, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = multiply().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn multiply() = Multiply {};
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: mean of all inputs. Arguments: [`Average`].
-///
-/// ```
-/// use systole_nn::{input, layers::average, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = average().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn average() -> LayerSpec {
-    LayerSpec::of(Average {})
-}
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: mean of all inputs. Arguments: [`Average`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::average, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = average().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn average() = Average {};
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise maximum of all inputs. Arguments: [`Maximum`].
-///
-/// ```
-/// use systole_nn::{input, layers::maximum, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = maximum().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn maximum() -> LayerSpec {
-    LayerSpec::of(Maximum {})
-}
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise maximum of all inputs. Arguments: [`Maximum`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::maximum, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = maximum().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn maximum() = Maximum {};
 
-/// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise minimum of all inputs. Arguments: [`Minimum`].
-///
-/// ```
-/// use systole_nn::{input, layers::minimum, Model};
-/// let (a, b) = (input("a", [8]), input("b", [8]));
-/// let y = minimum().on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn minimum() -> LayerSpec {
-    LayerSpec::of(Minimum {})
-}
+    /// `x₀: T[…], x₁: T[…], … → T[…]`: element-wise minimum of all inputs. Arguments: [`Minimum`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::minimum, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [8]));
+    /// let y = minimum().on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 8)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn minimum() = Minimum {};
 
-/// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: concatenates inputs along `axis`. Arguments:
-/// [`Concatenate`].
-///
-/// ```
-/// use systole_nn::{input, layers::concatenate, Model};
-/// let (a, b) = (input("a", [8]), input("b", [4]));
-/// let y = concatenate(-1).on(&[&a, &b]);
-/// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 12)"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn concatenate(axis: i64) -> LayerSpec {
-    LayerSpec::of(Concatenate { axis })
-}
+    /// `x₀: T[…, N₀, …], x₁: T[…, N₁, …], … → T[…, N₀ + N₁ + …, …]`: concatenates inputs along `axis`. Arguments:
+    /// [`Concatenate`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::concatenate, Model};
+    /// let (a, b) = (input("a", [8]), input("b", [4]));
+    /// let y = concatenate(-1).on(&[&a, &b]);
+    /// assert!(Model::functional(&[a, b], &y)?.summary().contains("(None, 12)"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn concatenate(axis: i64) = Concatenate { axis };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

@@ -3,9 +3,9 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::{LayerKind, LayerSpec};
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 use systole_data::Dataset;
-use systole_ir::Literal;
+use systole_ir::{Literal, ensure, err};
 
 arguments! {
     /// `x: U[B, …] → T[B, …]`: `(x − mean) / √variance`, with a mean and variance for each index along `axis`.
@@ -85,23 +85,21 @@ impl Arguments for Normalization {
             None => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let dims = self.dims(x)?;
+        let deviation = self.deviations();
+        let mean: Vec<f64> = self.mean.iter().flatten().copied().collect();
+        let (mean, deviation) = (self.spread(x, &dims, &mean)?, self.spread(x, &dims, &deviation)?);
+        // Computes in f32 from the uncast input, because half precision loses digits of values far from zero.
+        let x = x.convert(DType::F32);
+        let y = if self.invert { x * deviation + mean } else { (x - mean) / deviation };
+        Ok(cast(cx, &y))
+    }
 }
 
 impl Layer for Normalization {
-    named!("Normalization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let dims = self.dims(x)?;
-            let deviation = self.deviations();
-            let mean: Vec<f64> = self.mean.iter().flatten().copied().collect();
-            let (mean, deviation) = (self.spread(x, &dims, &mean)?, self.spread(x, &dims, &deviation)?);
-            // Computes in f32 from the uncast input, because half precision loses digits of values far from zero.
-            let x = x.convert(DType::F32);
-            let y = if self.invert { x * deviation + mean } else { (x - mean) / deviation };
-            Ok(cast(cx, &y))
-        })
-    }
+    named!("Normalization", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         let (mean, deviation) = (self.mean.iter().flatten(), self.deviations());
@@ -120,9 +118,7 @@ impl Layer for Normalization {
         Ok(LayerLowering::Normalization { scale, offset })
     }
 
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 }
 
 /// Running count, mean and sum of squared deviations per index.
@@ -139,11 +135,9 @@ impl RunningMoments {
         let shape = batch.shape();
         let kept: Vec<usize> = dims.iter().map(|&d| shape[d]).collect();
         if self.count > 0.0 && kept != self.kept {
-            return Err(Error::new(
-                ErrorKind::Data,
-                "cannot adapt Normalization: the shape changes between batches",
-            )
-            .because(format!("the first batch has {:?} along the axis, a later one {kept:?}", self.kept)));
+            return Err(err!(Data, "cannot adapt Normalization: the shape changes between batches").because(
+                format!("the first batch has {:?} along the axis, a later one {kept:?}", self.kept),
+            ));
         }
         let places = kept.iter().product::<usize>().max(1);
         let n = (batch.ty().elements() / places) as f64;
@@ -194,7 +188,7 @@ impl LayerSpec {
             _ => None,
         };
         let axis = axis.ok_or_else(|| {
-            let e = Error::new(ErrorKind::Config, format!("{} does not support adapt", self.class_name()));
+            let e = err!(Config, "{} does not support adapt", self.class_name());
             e.hint("call adapt on normalization()")
         })?;
         let mut moments =
@@ -208,38 +202,32 @@ impl LayerSpec {
             };
             let dims: Option<Vec<usize>> = axis.0.iter().map(dim).collect();
             let mut dims = dims.ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Data,
-                    format!("axis {:?} is out of range: `{field}` has {rank} dimensions", axis.0),
-                )
-                .hint("count axes including the batch, or from the last: −1")
+                err!(Data, "axis {:?} is out of range: `{field}` has {rank} dimensions", axis.0)
+                    .hint("count axes including the batch, or from the last: −1")
             })?;
             dims.sort_unstable();
             dims.dedup();
             moments.join(batch, &dims)?;
         }
-        if moments.count == 0.0 {
-            return Err(Error::new(ErrorKind::Data, "cannot adapt Normalization: the dataset is empty"));
-        }
+        ensure!(moments.count != 0.0, err!(Data, "cannot adapt Normalization: the dataset is empty"));
         let variance: Vec<f64> = moments.squares.iter().map(|s| s / moments.count).collect();
         Ok(self.set("mean", moments.mean.into()).set("variance", variance.into()))
     }
 }
 
-/// `x: U[B, …] → T[B, …]`: standardizes features by a mean and variance of the dataset. Arguments: [`Normalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::normalization, Model};
-/// let layer = normalization().mean([0.5]).variance([0.25]);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 1]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn normalization() -> LayerSpec {
-    LayerSpec::of(Normalization::default())
-}
+constructors!(LayerSpec:
+    /// `x: U[B, …] → T[B, …]`: standardizes features by a mean and variance of the dataset. Arguments: [`Normalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::normalization, Model};
+    /// let layer = normalization().mean([0.5]).variance([0.25]);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 1]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn normalization() = Normalization::default();
+);
 
 setters!(LayerSpec:
     /// Means of Normalization.

@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, …] → T[B, …]`: x if positive, otherwise `alpha · x`, with a learned alpha per feature.
@@ -17,27 +17,25 @@ arguments! {
     /// ```
     pub struct PReLU {
         /// Initializer of `alpha`. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub alpha_initializer: Initializer = Initializer::Zeros,
         /// Axes along which all elements share one alpha; the batch is axis 0. Default: none.
         pub shared_axes: Option<Axes> = None,
     }
 }
 
-/// `x: T[B, …] → T[B, …]`: x if positive, otherwise x times a learned slope per feature. Arguments: [`PReLU`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::prelu, Model};
-/// let layer = prelu();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn prelu() -> LayerSpec {
-    LayerSpec::of(PReLU::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …] → T[B, …]`: x if positive, otherwise x times a learned slope per feature. Arguments: [`PReLU`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::prelu, Model};
+    /// let layer = prelu();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn prelu() = PReLU::default();
+);
 
 setters!(LayerSpec:
     /// Initializer of PReLU's alpha.
@@ -55,30 +53,26 @@ impl Arguments for PReLU {
             None => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let Some((_, features)) = x.shape().dims().split_first() else {
+            return Err(unfit("PReLU", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)"));
+        };
+        let mut shape = features.to_vec();
+        for axis in self.shared_axes.iter().flat_map(|axes| &axes.0) {
+            shape[dim_index("PReLU", *axis, x)? - 1] = 1;
+        }
+        let alpha = weight(cx, "PReLU", "alpha", &shape, &self.alpha_initializer)?;
+        let dims: Vec<usize> = (1..x.rank()).collect();
+        let (x, alpha) = (cast(cx, x), alpha.broadcast_in_dim(x.shape(), &dims));
+        Ok(x.relu() - alpha * (-&x).relu())
+    }
 }
 
 impl Layer for PReLU {
-    named!("PReLU");
+    named!("PReLU", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let Some((_, features)) = x.shape().dims().split_first() else {
-                return Err(unfit("PReLU", "a batch [B, …]", x.ty()).hint("feed batches: data.batch(32)"));
-            };
-            let mut shape = features.to_vec();
-            for axis in self.shared_axes.iter().flat_map(|axes| &axes.0) {
-                shape[dim_index("PReLU", *axis, x)? - 1] = 1;
-            }
-            let alpha = weight(cx, "PReLU", "alpha", &shape, &self.alpha_initializer)?;
-            let dims: Vec<usize> = (1..x.rank()).collect();
-            let (x, alpha) = (cast(cx, x), alpha.broadcast_in_dim(x.shape(), &dims));
-            Ok(x.relu() - alpha * (-&x).relu())
-        })
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::PRelu)
-    }
+    lowered!(PRelu);
 
     fn weight_roles(&self) -> Vec<WeightRole> {
         vec![WeightRole::new("alpha", "weight", WeightLayout::Flat)]

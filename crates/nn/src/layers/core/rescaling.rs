@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: U[…] → T[…]`: `x · scale + offset`. Also accepts integers.
@@ -30,35 +30,34 @@ impl Arguments for Rescaling {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        Ok(cast(cx, x) * self.scale + self.offset)
+    }
 }
 
 impl Layer for Rescaling {
-    named!("Rescaling");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| Ok(cast(cx, x) * self.scale + self.offset))
-    }
+    named!("Rescaling", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Rescaling { scale: self.scale, offset: self.offset })
     }
 }
 
-/// `x: U[…] → T[…]`: multiplies by `scale`; also accepts integers, such as image bytes to 0..1. Arguments:
-/// [`Rescaling`].
-///
-/// ```
-/// use systole_ir::{DType::U8, TensorType};
-/// use systole_nn::{layers::rescaling, Model};
-/// let layer = rescaling(1.0 / 255.0);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(U8, [28, 28, 1])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 1]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn rescaling(scale: f64) -> LayerSpec {
-    LayerSpec::of(Rescaling { scale, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: U[…] → T[…]`: multiplies by `scale`; also accepts integers, such as image bytes to 0..1. Arguments:
+    /// [`Rescaling`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::U8, TensorType};
+    /// use systole_nn::{layers::rescaling, Model};
+    /// let layer = rescaling(1.0 / 255.0);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(U8, [28, 28, 1])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 1]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn rescaling(scale: f64) = Rescaling { scale, ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Constant that Rescaling adds.

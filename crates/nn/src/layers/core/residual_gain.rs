@@ -3,6 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …], branch: T[B, …] → T[B, …]`: x + gamma · branch, with one learned scalar that starts at 0.
@@ -11,24 +12,22 @@ arguments! {
     /// Zhang et al. 2018.
     pub struct ResidualGain {
         /// Initializer of `gamma`. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub gamma_initializer: Initializer = Initializer::Zeros,
     }
 }
 
-/// `x: T[B, …], branch: T[B, …] → T[B, …]`: x + gamma · branch. Arguments: [`ResidualGain`].
-///
-/// ```
-/// use systole_nn::{input, layers::{dense, residual_gain}, Model};
-/// let x = input("x", [8]);
-/// let y = residual_gain().on(&[&x, &x.apply(dense(8))]);
-/// assert!(Model::functional(&[x], &y)?.summary().contains("Weights: 73"));
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn residual_gain() -> LayerSpec {
-    LayerSpec::of(ResidualGain::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …], branch: T[B, …] → T[B, …]`: x + gamma · branch. Arguments: [`ResidualGain`].
+    ///
+    /// ```
+    /// use systole_nn::{input, layers::{dense, residual_gain}, Model};
+    /// let x = input("x", [8]);
+    /// let y = residual_gain().on(&[&x, &x.apply(dense(8))]);
+    /// assert!(Model::functional(&[x], &y)?.summary().contains("Weights: 73"));
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn residual_gain() = ResidualGain::default();
+);
 
 impl Arguments for ResidualGain {}
 
@@ -36,23 +35,21 @@ impl Layer for ResidualGain {
     named!("ResidualGain");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        if let Some(poisoned) = inputs.iter().find(|x| x.is_poisoned()) {
-            return poisoned.clone();
-        }
-        let [x, branch] = inputs else {
-            let what = format!("ResidualGain takes two inputs, got {}", inputs.len());
-            let e = Error::new(ErrorKind::Graph, what)
-                .hint("call ResidualGain with two inputs: residual_gain().on(&[&x, &branch])");
-            return refuse(cx, inputs, e);
-        };
-        if x.shape() != branch.shape() || x.rank() == 0 {
-            let what = format!("ResidualGain needs inputs of one shape, got {} and {}", x.ty(), branch.ty());
-            let hint = "bring both inputs to the same shape, for example with a 1×1 conv2d";
-            return refuse(cx, inputs, Error::new(ErrorKind::Graph, what).hint(hint));
-        }
-        let (x, branch) = (cast(cx, x), cast(cx, branch));
-        let gamma = cx.weight("gamma", &[1], &self.gamma_initializer).reshape(Shape::from([0usize; 0]));
-        x + gamma.broadcast_in_dim(branch.shape(), &[]) * branch
+        built(self, cx, inputs, |cx, inputs| {
+            let [x, branch] = inputs else {
+                return Err(wrong_number(self, "two inputs", inputs)
+                    .hint("call ResidualGain with two inputs: residual_gain().on(&[&x, &branch])"));
+            };
+            if x.shape() != branch.shape() || x.rank() == 0 {
+                let what =
+                    format!("ResidualGain needs inputs of one shape, got {} and {}", x.ty(), branch.ty());
+                let hint = "bring both inputs to the same shape, for example with a 1×1 conv2d";
+                return Err(Error::new(ErrorKind::Graph, what).hint(hint));
+            }
+            let (x, branch) = (cast(cx, x), cast(cx, branch));
+            let gamma = cx.weight("gamma", &[1], &self.gamma_initializer).reshape(Shape::from([0usize; 0]));
+            Ok(x + gamma.broadcast_in_dim(branch.shape(), &[]) * branch)
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use super::normalization::feature_dim;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …, C]`: normalizes groups of features of each sample over all positions.
@@ -27,10 +28,8 @@ arguments! {
         /// Whether the result is multiplied by `gamma`. Default: true.
         pub scale: bool = true,
         /// Initializer of `beta`. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub beta_initializer: Initializer = Initializer::Zeros,
         /// Initializer of `gamma`. Default: `ones`.
-        #[serde(deserialize_with = "argument::named")]
         pub gamma_initializer: Initializer = Initializer::Ones,
     }
 }
@@ -57,46 +56,42 @@ impl Arguments for GroupNormalization {
         }
         at_least_0("GroupNormalization", "epsilon", self.epsilon)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let axis = feature_dim("GroupNormalization", self.axis, x)?;
+        let features = x.dim(axis as isize);
+        let groups = self.groups_of(features, x)?;
+        sized("GroupNormalization", "gamma", &[features])?;
+        let x32 = cast(cx, x).convert(DType::F32);
+        let others: Vec<usize> = (1..x.rank()).filter(|d| *d != axis).collect();
+        let (batch, places) = (x.dim(0), others.iter().map(|d| x.shape()[*d]).product::<usize>());
+        // Reduces per feature first: sums over positions keep the innermost dimension contiguous, and broadcasts
+        // have one value per feature. The group reduction then works on `[B, C]` only.
+        let spread = |of_features: &Tensor| of_features.broadcast_in_dim(x.shape(), &[0, axis]);
+        let mean_of_groups = |t: &Tensor| {
+            let of_features = if places == 1 { t.reshape([batch, features]) } else { t.mean(&others) };
+            let grouped = of_features.reshape([batch, groups, features / groups]);
+            grouped.mean(&[2]).broadcast_except(grouped.shape(), &[2]).reshape([batch, features])
+        };
+        let centred = &x32 - spread(&mean_of_groups(&x32));
+        let mut factor = (mean_of_groups(&(&centred * &centred)) + self.epsilon).rsqrt();
+        if self.scale {
+            let gamma = cx.variable("gamma", &[features], &self.gamma_initializer, true);
+            factor = &factor * gamma.broadcast_in_dim(factor.shape(), &[1]);
+        }
+        let mut y = centred * spread(&factor);
+        if self.center {
+            let beta = cx.variable("beta", &[features], &self.beta_initializer, true);
+            y = y + beta.broadcast_in_dim(x.shape(), &[axis]);
+        }
+        Ok(cast(cx, &y))
+    }
 }
 
 impl Layer for GroupNormalization {
-    named!("GroupNormalization");
+    named!("GroupNormalization", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let axis = feature_dim("GroupNormalization", self.axis, x)?;
-            let features = x.dim(axis as isize);
-            let groups = self.groups_of(features, x)?;
-            sized("GroupNormalization", "gamma", &[features])?;
-            let x32 = cast(cx, x).convert(DType::F32);
-            let others: Vec<usize> = (1..x.rank()).filter(|d| *d != axis).collect();
-            let (batch, places) = (x.dim(0), others.iter().map(|d| x.shape()[*d]).product::<usize>());
-            // Reduces per feature first: sums over positions keep the innermost dimension contiguous, and broadcasts
-            // have one value per feature. The group reduction then works on `[B, C]` only.
-            let spread = |of_features: &Tensor| of_features.broadcast_in_dim(x.shape(), &[0, axis]);
-            let mean_of_groups = |t: &Tensor| {
-                let of_features = if places == 1 { t.reshape([batch, features]) } else { t.mean(&others) };
-                let grouped = of_features.reshape([batch, groups, features / groups]);
-                grouped.mean(&[2]).broadcast_except(grouped.shape(), &[2]).reshape([batch, features])
-            };
-            let centred = &x32 - spread(&mean_of_groups(&x32));
-            let mut factor = (mean_of_groups(&(&centred * &centred)) + self.epsilon).rsqrt();
-            if self.scale {
-                let gamma = cx.variable("gamma", &[features], &self.gamma_initializer, true);
-                factor = &factor * gamma.broadcast_in_dim(factor.shape(), &[1]);
-            }
-            let mut y = centred * spread(&factor);
-            if self.center {
-                let beta = cx.variable("beta", &[features], &self.beta_initializer, true);
-                y = y + beta.broadcast_in_dim(x.shape(), &[axis]);
-            }
-            Ok(cast(cx, &y))
-        })
-    }
-
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 
     fn weight_roles(&self) -> Vec<WeightRole> {
         vec![
@@ -106,21 +101,20 @@ impl Layer for GroupNormalization {
     }
 }
 
-/// `x: T[B, …, C] → T[B, …, C]`: normalizes groups of features of each sample to mean 0 and variance 1. Arguments:
-/// [`GroupNormalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::group_normalization, Model};
-/// let layer = group_normalization().groups(4);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn group_normalization() -> LayerSpec {
-    LayerSpec::of(GroupNormalization::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …, C] → T[B, …, C]`: normalizes groups of features of each sample to mean 0 and variance 1. Arguments:
+    /// [`GroupNormalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::group_normalization, Model};
+    /// let layer = group_normalization().groups(4);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn group_normalization() = GroupNormalization::default();
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

@@ -5,7 +5,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[…, C, …] → T[…]`: batch normalization: normalizes each feature along `axis` over all other dimensions.
@@ -30,16 +30,12 @@ arguments! {
         /// Whether the result is multiplied by `gamma`. Default: true.
         pub scale: bool = true,
         /// Initializer of `beta`. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub beta_initializer: Initializer = Initializer::Zeros,
         /// Initializer of `gamma`. Default: `ones`.
-        #[serde(deserialize_with = "argument::named")]
         pub gamma_initializer: Initializer = Initializer::Ones,
         /// Initializer of `moving_mean`. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub moving_mean_initializer: Initializer = Initializer::Zeros,
         /// Initializer of `moving_variance`. Default: `ones`.
-        #[serde(deserialize_with = "argument::named")]
         pub moving_variance_initializer: Initializer = Initializer::Ones,
     }
 }
@@ -161,58 +157,52 @@ arguments! {
         /// Whether the result is multiplied by `gamma`. Default: true.
         pub scale: bool = true,
         /// Initializer of `beta`. Default: `zeros`.
-        #[serde(deserialize_with = "argument::named")]
         pub beta_initializer: Initializer = Initializer::Zeros,
         /// Initializer of `gamma`. Default: `ones`.
-        #[serde(deserialize_with = "argument::named")]
         pub gamma_initializer: Initializer = Initializer::Ones,
     }
 }
 
 impl Arguments for LayerNormalization {
     fn check(&self) -> Result<()> {
-        if self.axis.0.is_empty() {
-            return Err(wrong("LayerNormalization", "at least one axis", "an empty list"));
-        }
+        ensure!(!self.axis.0.is_empty(), wrong("LayerNormalization", "at least one axis", "an empty list"));
         at_least_0("LayerNormalization", "epsilon", self.epsilon)
+    }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let dims = self.axis.0.iter().map(|&a| feature_dim("LayerNormalization", a, x));
+        let mut dims = dims.collect::<Result<Vec<usize>>>()?;
+        dims.sort_unstable();
+        dims.dedup();
+        let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
+        sized("LayerNormalization", "gamma", &shape)?;
+        let x32 = cast(cx, x).convert(DType::F32);
+        let mut way = LayerNormOps { cx, dims, shape: x.shape().clone() };
+        let mean = way.mean("mean", &x32);
+        let mean = way.wide(&mean);
+        let centred = way.sum("centred", [&x32, &mean], true);
+        let squared = way.product("squared", [&centred, &centred]);
+        let variance = way.mean("variance", &squared);
+        let sum = &variance + self.epsilon;
+        way.cx.made_with_constant(&sum, &variance, self.epsilon);
+        let sum = way.cx.rounded_within("sum", sum);
+        let factor = way.cx.root_within("rsqrt", &sum);
+        let factor = way.wide(&factor);
+        let mut y = way.product("normalized", [&centred, &factor]);
+        if self.scale {
+            let gamma = way.constant("gamma", &shape, &self.gamma_initializer);
+            y = way.product("scaled", [&y, &gamma]);
+        }
+        if self.center {
+            let beta = way.constant("beta", &shape, &self.beta_initializer);
+            y = way.sum("output", [&y, &beta], false);
+        }
+        Ok(cast(cx, &y))
     }
 }
 
 impl Layer for LayerNormalization {
-    named!("LayerNormalization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let dims = self.axis.0.iter().map(|&a| feature_dim("LayerNormalization", a, x));
-            let mut dims = dims.collect::<Result<Vec<usize>>>()?;
-            dims.sort_unstable();
-            dims.dedup();
-            let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
-            sized("LayerNormalization", "gamma", &shape)?;
-            let x32 = cast(cx, x).convert(DType::F32);
-            let mut way = LayerNormOps { cx, dims, shape: x.shape().clone() };
-            let mean = way.mean("mean", &x32);
-            let mean = way.wide(&mean);
-            let centred = way.sum("centred", [&x32, &mean], true);
-            let squared = way.product("squared", [&centred, &centred]);
-            let variance = way.mean("variance", &squared);
-            let sum = &variance + self.epsilon;
-            way.cx.made_with_constant(&sum, &variance, self.epsilon);
-            let sum = way.cx.rounded_within("sum", sum);
-            let factor = way.cx.root_within("rsqrt", &sum);
-            let factor = way.wide(&factor);
-            let mut y = way.product("normalized", [&centred, &factor]);
-            if self.scale {
-                let gamma = way.constant("gamma", &shape, &self.gamma_initializer);
-                y = way.product("scaled", [&y, &gamma]);
-            }
-            if self.center {
-                let beta = way.constant("beta", &shape, &self.beta_initializer);
-                y = way.sum("output", [&y, &beta], false);
-            }
-            Ok(cast(cx, &y))
-        })
-    }
+    named!("LayerNormalization", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::LayerNormalization {
@@ -282,37 +272,33 @@ pub(in crate::layers) fn feature_dim(class: &str, axis: i64, x: &Tensor) -> Resu
     }
 }
 
-/// `x: T[…, C] → T[…, C]`: batch normalization: each feature to mean 0 and variance 1 over the batch. Arguments:
-/// [`BatchNormalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::batch_normalization, Model};
-/// let layer = batch_normalization();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn batch_normalization() -> LayerSpec {
-    LayerSpec::of(BatchNormalization::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[…, C] → T[…, C]`: batch normalization: each feature to mean 0 and variance 1 over the batch. Arguments:
+    /// [`BatchNormalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::batch_normalization, Model};
+    /// let layer = batch_normalization();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn batch_normalization() = BatchNormalization::default();
 
-/// `x: T[B, …] → T[B, …]`: layer normalization: the last axis of each sample to mean 0 and variance 1. Arguments:
-/// [`LayerNormalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::layer_normalization, Model};
-/// let layer = layer_normalization().epsilon(1e-5);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn layer_normalization() -> LayerSpec {
-    LayerSpec::of(LayerNormalization::default())
-}
+    /// `x: T[B, …] → T[B, …]`: layer normalization: the last axis of each sample to mean 0 and variance 1. Arguments:
+    /// [`LayerNormalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::layer_normalization, Model};
+    /// let layer = layer_normalization().epsilon(1e-5);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn layer_normalization() = LayerNormalization::default();
+);
 
 setters!(LayerSpec:
     /// Initializer of a normalization layer's beta.

@@ -4,6 +4,7 @@ use super::normalization::feature_dim;
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …] → T[B, …]`: RMS normalization: divides each sample by its root mean square over the dimensions
@@ -24,24 +25,21 @@ impl Arguments for RMSNormalization {
         check_axis("RMSNormalization", &self.axis)?;
         at_least_0("RMSNormalization", "epsilon", self.epsilon)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let dims = feature_dims("RMSNormalization", &self.axis, x)?;
+        let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
+        sized("RMSNormalization", "scale", &shape)?;
+        let x32 = cast(cx, x).convert(DType::F32);
+        let inverse = ((&x32 * &x32).mean(&dims) + self.epsilon).rsqrt();
+        let scale = cx.variable("scale", &shape, &Initializer::Ones, true);
+        let y = x32 * inverse.broadcast_except(x.shape(), &dims) * scale.broadcast_in_dim(x.shape(), &dims);
+        Ok(cast(cx, &y))
+    }
 }
 
 impl Layer for RMSNormalization {
-    named!("RMSNormalization");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let dims = feature_dims("RMSNormalization", &self.axis, x)?;
-            let shape: Vec<usize> = dims.iter().map(|&d| x.dim(d as isize)).collect();
-            sized("RMSNormalization", "scale", &shape)?;
-            let x32 = cast(cx, x).convert(DType::F32);
-            let inverse = ((&x32 * &x32).mean(&dims) + self.epsilon).rsqrt();
-            let scale = cx.variable("scale", &shape, &Initializer::Ones, true);
-            let y =
-                x32 * inverse.broadcast_except(x.shape(), &dims) * scale.broadcast_in_dim(x.shape(), &dims);
-            Ok(cast(cx, &y))
-        })
-    }
+    named!("RMSNormalization", one_input);
 
     fn decoding(&self) -> Result<IncrementalDecoding> {
         Ok(IncrementalDecoding::Positionwise)
@@ -66,21 +64,17 @@ impl Arguments for UnitNormalization {
     fn check(&self) -> Result<()> {
         check_axis("UnitNormalization", &self.axis)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let dims = feature_dims("UnitNormalization", &self.axis, x)?;
+        Ok(cast(cx, &unit(&cast(cx, x).convert(DType::F32), &dims)))
+    }
 }
 
 impl Layer for UnitNormalization {
-    named!("UnitNormalization");
+    named!("UnitNormalization", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let dims = feature_dims("UnitNormalization", &self.axis, x)?;
-            Ok(cast(cx, &unit(&cast(cx, x).convert(DType::F32), &dims)))
-        })
-    }
-
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 }
 
 /// `x: f32[…] → f32[…]`: L2-normalizes over `dims`; the norm is clamped for inputs near 0.
@@ -91,10 +85,7 @@ pub(in crate::layers) fn unit(x: &Tensor, dims: &[usize]) -> Tensor {
 }
 
 fn check_axis(class: &str, axis: &Axes) -> Result<()> {
-    match axis.0.is_empty() {
-        true => Err(wrong(class, "at least one axis", "an empty list")),
-        false => Ok(()),
-    }
+    if axis.0.is_empty() { Err(wrong(class, "at least one axis", "an empty list")) } else { Ok(()) }
 }
 
 /// Converts axes to dimension indices in ascending order.
@@ -105,35 +96,31 @@ fn feature_dims(class: &str, axis: &Axes, x: &Tensor) -> Result<Vec<usize>> {
     Ok(dims)
 }
 
-/// `x: T[B, …] → T[B, …]`: RMS normalization over the last axis. Arguments: [`RMSNormalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::rms_normalization, Model};
-/// let layer = rms_normalization();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn rms_normalization() -> LayerSpec {
-    LayerSpec::of(RMSNormalization::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …] → T[B, …]`: RMS normalization over the last axis. Arguments: [`RMSNormalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::rms_normalization, Model};
+    /// let layer = rms_normalization();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn rms_normalization() = RMSNormalization::default();
 
-/// `x: T[B, …] → T[B, …]`: L2-normalizes each sample over the last axis. Arguments: [`UnitNormalization`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::unit_normalization, Model};
-/// let layer = unit_normalization();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn unit_normalization() -> LayerSpec {
-    LayerSpec::of(UnitNormalization::default())
-}
+    /// `x: T[B, …] → T[B, …]`: L2-normalizes each sample over the last axis. Arguments: [`UnitNormalization`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::unit_normalization, Model};
+    /// let layer = unit_normalization();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 32])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn unit_normalization() = UnitNormalization::default();
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

@@ -8,7 +8,7 @@ use crate::layers::core::dense::dense;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
 use crate::layers::wrapped_layer::WrappedLayer;
-use crate::setters::setters;
+use crate::setters::{arguments, setters};
 use systole_ir::GraphBuilder;
 
 arguments! {
@@ -145,9 +145,7 @@ fn kernel_of(cx: &Cx, inner: &LayerSpec, x: &Tensor) -> Result<WeightSpec> {
 
 impl Arguments for SpectralNormalization {
     fn check(&self) -> Result<()> {
-        if self.power_iterations == 0 {
-            return Err(wrong(CLASS, "power_iterations of at least 1", 0));
-        }
+        ensure!(self.power_iterations != 0, wrong(CLASS, "power_iterations of at least 1", 0));
         at_least_0(CLASS, "epsilon", self.epsilon)?;
         let class = self.layer.of(CLASS)?.class_name();
         match HAVE_KERNELS.contains(&class) {

@@ -5,6 +5,7 @@ use crate::layers::resample::{adaptive_windows, mixed_along};
 use crate::layers::sample::*;
 use crate::layers::sliding_window::check_some_place;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, output_size…, C]`: adaptive average pooling over `N` spatial dimensions.
@@ -56,38 +57,36 @@ impl<const N: usize> Arguments for AdaptiveAveragePooling<N> {
     fn check(&self) -> Result<()> {
         check_size(self.class_name(), "output_size", &self.output_size)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_windows(self.class_name(), &self.output_size, x)?;
+        Ok(means(cx, x, &self.output_size.0))
+    }
 }
 
 impl<const N: usize> Layer for AdaptiveAveragePooling<N> {
-    named!(by_rank::<N, 3>([
-        "AdaptiveAveragePooling1D",
-        "AdaptiveAveragePooling2D",
-        "AdaptiveAveragePooling3D"
-    ]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_windows(self.class_name(), &self.output_size, x)?;
-            Ok(means(cx, x, &self.output_size.0))
-        })
-    }
+    named!(
+        by_rank::<N, 3>(["AdaptiveAveragePooling1D", "AdaptiveAveragePooling2D", "AdaptiveAveragePooling3D"]),
+        one_input
+    );
 }
 
 impl<const N: usize> Arguments for AdaptiveMaxPooling<N> {
     fn check(&self) -> Result<()> {
         check_size(self.class_name(), "output_size", &self.output_size)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_windows(self.class_name(), &self.output_size, x)?;
+        Ok(maxima(cx, x, &self.output_size.0))
+    }
 }
 
 impl<const N: usize> Layer for AdaptiveMaxPooling<N> {
-    named!(by_rank::<N, 3>(["AdaptiveMaxPooling1D", "AdaptiveMaxPooling2D", "AdaptiveMaxPooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_windows(self.class_name(), &self.output_size, x)?;
-            Ok(maxima(cx, x, &self.output_size.0))
-        })
-    }
+    named!(
+        by_rank::<N, 3>(["AdaptiveMaxPooling1D", "AdaptiveMaxPooling2D", "AdaptiveMaxPooling3D"]),
+        one_input
+    );
 }
 
 fn check_windows<const N: usize>(class: &str, output_size: &Sizes<N>, x: &Tensor) -> Result<()> {
@@ -128,95 +127,84 @@ fn maxima(cx: &Cx, x: &Tensor, output_size: &[usize]) -> Tensor {
     })
 }
 
-/// `x: T[B, S, C] → T[B, output_size, C]`: adaptive average pooling. Arguments: [`AdaptiveAveragePooling1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::adaptive_average_pooling1d, Model};
-/// let layer = adaptive_average_pooling1d(7);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [7, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn adaptive_average_pooling1d(output_size: usize) -> LayerSpec {
-    LayerSpec::of(AdaptiveAveragePooling1D { output_size: output_size.into() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, output_size, C]`: adaptive average pooling. Arguments: [`AdaptiveAveragePooling1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::adaptive_average_pooling1d, Model};
+    /// let layer = adaptive_average_pooling1d(7);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [7, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn adaptive_average_pooling1d(output_size: usize) =
+        AdaptiveAveragePooling1D { output_size: output_size.into() };
 
-/// `x: T[B, H, W, C] → T[B, output_size…, C]`: adaptive average pooling. Arguments: [`AdaptiveAveragePooling2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::adaptive_average_pooling2d, Model};
-/// let layer = adaptive_average_pooling2d(7);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [13, 9, 8])])?;
-/// assert_eq!(output.shape.dims(), [7, 7, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn adaptive_average_pooling2d(output_size: impl Into<Sizes<2>>) -> LayerSpec {
-    LayerSpec::of(AdaptiveAveragePooling2D { output_size: output_size.into() })
-}
+    /// `x: T[B, H, W, C] → T[B, output_size…, C]`: adaptive average pooling. Arguments: [`AdaptiveAveragePooling2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::adaptive_average_pooling2d, Model};
+    /// let layer = adaptive_average_pooling2d(7);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [13, 9, 8])])?;
+    /// assert_eq!(output.shape.dims(), [7, 7, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn adaptive_average_pooling2d(output_size: impl Into<Sizes<2>>) =
+        AdaptiveAveragePooling2D { output_size: output_size.into() };
 
-/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: adaptive average pooling. Arguments: [`AdaptiveAveragePooling3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::adaptive_average_pooling3d, Model};
-/// let layer = adaptive_average_pooling3d(7);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 9, 7, 2])])?;
-/// assert_eq!(output.shape.dims(), [7, 7, 7, 2]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn adaptive_average_pooling3d(output_size: impl Into<Sizes<3>>) -> LayerSpec {
-    LayerSpec::of(AdaptiveAveragePooling3D { output_size: output_size.into() })
-}
+    /// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: adaptive average pooling. Arguments: [`AdaptiveAveragePooling3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::adaptive_average_pooling3d, Model};
+    /// let layer = adaptive_average_pooling3d(7);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 9, 7, 2])])?;
+    /// assert_eq!(output.shape.dims(), [7, 7, 7, 2]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn adaptive_average_pooling3d(output_size: impl Into<Sizes<3>>) =
+        AdaptiveAveragePooling3D { output_size: output_size.into() };
 
-/// `x: T[B, S, C] → T[B, output_size, C]`: adaptive max pooling. Arguments: [`AdaptiveMaxPooling1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::adaptive_max_pooling1d, Model};
-/// let layer = adaptive_max_pooling1d(7);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [7, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn adaptive_max_pooling1d(output_size: usize) -> LayerSpec {
-    LayerSpec::of(AdaptiveMaxPooling1D { output_size: output_size.into() })
-}
+    /// `x: T[B, S, C] → T[B, output_size, C]`: adaptive max pooling. Arguments: [`AdaptiveMaxPooling1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::adaptive_max_pooling1d, Model};
+    /// let layer = adaptive_max_pooling1d(7);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [7, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn adaptive_max_pooling1d(output_size: usize) = AdaptiveMaxPooling1D { output_size: output_size.into() };
 
-/// `x: T[B, H, W, C] → T[B, output_size…, C]`: adaptive max pooling. Arguments: [`AdaptiveMaxPooling2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::adaptive_max_pooling2d, Model};
-/// let layer = adaptive_max_pooling2d(7);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [13, 9, 8])])?;
-/// assert_eq!(output.shape.dims(), [7, 7, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn adaptive_max_pooling2d(output_size: impl Into<Sizes<2>>) -> LayerSpec {
-    LayerSpec::of(AdaptiveMaxPooling2D { output_size: output_size.into() })
-}
+    /// `x: T[B, H, W, C] → T[B, output_size…, C]`: adaptive max pooling. Arguments: [`AdaptiveMaxPooling2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::adaptive_max_pooling2d, Model};
+    /// let layer = adaptive_max_pooling2d(7);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [13, 9, 8])])?;
+    /// assert_eq!(output.shape.dims(), [7, 7, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn adaptive_max_pooling2d(output_size: impl Into<Sizes<2>>) =
+        AdaptiveMaxPooling2D { output_size: output_size.into() };
 
-/// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: adaptive max pooling. Arguments: [`AdaptiveMaxPooling3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::adaptive_max_pooling3d, Model};
-/// let layer = adaptive_max_pooling3d(7);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 9, 7, 2])])?;
-/// assert_eq!(output.shape.dims(), [7, 7, 7, 2]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn adaptive_max_pooling3d(output_size: impl Into<Sizes<3>>) -> LayerSpec {
-    LayerSpec::of(AdaptiveMaxPooling3D { output_size: output_size.into() })
-}
+    /// `x: T[B, D, H, W, C] → T[B, output_size…, C]`: adaptive max pooling. Arguments: [`AdaptiveMaxPooling3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::adaptive_max_pooling3d, Model};
+    /// let layer = adaptive_max_pooling3d(7);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 9, 7, 2])])?;
+    /// assert_eq!(output.shape.dims(), [7, 7, 7, 2]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn adaptive_max_pooling3d(output_size: impl Into<Sizes<3>>) =
+        AdaptiveMaxPooling3D { output_size: output_size.into() };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

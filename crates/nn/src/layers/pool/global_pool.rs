@@ -4,7 +4,7 @@ use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::sliding_window::check_some_place;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, C]`, or `T[B, 1…, C]` with `keepdims`: global max pooling over `N` spatial dimensions.
@@ -40,34 +40,33 @@ pub type GlobalAveragePooling2D = GlobalAveragePooling<2>;
 /// `x: T[B, D, H, W, C] → T[B, C]`, or `T[B, 1, 1, 1, C]` with `keepdims`: mean of each channel.
 pub type GlobalAveragePooling3D = GlobalAveragePooling<3>;
 
-impl<const N: usize> Arguments for GlobalMaxPooling<N> {}
+impl<const N: usize> Arguments for GlobalMaxPooling<N> {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_some_place(self.class_name(), N, x)?;
+        Ok(with_places::<N>(cast(cx, x).reduce_max(&places::<N>()), self.keepdims))
+    }
+}
 
 impl<const N: usize> Layer for GlobalMaxPooling<N> {
-    named!(by_rank::<N, 3>(["GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_some_place(self.class_name(), N, x)?;
-            Ok(with_places::<N>(cast(cx, x).reduce_max(&places::<N>()), self.keepdims))
-        })
-    }
+    named!(by_rank::<N, 3>(["GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(self, N < 3, LayerLowering::GlobalPooling { max: true })
     }
 }
 
-impl<const N: usize> Arguments for GlobalAveragePooling<N> {}
+impl<const N: usize> Arguments for GlobalAveragePooling<N> {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_some_place(self.class_name(), N, x)?;
+        Ok(with_places::<N>(mean(cx, x, &places::<N>()), self.keepdims))
+    }
+}
 
 impl<const N: usize> Layer for GlobalAveragePooling<N> {
-    named!(by_rank::<N, 3>(["GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_some_place(self.class_name(), N, x)?;
-            Ok(with_places::<N>(mean(cx, x, &places::<N>()), self.keepdims))
-        })
-    }
+    named!(
+        by_rank::<N, 3>(["GlobalAveragePooling1D", "GlobalAveragePooling2D", "GlobalAveragePooling3D"]),
+        one_input
+    );
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(self, N < 3, LayerLowering::GlobalPooling { max: false })
@@ -101,95 +100,79 @@ fn mean_of_counted(cx: &Cx, x: &Tensor, mask: &Tensor, places: &[usize]) -> Tens
     cast(cx, &(&sum / count.broadcast_in_dim(sum.shape(), &[0])))
 }
 
-/// `x: T[B, S, C] → T[B, C]`: maximum of each channel. Arguments: [`GlobalMaxPooling1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::global_max_pooling1d, Model};
-/// let layer = global_max_pooling1d();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn global_max_pooling1d() -> LayerSpec {
-    LayerSpec::of(GlobalMaxPooling1D::default())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, C]`: maximum of each channel. Arguments: [`GlobalMaxPooling1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::global_max_pooling1d, Model};
+    /// let layer = global_max_pooling1d();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn global_max_pooling1d() = GlobalMaxPooling1D::default();
 
-/// `x: T[B, H, W, C] → T[B, C]`: maximum of each channel. Arguments: [`GlobalMaxPooling2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::global_max_pooling2d, Model};
-/// let layer = global_max_pooling2d();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
-/// assert_eq!(output.shape.dims(), [64]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn global_max_pooling2d() -> LayerSpec {
-    LayerSpec::of(GlobalMaxPooling2D::default())
-}
+    /// `x: T[B, H, W, C] → T[B, C]`: maximum of each channel. Arguments: [`GlobalMaxPooling2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::global_max_pooling2d, Model};
+    /// let layer = global_max_pooling2d();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
+    /// assert_eq!(output.shape.dims(), [64]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn global_max_pooling2d() = GlobalMaxPooling2D::default();
 
-/// `x: T[B, D, H, W, C] → T[B, C]`: maximum of each channel. Arguments: [`GlobalMaxPooling3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::global_max_pooling3d, Model};
-/// let layer = global_max_pooling3d();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 8, 8, 2])])?;
-/// assert_eq!(output.shape.dims(), [2]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn global_max_pooling3d() -> LayerSpec {
-    LayerSpec::of(GlobalMaxPooling3D::default())
-}
+    /// `x: T[B, D, H, W, C] → T[B, C]`: maximum of each channel. Arguments: [`GlobalMaxPooling3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::global_max_pooling3d, Model};
+    /// let layer = global_max_pooling3d();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 8, 8, 2])])?;
+    /// assert_eq!(output.shape.dims(), [2]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn global_max_pooling3d() = GlobalMaxPooling3D::default();
 
-/// `x: T[B, S, C] → T[B, C]`: mean of each channel. Arguments: [`GlobalAveragePooling1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::global_average_pooling1d, Model};
-/// let layer = global_average_pooling1d();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn global_average_pooling1d() -> LayerSpec {
-    LayerSpec::of(GlobalAveragePooling1D::default())
-}
+    /// `x: T[B, S, C] → T[B, C]`: mean of each channel. Arguments: [`GlobalAveragePooling1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::global_average_pooling1d, Model};
+    /// let layer = global_average_pooling1d();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn global_average_pooling1d() = GlobalAveragePooling1D::default();
 
-/// `x: T[B, H, W, C] → T[B, C]`: mean of each channel. Arguments: [`GlobalAveragePooling2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::global_average_pooling2d, Model};
-/// let layer = global_average_pooling2d();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
-/// assert_eq!(output.shape.dims(), [64]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn global_average_pooling2d() -> LayerSpec {
-    LayerSpec::of(GlobalAveragePooling2D::default())
-}
+    /// `x: T[B, H, W, C] → T[B, C]`: mean of each channel. Arguments: [`GlobalAveragePooling2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::global_average_pooling2d, Model};
+    /// let layer = global_average_pooling2d();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [7, 7, 64])])?;
+    /// assert_eq!(output.shape.dims(), [64]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn global_average_pooling2d() = GlobalAveragePooling2D::default();
 
-/// `x: T[B, D, H, W, C] → T[B, C]`: mean of each channel. Arguments: [`GlobalAveragePooling3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::global_average_pooling3d, Model};
-/// let layer = global_average_pooling3d();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 8, 8, 2])])?;
-/// assert_eq!(output.shape.dims(), [2]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn global_average_pooling3d() -> LayerSpec {
-    LayerSpec::of(GlobalAveragePooling3D::default())
-}
+    /// `x: T[B, D, H, W, C] → T[B, C]`: mean of each channel. Arguments: [`GlobalAveragePooling3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::global_average_pooling3d, Model};
+    /// let layer = global_average_pooling3d();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 8, 8, 2])])?;
+    /// assert_eq!(output.shape.dims(), [2]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn global_average_pooling3d() = GlobalAveragePooling3D::default();
+);
 
 setters!(LayerSpec:
     /// Whether a global pooling layer keeps spatial dimensions with size 1.

@@ -4,6 +4,7 @@ use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::sliding_window::{SlidingWindow, check_places};
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 use systole_ir::Literal;
 use systole_ir::op::{Monoid, Window};
 
@@ -72,19 +73,17 @@ impl<const N: usize> Arguments for MaxPooling<N> {
     fn check(&self) -> Result<()> {
         windows(self.class_name(), self.pool_size, self.strides, self.padding).check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
+        let padding = windows.padding_for(x)?;
+        Ok(fold(&cast(cx, x), &windows, &padding, Monoid::Maximum))
+    }
 }
 
 impl<const N: usize> Layer for MaxPooling<N> {
-    named!(by_rank::<N, 3>(["MaxPooling1D", "MaxPooling2D", "MaxPooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
-            let padding = windows.padding_for(x)?;
-            Ok(fold(&cast(cx, x), &windows, &padding, Monoid::Maximum))
-        })
-    }
+    named!(by_rank::<N, 3>(["MaxPooling1D", "MaxPooling2D", "MaxPooling3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), true)
@@ -95,22 +94,20 @@ impl<const N: usize> Arguments for AveragePooling<N> {
     fn check(&self) -> Result<()> {
         windows(self.class_name(), self.pool_size, self.strides, self.padding).check()
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
+        let padding = windows.padding_for(x)?;
+        // Sums of half-precision numbers lose digits and overflow, so it reduces in f32.
+        let wide = cast(cx, x).convert(DType::F32);
+        let sum = fold(&wide, &windows, &padding, Monoid::Add);
+        Ok(cast(cx, &(sum / windows.counts(&wide, &padding))))
+    }
 }
 
 impl<const N: usize> Layer for AveragePooling<N> {
-    named!(by_rank::<N, 3>(["AveragePooling1D", "AveragePooling2D", "AveragePooling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            let windows = windows(self.class_name(), self.pool_size, self.strides, self.padding);
-            let padding = windows.padding_for(x)?;
-            // Sums of half-precision numbers lose digits and overflow, so it reduces in f32.
-            let wide = cast(cx, x).convert(DType::F32);
-            let sum = fold(&wide, &windows, &padding, Monoid::Add);
-            Ok(cast(cx, &(sum / windows.counts(&wide, &padding))))
-        })
-    }
+    named!(by_rank::<N, 3>(["AveragePooling1D", "AveragePooling2D", "AveragePooling3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         lowering::<N>(windows(self.class_name(), self.pool_size, self.strides, self.padding), false)
@@ -146,95 +143,84 @@ fn fold(x: &Tensor, s: &SlidingWindow, padding: &[[i64; 2]], monoid: Monoid) -> 
     Tensor::reduce_window(&[x], &[&init], window, monoid.body(x.dtype())).remove(0)
 }
 
-/// `x: T[B, S, C] → T[B, S', C]`: maximum of each window. Arguments: [`MaxPooling1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::max_pooling1d, Model};
-/// let layer = max_pooling1d(2);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [50, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn max_pooling1d(pool_size: usize) -> LayerSpec {
-    LayerSpec::of(MaxPooling1D { pool_size: pool_size.into(), ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, S', C]`: maximum of each window. Arguments: [`MaxPooling1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::max_pooling1d, Model};
+    /// let layer = max_pooling1d(2);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [50, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn max_pooling1d(pool_size: usize) = MaxPooling1D { pool_size: pool_size.into(), ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: maximum of each window. Arguments: [`MaxPooling2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::max_pooling2d, Model};
-/// let layer = max_pooling2d((2, 2));
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
-/// assert_eq!(output.shape.dims(), [14, 14, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn max_pooling2d(pool_size: impl Into<Sizes<2>>) -> LayerSpec {
-    LayerSpec::of(MaxPooling2D { pool_size: pool_size.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, H', W', C]`: maximum of each window. Arguments: [`MaxPooling2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::max_pooling2d, Model};
+    /// let layer = max_pooling2d((2, 2));
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+    /// assert_eq!(output.shape.dims(), [14, 14, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn max_pooling2d(pool_size: impl Into<Sizes<2>>) =
+        MaxPooling2D { pool_size: pool_size.into(), ..Default::default() };
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: maximum of each window. Arguments: [`MaxPooling3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::max_pooling3d, Model};
-/// let layer = max_pooling3d(2);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
-/// assert_eq!(output.shape.dims(), [4, 4, 4, 2]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn max_pooling3d(pool_size: impl Into<Sizes<3>>) -> LayerSpec {
-    LayerSpec::of(MaxPooling3D { pool_size: pool_size.into(), ..Default::default() })
-}
+    /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: maximum of each window. Arguments: [`MaxPooling3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::max_pooling3d, Model};
+    /// let layer = max_pooling3d(2);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
+    /// assert_eq!(output.shape.dims(), [4, 4, 4, 2]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn max_pooling3d(pool_size: impl Into<Sizes<3>>) =
+        MaxPooling3D { pool_size: pool_size.into(), ..Default::default() };
 
-/// `x: T[B, S, C] → T[B, S', C]`: mean of each window. Arguments: [`AveragePooling1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::average_pooling1d, Model};
-/// let layer = average_pooling1d(2);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [50, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn average_pooling1d(pool_size: usize) -> LayerSpec {
-    LayerSpec::of(AveragePooling1D { pool_size: pool_size.into(), ..Default::default() })
-}
+    /// `x: T[B, S, C] → T[B, S', C]`: mean of each window. Arguments: [`AveragePooling1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::average_pooling1d, Model};
+    /// let layer = average_pooling1d(2);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [50, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn average_pooling1d(pool_size: usize) =
+        AveragePooling1D { pool_size: pool_size.into(), ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: mean of each window. Arguments: [`AveragePooling2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::average_pooling2d, Model};
-/// let layer = average_pooling2d(2);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
-/// assert_eq!(output.shape.dims(), [14, 14, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn average_pooling2d(pool_size: impl Into<Sizes<2>>) -> LayerSpec {
-    LayerSpec::of(AveragePooling2D { pool_size: pool_size.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, H', W', C]`: mean of each window. Arguments: [`AveragePooling2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::average_pooling2d, Model};
+    /// let layer = average_pooling2d(2);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 8])])?;
+    /// assert_eq!(output.shape.dims(), [14, 14, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn average_pooling2d(pool_size: impl Into<Sizes<2>>) =
+        AveragePooling2D { pool_size: pool_size.into(), ..Default::default() };
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: mean of each window. Arguments: [`AveragePooling3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::average_pooling3d, Model};
-/// let layer = average_pooling3d(2);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
-/// assert_eq!(output.shape.dims(), [4, 4, 4, 2]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn average_pooling3d(pool_size: impl Into<Sizes<3>>) -> LayerSpec {
-    LayerSpec::of(AveragePooling3D { pool_size: pool_size.into(), ..Default::default() })
-}
+    /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: mean of each window. Arguments: [`AveragePooling3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::average_pooling3d, Model};
+    /// let layer = average_pooling3d(2);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
+    /// assert_eq!(output.shape.dims(), [4, 4, 4, 2]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn average_pooling3d(pool_size: impl Into<Sizes<3>>) =
+        AveragePooling3D { pool_size: pool_size.into(), ..Default::default() };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

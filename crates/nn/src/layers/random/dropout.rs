@@ -3,7 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{constructors, setters};
 use serde::{Deserializer, Serializer};
 
 /// `x: T[…] → T[…]`: in training, zeros each element with probability `rate` and divides the others by `1 − rate`;
@@ -65,32 +65,28 @@ impl Arguments for Dropout {
     fn check(&self) -> Result<()> {
         check_rate("Dropout", "rate", self.rate)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        if self.rate == 0.0 || !cx.training() {
+            return Ok(x);
+        }
+        if self.rate == 1.0 {
+            return Ok(x.zeros_like());
+        }
+        let kept = match &self.noise_shape {
+            Some(shape) => shape.kept(cx, &x, self.rate)?,
+            None => kept(cx, x.shape().dims(), self.rate),
+        };
+        let Some(kept) = kept else { return Ok(x) };
+        Ok(kept.select(&(&x * (1.0 / (1.0 - self.rate))), &x.zeros_like()))
+    }
 }
 
 impl Layer for Dropout {
-    named!("Dropout");
+    named!("Dropout", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            if self.rate == 0.0 || !cx.training() {
-                return Ok(x);
-            }
-            if self.rate == 1.0 {
-                return Ok(x.zeros_like());
-            }
-            let kept = match &self.noise_shape {
-                Some(shape) => shape.kept(cx, &x, self.rate)?,
-                None => kept(cx, x.shape().dims(), self.rate),
-            };
-            let Some(kept) = kept else { return Ok(x) };
-            Ok(kept.select(&(&x * (1.0 / (1.0 - self.rate))), &x.zeros_like()))
-        })
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Regularization)
-    }
+    lowered!(Regularization);
 }
 
 /// `→ bool[shape]`: dropout mask; true keeps the element, with probability `1 − rate`. `None` outside training.
@@ -103,27 +99,24 @@ pub(in crate::layers) fn kept(cx: &mut Cx, shape: &[usize], rate: f64) -> Option
 
 /// Rejects rates outside 0..=1.
 pub(in crate::layers) fn check_rate(class: &str, argument: &str, rate: f64) -> Result<()> {
-    match (0.0..=1.0).contains(&rate) {
-        true => Ok(()),
-        false => Err(wrong(class, &format!("a {argument} from 0 to 1"), rate)),
-    }
+    ensure!((0.0..=1.0).contains(&rate), wrong(class, &format!("a {argument} from 0 to 1"), rate));
+    Ok(())
 }
 
-/// `x: T[…] → T[…]`: in training, zeros a fraction `rate` of the elements; otherwise the identity. Arguments:
-/// [`Dropout`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::dropout, Model};
-/// let layer = dropout(0.5);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
-/// assert_eq!(output.shape.dims(), [128]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn dropout(rate: f64) -> LayerSpec {
-    LayerSpec::of(Dropout { rate, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[…] → T[…]`: in training, zeros a fraction `rate` of the elements; otherwise the identity. Arguments:
+    /// [`Dropout`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::dropout, Model};
+    /// let layer = dropout(0.5);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+    /// assert_eq!(output.shape.dims(), [128]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn dropout(rate: f64) = Dropout { rate, ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Shape of Dropout's mask.

@@ -6,6 +6,7 @@ use super::dropout::{check_rate, kept};
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::constructors;
 
 /// `x: T[…] → T[…]`: in training, adds normal noise of mean 0; otherwise the identity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,25 +20,21 @@ impl Arguments for GaussianNoise {
     fn check(&self) -> Result<()> {
         check_rate("GaussianNoise", "stddev", self.stddev)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        if self.stddev == 0.0 {
+            return Ok(x);
+        }
+        let noise = normal(cx, x.shape());
+        Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) + n * self.stddev).convert(x.dtype())))
+    }
 }
 
 impl Layer for GaussianNoise {
-    named!("GaussianNoise");
+    named!("GaussianNoise", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            if self.stddev == 0.0 {
-                return Ok(x);
-            }
-            let noise = normal(cx, x.shape());
-            Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) + n * self.stddev).convert(x.dtype())))
-        })
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Regularization)
-    }
+    lowered!(Regularization);
 }
 
 /// `x: T[…] → T[…]`: in training, multiplies by normal noise of mean 1 and variance `rate / (1 − rate)`; otherwise the
@@ -58,26 +55,22 @@ impl Arguments for GaussianDropout {
             false => Err(wrong("GaussianDropout", "a rate from 0 to below 1", self.rate)),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        if self.rate == 0.0 {
+            return Ok(x);
+        }
+        let stddev = (self.rate / (1.0 - self.rate)).sqrt();
+        let noise = normal(cx, x.shape());
+        Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) * (n * stddev + 1.0)).convert(x.dtype())))
+    }
 }
 
 impl Layer for GaussianDropout {
-    named!("GaussianDropout");
+    named!("GaussianDropout", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            if self.rate == 0.0 {
-                return Ok(x);
-            }
-            let stddev = (self.rate / (1.0 - self.rate)).sqrt();
-            let noise = normal(cx, x.shape());
-            Ok(noise.map_or(x.clone(), |n| (x.convert(DType::F32) * (n * stddev + 1.0)).convert(x.dtype())))
-        })
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Regularization)
-    }
+    lowered!(Regularization);
 }
 
 /// `x: T[…] → T[…]`: in training, sets each element to −1.758 with probability `rate`, then restores mean 0 and
@@ -98,31 +91,27 @@ impl Arguments for AlphaDropout {
     fn check(&self) -> Result<()> {
         check_rate("AlphaDropout", "rate", self.rate)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let x = cast(cx, x);
+        if self.rate == 0.0 {
+            return Ok(x);
+        }
+        let Some(kept) = kept(cx, x.shape(), self.rate) else { return Ok(x) };
+        if self.rate == 1.0 {
+            return Ok(x.zeros_like());
+        }
+        let factor = ((1.0 - self.rate) * (1.0 + self.rate * SELU_LIMIT.powi(2))).sqrt().recip();
+        let shift = -factor * SELU_LIMIT * self.rate;
+        let dropped = x.builder().full(x.ty(), SELU_LIMIT);
+        Ok(kept.select(&x, &dropped) * factor + shift)
+    }
 }
 
 impl Layer for AlphaDropout {
-    named!("AlphaDropout");
+    named!("AlphaDropout", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let x = cast(cx, x);
-            if self.rate == 0.0 {
-                return Ok(x);
-            }
-            let Some(kept) = kept(cx, x.shape(), self.rate) else { return Ok(x) };
-            if self.rate == 1.0 {
-                return Ok(x.zeros_like());
-            }
-            let factor = ((1.0 - self.rate) * (1.0 + self.rate * SELU_LIMIT.powi(2))).sqrt().recip();
-            let shift = -factor * SELU_LIMIT * self.rate;
-            let dropped = x.builder().full(x.ty(), SELU_LIMIT);
-            Ok(kept.select(&x, &dropped) * factor + shift)
-        })
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Regularization)
-    }
+    lowered!(Regularization);
 }
 
 /// `→ f32[shape]`: standard normal draws. `None` outside training.
@@ -134,52 +123,45 @@ fn normal(cx: &mut Cx, shape: &[usize]) -> Option<Tensor> {
     Some(spread.erf_inv() * std::f64::consts::SQRT_2)
 }
 
-/// `x: T[…] → T[…]`: in training, adds normal noise; otherwise the identity. Arguments: [`GaussianNoise`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::gaussian_noise, Model};
-/// let layer = gaussian_noise(0.1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
-/// assert_eq!(output.shape.dims(), [128]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn gaussian_noise(stddev: f64) -> LayerSpec {
-    LayerSpec::of(GaussianNoise { stddev })
-}
+constructors!(LayerSpec:
+    /// `x: T[…] → T[…]`: in training, adds normal noise; otherwise the identity. Arguments: [`GaussianNoise`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::gaussian_noise, Model};
+    /// let layer = gaussian_noise(0.1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+    /// assert_eq!(output.shape.dims(), [128]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn gaussian_noise(stddev: f64) = GaussianNoise { stddev };
 
-/// `x: T[…] → T[…]`: in training, multiplies by normal noise of mean 1; otherwise the identity. Arguments:
-/// [`GaussianDropout`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::gaussian_dropout, Model};
-/// let layer = gaussian_dropout(0.1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
-/// assert_eq!(output.shape.dims(), [128]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn gaussian_dropout(rate: f64) -> LayerSpec {
-    LayerSpec::of(GaussianDropout { rate })
-}
+    /// `x: T[…] → T[…]`: in training, multiplies by normal noise of mean 1; otherwise the identity. Arguments:
+    /// [`GaussianDropout`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::gaussian_dropout, Model};
+    /// let layer = gaussian_dropout(0.1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+    /// assert_eq!(output.shape.dims(), [128]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn gaussian_dropout(rate: f64) = GaussianDropout { rate };
 
-/// `x: T[…] → T[…]`: in training, drops a fraction `rate` of the elements but keeps mean and variance; otherwise the
-/// identity. Arguments: [`AlphaDropout`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::alpha_dropout, Model};
-/// let layer = alpha_dropout(0.1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
-/// assert_eq!(output.shape.dims(), [128]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn alpha_dropout(rate: f64) -> LayerSpec {
-    LayerSpec::of(AlphaDropout { rate })
-}
+    /// `x: T[…] → T[…]`: in training, drops a fraction `rate` of the elements but keeps mean and variance; otherwise the
+    /// identity. Arguments: [`AlphaDropout`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::alpha_dropout, Model};
+    /// let layer = alpha_dropout(0.1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [128])])?;
+    /// assert_eq!(output.shape.dims(), [128]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn alpha_dropout(rate: f64) = AlphaDropout { rate };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

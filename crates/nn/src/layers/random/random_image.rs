@@ -7,7 +7,7 @@ use crate::layers::sample::*;
 use crate::layers::shape::upsampling::Interpolation;
 use crate::layers::sliding_window::check_images;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 use serde::Deserializer;
 use serde::de::Error as _;
 
@@ -399,40 +399,36 @@ macro_rules! random_images {
                 self.check_own()
             }
 
+            fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+                check_images(stringify!($class), x)?;
+                if x.dim(1) * x.dim(2) == 0 {
+                    return Err(unfit(stringify!($class), "non-empty images", x.ty()).hint("check the image data"));
+                }
+                Ok(self.change(cx, x))
+            }
         }
 
         impl Layer for $class {
-            named!(stringify!($class));
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    check_images(stringify!($class), x)?;
-                    if x.dim(1) * x.dim(2) == 0 {
-                        return Err(unfit(stringify!($class), "non-empty images", x.ty()).hint("check the image data"));
-                    }
-                    Ok(self.change(cx, x))
-                })
-            }
+            named!(stringify!($class), one_input);
         }
     )* };
 }
 
 random_images!(RandomFlip RandomTranslation RandomRotation RandomZoom RandomBrightness RandomContrast);
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, flips images randomly: "horizontal", "vertical" or
-/// "horizontal_and_vertical". Arguments: [`RandomFlip`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::random_flip, Model};
-/// let output = Model::sequential([random_flip("horizontal")]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 1]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn random_flip(mode: &str) -> LayerSpec {
-    LayerSpec::of(RandomFlip::default()).set("mode", mode.into())
-}
+constructors!(LayerSpec:
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, flips images randomly: "horizontal", "vertical" or
+    /// "horizontal_and_vertical". Arguments: [`RandomFlip`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::random_flip, Model};
+    /// let output = Model::sequential([random_flip("horizontal")]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 1]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn random_flip(mode: &str) = LayerSpec::of(RandomFlip::default()).set("mode", mode.into());
+);
 
 /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, translates images randomly. Arguments: [`RandomTranslation`].
 ///
@@ -449,51 +445,45 @@ pub fn random_translation(
     LayerSpec::of(RandomTranslation { height_factor, width_factor, ..Default::default() })
 }
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, rotates images randomly. Arguments: [`RandomRotation`].
-///
-/// ```
-/// use systole_nn::layers::random_rotation;
-/// assert!(random_rotation(0.1).interpolation("nearest").check().is_ok());
-/// ```
-#[track_caller]
-pub fn random_rotation(factor: impl Into<FactorRange>) -> LayerSpec {
-    LayerSpec::of(RandomRotation { factor: factor.into(), ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, rotates images randomly. Arguments: [`RandomRotation`].
+    ///
+    /// ```
+    /// use systole_nn::layers::random_rotation;
+    /// assert!(random_rotation(0.1).interpolation("nearest").check().is_ok());
+    /// ```
+    fn random_rotation(factor: impl Into<FactorRange>) =
+        RandomRotation { factor: factor.into(), ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, zooms images randomly. Arguments: [`RandomZoom`].
-///
-/// ```
-/// use systole_nn::layers::random_zoom;
-/// assert!(random_zoom((-0.3, 0.1)).check().is_ok());
-/// ```
-#[track_caller]
-pub fn random_zoom(height_factor: impl Into<FactorRange>) -> LayerSpec {
-    LayerSpec::of(RandomZoom { height_factor: height_factor.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, zooms images randomly. Arguments: [`RandomZoom`].
+    ///
+    /// ```
+    /// use systole_nn::layers::random_zoom;
+    /// assert!(random_zoom((-0.3, 0.1)).check().is_ok());
+    /// ```
+    fn random_zoom(height_factor: impl Into<FactorRange>) =
+        RandomZoom { height_factor: height_factor.into(), ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, changes the brightness of images randomly. Arguments:
-/// [`RandomBrightness`].
-///
-/// ```
-/// use systole_nn::layers::random_brightness;
-/// assert!(random_brightness(0.2).value_range((0.0, 1.0)).check().is_ok());
-/// ```
-#[track_caller]
-pub fn random_brightness(factor: impl Into<FactorRange>) -> LayerSpec {
-    LayerSpec::of(RandomBrightness { factor: factor.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, changes the brightness of images randomly. Arguments:
+    /// [`RandomBrightness`].
+    ///
+    /// ```
+    /// use systole_nn::layers::random_brightness;
+    /// assert!(random_brightness(0.2).value_range((0.0, 1.0)).check().is_ok());
+    /// ```
+    fn random_brightness(factor: impl Into<FactorRange>) =
+        RandomBrightness { factor: factor.into(), ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, changes the contrast of images randomly. Arguments:
-/// [`RandomContrast`].
-///
-/// ```
-/// use systole_nn::layers::random_contrast;
-/// assert!(random_contrast((0.2, 0.4)).check().is_ok());
-/// ```
-#[track_caller]
-pub fn random_contrast(factor: impl Into<FactorRange>) -> LayerSpec {
-    LayerSpec::of(RandomContrast { factor: factor.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, H, W, C]`: in training, changes the contrast of images randomly. Arguments:
+    /// [`RandomContrast`].
+    ///
+    /// ```
+    /// use systole_nn::layers::random_contrast;
+    /// assert!(random_contrast((0.2, 0.4)).check().is_ok());
+    /// ```
+    fn random_contrast(factor: impl Into<FactorRange>) =
+        RandomContrast { factor: factor.into(), ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// How pixels outside a transformed image are filled: "reflect", "wrap", "constant" or "nearest".

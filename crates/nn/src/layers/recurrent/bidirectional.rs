@@ -98,44 +98,42 @@ impl Arguments for Bidirectional {
     fn check(&self) -> Result<()> {
         self.both().map(|_| ())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
+            let needs = "sequences of at least one step and feature [B, S, K]";
+            return Err(unfit("Bidirectional", needs, x.ty())
+                .hint("put reshape([steps, features]) or an embedding before the layer"));
+        }
+        // As in Keras, both directions output 0 at masked steps.
+        let zeroed = |spec: LayerSpec| {
+            let sequences = recurrent(&spec).is_ok_and(|own| own.return_sequences);
+            spec.zero_output_for_mask(sequences)
+        };
+        let mut run = |(name, spec): (String, LayerSpec)| {
+            cx.scope(&name, |cx| zeroed(spec).call(cx, std::slice::from_ref(x)))
+        };
+        let [forward, backward] = self.ways()?;
+        let (there, back) = (run(forward), run(backward));
+        let back = if back.rank() == 3 { back.reverse(&[1]) } else { back };
+        if self.merge_mode != MergeMode::Concat && there.shape() != back.shape() {
+            return Err(wrong(
+                "Bidirectional",
+                "layers with equal units unless merge_mode is \"concat\"",
+                back.ty(),
+            ));
+        }
+        Ok(match self.merge_mode {
+            MergeMode::Concat => Tensor::concatenate(&[&there, &back], there.rank() - 1),
+            MergeMode::Sum => there + back,
+            MergeMode::Mul => there * back,
+            MergeMode::Ave => (there + back) * 0.5,
+        })
+    }
 }
 
 impl Layer for Bidirectional {
-    named!("Bidirectional");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
-                let needs = "sequences of at least one step and feature [B, S, K]";
-                return Err(unfit("Bidirectional", needs, x.ty())
-                    .hint("put reshape([steps, features]) or an embedding before the layer"));
-            }
-            // As in Keras, both directions output 0 at masked steps.
-            let zeroed = |spec: LayerSpec| {
-                let sequences = recurrent(&spec).is_ok_and(|own| own.return_sequences);
-                spec.zero_output_for_mask(sequences)
-            };
-            let mut run = |(name, spec): (String, LayerSpec)| {
-                cx.scope(&name, |cx| zeroed(spec).call(cx, std::slice::from_ref(x)))
-            };
-            let [forward, backward] = self.ways()?;
-            let (there, back) = (run(forward), run(backward));
-            let back = if back.rank() == 3 { back.reverse(&[1]) } else { back };
-            if self.merge_mode != MergeMode::Concat && there.shape() != back.shape() {
-                return Err(wrong(
-                    "Bidirectional",
-                    "layers with equal units unless merge_mode is \"concat\"",
-                    back.ty(),
-                ));
-            }
-            Ok(match self.merge_mode {
-                MergeMode::Concat => Tensor::concatenate(&[&there, &back], there.rank() - 1),
-                MergeMode::Sum => there + back,
-                MergeMode::Mul => there * back,
-                MergeMode::Ave => (there + back) * 0.5,
-            })
-        })
-    }
+    named!("Bidirectional", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         let named = |(name, spec): (String, LayerSpec)| recurrent(&spec).map(|own| (name, own));

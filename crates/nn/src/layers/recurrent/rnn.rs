@@ -9,8 +9,8 @@ use crate::layers::built_in::*;
 use crate::layers::random::dropout::{check_rate, kept};
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
-use systole_ir::control_builders;
+use crate::setters::{constructors, setters};
+use systole_ir::{control_builders, err};
 
 macro_rules! recurrent {
     ($(#[$doc:meta])* $class:ident { $($(#[$own_doc:meta])* $own:ident: $ty:ty = $default:expr,)* } $kind:expr) => {
@@ -27,13 +27,10 @@ macro_rules! recurrent {
             /// Whether a bias is added. Default: true.
             pub use_bias: bool,
             /// Initializer of the input kernel. Default: `glorot_uniform`.
-            #[serde(deserialize_with = "argument::named")]
             pub kernel_initializer: Initializer,
             /// Initializer of the recurrent kernel. Default: `orthogonal`.
-            #[serde(deserialize_with = "argument::named")]
             pub recurrent_initializer: Initializer,
             /// Initializer of the bias. Default: `zeros`.
-            #[serde(deserialize_with = "argument::named")]
             pub bias_initializer: Initializer,
             /// Dropout rate of the input features, with the same mask at every step. Default: 0.
             pub dropout: f64,
@@ -71,34 +68,30 @@ macro_rules! recurrent {
 
         impl Arguments for $class {
             fn check(&self) -> Result<()> {
-                if self.units == 0 {
-                    return Err(wrong(stringify!($class), "units of at least 1", self.units));
-                }
+                ensure!(self.units != 0, wrong(stringify!($class), "units of at least 1", self.units));
                 check_rate(stringify!($class), "dropout", self.dropout)?;
                 check_rate(stringify!($class), "recurrent_dropout", self.recurrent_dropout)
+            }
+
+            fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+                let run = Recurrence {
+                    class: stringify!($class),
+                    units: self.units,
+                    dropout: self.dropout,
+                    recurrent_dropout: self.recurrent_dropout,
+                    return_sequences: self.return_sequences,
+                    go_backwards: self.go_backwards,
+                    unroll: self.unroll,
+                    zero_output_for_mask: self.zero_output_for_mask,
+                    mask: steps_mask(cx, x, self.go_backwards),
+                };
+                let steps = run.inputs(cx, x)?;
+                self.build(cx, &run, &steps)
             }
         }
 
         impl Layer for $class {
-            named!(stringify!($class));
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    let run = Recurrence {
-                        class: stringify!($class),
-                        units: self.units,
-                        dropout: self.dropout,
-                        recurrent_dropout: self.recurrent_dropout,
-                        return_sequences: self.return_sequences,
-                        go_backwards: self.go_backwards,
-                        unroll: self.unroll,
-                        zero_output_for_mask: self.zero_output_for_mask,
-                        mask: steps_mask(cx, x, self.go_backwards),
-                    };
-                    let steps = run.inputs(cx, x)?;
-                    self.build(cx, &run, &steps)
-                })
-            }
+            named!(stringify!($class), one_input);
 
             fn lowering(&self) -> Result<LayerLowering> {
                 let (kind, recurrent_activation) = $kind(self);
@@ -213,7 +206,7 @@ impl Recurrence {
                 .hint("put reshape([steps, features]) or an embedding before the layer"));
         }
         if cx.decoding().is_some() && (self.go_backwards || !self.return_sequences) {
-            return Err(Error::new(ErrorKind::Unsupported, "the model cannot generate token by token")
+            return Err(err!(Unsupported, "the model cannot generate token by token")
                 .because("the recurrent layer does not output one state per token in token order")
                 .hint(
                     "train a model whose recurrent layers have return_sequences = true and go_backwards = false",
@@ -417,53 +410,46 @@ impl GRU {
     }
 }
 
-/// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: long short-term memory over a
-/// sequence. Arguments: [`LSTM`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::lstm, Model};
-/// let layer = lstm(32).return_sequences(true);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 8])])?;
-/// assert_eq!(output.shape.dims(), [16, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn lstm(units: usize) -> LayerSpec {
-    LayerSpec::of(LSTM { units, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: long short-term memory over a
+    /// sequence. Arguments: [`LSTM`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::lstm, Model};
+    /// let layer = lstm(32).return_sequences(true);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 8])])?;
+    /// assert_eq!(output.shape.dims(), [16, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn lstm(units: usize) = LSTM { units, ..Default::default() };
 
-/// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a gated recurrent unit over a
-/// sequence. Arguments: [`GRU`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::gru, Model};
-/// let layer = gru(32);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 8])])?;
-/// assert_eq!(output.shape.dims(), [32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn gru(units: usize) -> LayerSpec {
-    LayerSpec::of(GRU { units, ..Default::default() })
-}
+    /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a gated recurrent unit over a
+    /// sequence. Arguments: [`GRU`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::gru, Model};
+    /// let layer = gru(32);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 8])])?;
+    /// assert_eq!(output.shape.dims(), [32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn gru(units: usize) = GRU { units, ..Default::default() };
 
-/// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a fully connected recurrent layer.
-/// Arguments: [`SimpleRNN`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::simple_rnn, Model};
-/// let layer = simple_rnn(32);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 8])])?;
-/// assert_eq!(output.shape.dims(), [32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn simple_rnn(units: usize) -> LayerSpec {
-    LayerSpec::of(SimpleRNN { units, ..Default::default() })
-}
+    /// `x: T[B, S, K] → T[B, units]`, or `T[B, S, units]` with `return_sequences`: a fully connected recurrent layer.
+    /// Arguments: [`SimpleRNN`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::simple_rnn, Model};
+    /// let layer = simple_rnn(32);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [16, 8])])?;
+    /// assert_eq!(output.shape.dims(), [32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn simple_rnn(units: usize) = SimpleRNN { units, ..Default::default() };
+);
 
 setters!(LayerSpec:
     /// Whether a recurrent layer outputs 0 at masked steps.

@@ -62,9 +62,7 @@ impl Layer for TimeDistributed {
         self.call_as(cx, inputs, true)
     }
 
-    fn masks(&self) -> Result<MaskPropagation> {
-        Ok(MaskPropagation::First)
-    }
+    masked!(First);
 
     fn decoding(&self) -> Result<IncrementalDecoding> {
         Ok(IncrementalDecoding::Positionwise)

@@ -4,6 +4,7 @@ use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …', C]`: crops both ends of each of `N` spatial dimensions.
@@ -22,17 +23,15 @@ pub type Cropping2D = Cropping<2>;
 /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: crops the edges of a volume.
 pub type Cropping3D = Cropping<3>;
 
-impl<const N: usize> Arguments for Cropping<N> {}
+impl<const N: usize> Arguments for Cropping<N> {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        crop(self.class_name(), &cast_floats(cx, x), &self.cropping.0)
+    }
+}
 
 impl<const N: usize> Layer for Cropping<N> {
-    named!(by_rank::<N, 3>(["Cropping1D", "Cropping2D", "Cropping3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            crop(self.class_name(), &cast_floats(cx, x), &self.cropping.0)
-        })
-    }
+    named!(by_rank::<N, 3>(["Cropping1D", "Cropping2D", "Cropping3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(self, N < 3, LayerLowering::Cropping(self.cropping.0.to_vec()))
@@ -53,51 +52,44 @@ fn crop(class: &str, x: &Tensor, edges: &[[usize; 2]]) -> Result<Tensor> {
     })
 }
 
-/// `x: T[B, S, C] → T[B, S − before − after, C]`: crops the first and last steps of a sequence. Arguments:
-/// [`Cropping1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::cropping1d, Model};
-/// let layer = cropping1d((2, 1));
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [97, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn cropping1d(cropping: impl Into<Edges<1>>) -> LayerSpec {
-    LayerSpec::of(Cropping1D { cropping: cropping.into() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, S − before − after, C]`: crops the first and last steps of a sequence. Arguments:
+    /// [`Cropping1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::cropping1d, Model};
+    /// let layer = cropping1d((2, 1));
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [97, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn cropping1d(cropping: impl Into<Edges<1>>) = Cropping1D { cropping: cropping.into() };
 
-/// `x: T[B, H, W, C] → T[B, H', W', C]`: crops the edges of an image. Arguments: [`Cropping2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::cropping2d, Model};
-/// let layer = cropping2d(2);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32, 32, 3])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 3]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn cropping2d(cropping: impl Into<Edges<2>>) -> LayerSpec {
-    LayerSpec::of(Cropping2D { cropping: cropping.into() })
-}
+    /// `x: T[B, H, W, C] → T[B, H', W', C]`: crops the edges of an image. Arguments: [`Cropping2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::cropping2d, Model};
+    /// let layer = cropping2d(2);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32, 32, 3])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 3]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn cropping2d(cropping: impl Into<Edges<2>>) = Cropping2D { cropping: cropping.into() };
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: crops the edges of a volume. Arguments: [`Cropping3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::cropping3d, Model};
-/// let layer = cropping3d([0, 1, 1]);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
-/// assert_eq!(output.shape.dims(), [8, 6, 6, 2]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn cropping3d(cropping: impl Into<Edges<3>>) -> LayerSpec {
-    LayerSpec::of(Cropping3D { cropping: cropping.into() })
-}
+    /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: crops the edges of a volume. Arguments: [`Cropping3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::cropping3d, Model};
+    /// let layer = cropping3d([0, 1, 1]);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
+    /// assert_eq!(output.shape.dims(), [8, 6, 6, 2]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn cropping3d(cropping: impl Into<Edges<3>>) = Cropping3D { cropping: cropping.into() };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

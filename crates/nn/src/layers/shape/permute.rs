@@ -3,6 +3,7 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::constructors;
 
 /// `x: T[B, n₁, n₂, …] → T[B, …]`: permutes the dimensions of each sample.
 ///
@@ -31,21 +32,18 @@ impl Arguments for Permute {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() != self.dims.len() + 1 {
+            let needs = format!("samples of {} dimensions, for its dims {:?}", self.dims.len(), self.dims);
+            return Err(unfit("Permute", &needs, x.ty()).hint("list each dimension of a sample in dims"));
+        }
+        Ok(cast_floats(cx, x).transpose(&[&[0], self.dims.as_slice()].concat()))
+    }
 }
 
 impl Layer for Permute {
-    named!("Permute");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() != self.dims.len() + 1 {
-                let needs =
-                    format!("samples of {} dimensions, for its dims {:?}", self.dims.len(), self.dims);
-                return Err(unfit("Permute", &needs, x.ty()).hint("list each dimension of a sample in dims"));
-            }
-            Ok(cast_floats(cx, x).transpose(&[&[0], self.dims.as_slice()].concat()))
-        })
-    }
+    named!("Permute", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         Ok(LayerLowering::Permute(self.dims.clone()))
@@ -67,26 +65,22 @@ impl Arguments for RepeatVector {
             _ => Ok(()),
         }
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        if x.rank() != 2 {
+            return Err(unfit("RepeatVector", "one vector per sample [B, C]", x.ty())
+                .hint("put flatten() or a global pooling before the layer"));
+        }
+        let shape = [x.dim(0), self.n, x.dim(1)];
+        sized("RepeatVector", "output", &shape)?;
+        Ok(cast_floats(cx, x).broadcast_in_dim(&Shape::new(shape), &[0, 2]))
+    }
 }
 
 impl Layer for RepeatVector {
-    named!("RepeatVector");
+    named!("RepeatVector", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            if x.rank() != 2 {
-                return Err(unfit("RepeatVector", "one vector per sample [B, C]", x.ty())
-                    .hint("put flatten() or a global pooling before the layer"));
-            }
-            let shape = [x.dim(0), self.n, x.dim(1)];
-            sized("RepeatVector", "output", &shape)?;
-            Ok(cast_floats(cx, x).broadcast_in_dim(&Shape::new(shape), &[0, 2]))
-        })
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Repeat)
-    }
+    lowered!(Repeat);
 }
 
 /// `x: T[…] → T[…]`: returns the input unchanged.
@@ -94,64 +88,55 @@ impl Layer for RepeatVector {
 #[serde(default, deny_unknown_fields)]
 pub struct Identity {}
 
-impl Arguments for Identity {}
+impl Arguments for Identity {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        Ok(cast_floats(cx, x))
+    }
+}
 
 impl Layer for Identity {
-    named!("Identity");
+    named!("Identity", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| Ok(cast_floats(cx, x)))
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Identity)
-    }
+    lowered!(Identity);
 }
 
-/// `x: T[B, n₁, n₂, …] → T[B, …]`: permutes the dimensions of each sample, counted from 1. Arguments: [`Permute`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::permute, Model};
-/// let layer = permute([2, 1]);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10, 64])])?;
-/// assert_eq!(output.shape.dims(), [64, 10]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn permute(dims: impl AsRef<[usize]>) -> LayerSpec {
-    LayerSpec::of(Permute { dims: dims.as_ref().into() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, n₁, n₂, …] → T[B, …]`: permutes the dimensions of each sample, counted from 1. Arguments: [`Permute`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::permute, Model};
+    /// let layer = permute([2, 1]);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [10, 64])])?;
+    /// assert_eq!(output.shape.dims(), [64, 10]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn permute(dims: impl AsRef<[usize]>) = Permute { dims: dims.as_ref().into() };
 
-/// `x: T[B, C] → T[B, n, C]`: repeats each sample `n` times, as a sequence. Arguments: [`RepeatVector`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::repeat_vector, Model};
-/// let layer = repeat_vector(3);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
-/// assert_eq!(output.shape.dims(), [3, 32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn repeat_vector(n: usize) -> LayerSpec {
-    LayerSpec::of(RepeatVector { n })
-}
+    /// `x: T[B, C] → T[B, n, C]`: repeats each sample `n` times, as a sequence. Arguments: [`RepeatVector`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::repeat_vector, Model};
+    /// let layer = repeat_vector(3);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
+    /// assert_eq!(output.shape.dims(), [3, 32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn repeat_vector(n: usize) = RepeatVector { n };
 
-/// `x: T[…] → T[…]`: returns the input unchanged. Arguments: [`Identity`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::identity, Model};
-/// let layer = identity();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
-/// assert_eq!(output.shape.dims(), [32]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn identity() -> LayerSpec {
-    LayerSpec::of(Identity {})
-}
+    /// `x: T[…] → T[…]`: returns the input unchanged. Arguments: [`Identity`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::identity, Model};
+    /// let layer = identity();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [32])])?;
+    /// assert_eq!(output.shape.dims(), [32]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn identity() = Identity {};
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

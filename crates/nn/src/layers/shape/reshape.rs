@@ -3,27 +3,24 @@
 use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::spec::LayerSpec;
+use crate::setters::constructors;
 
 /// `x: T[B, …] → T[B, N]`: flattens each sample into one dimension.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Flatten {}
 
-impl Arguments for Flatten {}
+impl Arguments for Flatten {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let (batch, features) = split_batch("Flatten", x)?;
+        Ok(cast_floats(cx, x).reshape([batch, features]))
+    }
+}
 
 impl Layer for Flatten {
-    named!("Flatten");
+    named!("Flatten", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let (batch, features) = split_batch("Flatten", x)?;
-            Ok(cast_floats(cx, x).reshape([batch, features]))
-        })
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Flatten)
-    }
+    lowered!(Flatten);
 }
 
 /// `x: T[B, …] → T[B, target_shape…]`: reshapes each sample in row-major order.
@@ -71,23 +68,19 @@ impl Arguments for Reshape {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        let (batch, features) = split_batch("Reshape", x)?;
+        let mut shape = self.resolve(features, x)?;
+        shape.insert(0, batch);
+        Ok(cast_floats(cx, x).reshape(shape))
+    }
 }
 
 impl Layer for Reshape {
-    named!("Reshape");
+    named!("Reshape", one_input);
 
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            let (batch, features) = split_batch("Reshape", x)?;
-            let mut shape = self.resolve(features, x)?;
-            shape.insert(0, batch);
-            Ok(cast_floats(cx, x).reshape(shape))
-        })
-    }
-
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Reshape)
-    }
+    lowered!(Reshape);
 }
 
 /// Returns the batch size and the number of elements per sample.
@@ -98,35 +91,31 @@ fn split_batch(class: &str, x: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-/// `x: T[B, …] → T[B, N]`: flattens each sample into one dimension. Arguments: [`Flatten`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::flatten, Model};
-/// let layer = flatten();
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
-/// assert_eq!(output.shape.dims(), [784]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn flatten() -> LayerSpec {
-    LayerSpec::of(Flatten {})
-}
+constructors!(LayerSpec:
+    /// `x: T[B, …] → T[B, N]`: flattens each sample into one dimension. Arguments: [`Flatten`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::flatten, Model};
+    /// let layer = flatten();
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+    /// assert_eq!(output.shape.dims(), [784]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn flatten() = Flatten {};
 
-/// `x: T[B, …] → T[B, target_shape…]`: reshapes each sample; a size of −1 is inferred. Arguments: [`Reshape`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::reshape, Model};
-/// let layer = reshape([28, -1]);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [784])])?;
-/// assert_eq!(output.shape.dims(), [28, 28]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn reshape(target_shape: impl AsRef<[i64]>) -> LayerSpec {
-    LayerSpec::of(Reshape { target_shape: target_shape.as_ref().into() })
-}
+    /// `x: T[B, …] → T[B, target_shape…]`: reshapes each sample; a size of −1 is inferred. Arguments: [`Reshape`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::reshape, Model};
+    /// let layer = reshape([28, -1]);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [784])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn reshape(target_shape: impl AsRef<[i64]>) = Reshape { target_shape: target_shape.as_ref().into() };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

@@ -6,7 +6,7 @@ use crate::layers::resample::mixed_along;
 use crate::layers::sample::*;
 use crate::layers::sliding_window::check_images;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, H, W, C] → T[B, height, width, C]`: resizes images.
@@ -45,25 +45,23 @@ impl Arguments for Resizing {
         }
         Ok(())
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_images("Resizing", x)?;
+        check_some_pixels("Resizing", x)?;
+        let mut y = cast(cx, x).convert(DType::F32);
+        if self.crop_to_aspect_ratio {
+            y = of_aspect_ratio(&y, self.height, self.width);
+        }
+        if self.pad_to_aspect_ratio {
+            y = between_margins(&y, self.height, self.width, self.fill_value);
+        }
+        Ok(cast(cx, &resized(&y, [self.height, self.width], self.interpolation, self.antialias)))
+    }
 }
 
 impl Layer for Resizing {
-    named!("Resizing");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_images("Resizing", x)?;
-            check_some_pixels("Resizing", x)?;
-            let mut y = cast(cx, x).convert(DType::F32);
-            if self.crop_to_aspect_ratio {
-                y = of_aspect_ratio(&y, self.height, self.width);
-            }
-            if self.pad_to_aspect_ratio {
-                y = between_margins(&y, self.height, self.width, self.fill_value);
-            }
-            Ok(cast(cx, &resized(&y, [self.height, self.width], self.interpolation, self.antialias)))
-        })
-    }
+    named!("Resizing", one_input);
 }
 
 /// `x: T[B, H, W, C] → T[B, height, width, C]`: crops the center of an image; smaller images are cropped to the aspect
@@ -95,19 +93,17 @@ macro_rules! crops {
             fn check(&self) -> Result<()> {
                 check_size(stringify!($class), self.height, self.width)
             }
+
+            fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+                check_images(stringify!($class), x)?;
+                check_some_pixels(stringify!($class), x)?;
+                let x = cast(cx, x);
+                Ok($crop(cx, &x, self.height, self.width))
+            }
         }
 
         impl Layer for $class {
-            named!(stringify!($class));
-
-            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-                one_input(self, cx, inputs, |cx, x| {
-                    check_images(stringify!($class), x)?;
-                    check_some_pixels(stringify!($class), x)?;
-                    let x = cast(cx, x);
-                    Ok($crop(cx, &x, self.height, self.width))
-                })
-            }
+            named!(stringify!($class), one_input);
         }
     )* };
 }
@@ -205,48 +201,41 @@ fn check_some_pixels(class: &str, x: &Tensor) -> Result<()> {
     }
 }
 
-/// `x: T[B, H, W, C] → T[B, height, width, C]`: resizes images. Arguments: [`Resizing`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::resizing, Model};
-/// let output = Model::sequential([resizing(32, 48)]).output_for(&[TensorType::new(F32, [100, 80, 3])])?;
-/// assert_eq!(output.shape.dims(), [32, 48, 3]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn resizing(height: usize, width: usize) -> LayerSpec {
-    LayerSpec::of(Resizing { height, width, ..Default::default() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, H, W, C] → T[B, height, width, C]`: resizes images. Arguments: [`Resizing`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::resizing, Model};
+    /// let output = Model::sequential([resizing(32, 48)]).output_for(&[TensorType::new(F32, [100, 80, 3])])?;
+    /// assert_eq!(output.shape.dims(), [32, 48, 3]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn resizing(height: usize, width: usize) = Resizing { height, width, ..Default::default() };
 
-/// `x: T[B, H, W, C] → T[B, height, width, C]`: crops the center of images. Arguments: [`CenterCrop`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::center_crop, Model};
-/// let output = Model::sequential([center_crop(24, 24)]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
-/// assert_eq!(output.shape.dims(), [24, 24, 1]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn center_crop(height: usize, width: usize) -> LayerSpec {
-    LayerSpec::of(CenterCrop { height, width })
-}
+    /// `x: T[B, H, W, C] → T[B, height, width, C]`: crops the center of images. Arguments: [`CenterCrop`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::center_crop, Model};
+    /// let output = Model::sequential([center_crop(24, 24)]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+    /// assert_eq!(output.shape.dims(), [24, 24, 1]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn center_crop(height: usize, width: usize) = CenterCrop { height, width };
 
-/// `x: T[B, H, W, C] → T[B, height, width, C]`: in training, crops a random region of images. Arguments:
-/// [`RandomCrop`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::random_crop, Model};
-/// let output = Model::sequential([random_crop(24, 24)]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
-/// assert_eq!(output.shape.dims(), [24, 24, 1]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn random_crop(height: usize, width: usize) -> LayerSpec {
-    LayerSpec::of(RandomCrop { height, width })
-}
+    /// `x: T[B, H, W, C] → T[B, height, width, C]`: in training, crops a random region of images. Arguments:
+    /// [`RandomCrop`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::random_crop, Model};
+    /// let output = Model::sequential([random_crop(24, 24)]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+    /// assert_eq!(output.shape.dims(), [24, 24, 1]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn random_crop(height: usize, width: usize) = RandomCrop { height, width };
+);
 
 setters!(LayerSpec:
     /// Whether Resizing keeps the aspect ratio by cropping.

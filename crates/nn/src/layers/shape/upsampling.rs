@@ -5,7 +5,7 @@ use crate::layers::resample::{ResamplingKernel, mixed_along};
 use crate::layers::sample::*;
 use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
-use crate::setters::setters;
+use crate::setters::{arguments, constructors, setters};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …', C]`: repeats each element along `N` spatial dimensions. Images can also be
@@ -70,43 +70,39 @@ impl<const N: usize> Arguments for UpSampling<N> {
     fn check(&self) -> Result<()> {
         check_size(self.class_name(), "a size", &self.size)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        repeated(self.class_name(), &cast_floats(cx, x), &self.size.0)
+    }
 }
 
 impl<const N: usize> Layer for UpSampling<N> {
-    named!(by_rank::<N, 3>(["UpSampling1D", "UpSampling2D", "UpSampling3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            repeated(self.class_name(), &cast_floats(cx, x), &self.size.0)
-        })
-    }
+    named!(by_rank::<N, 3>(["UpSampling1D", "UpSampling2D", "UpSampling3D"]), one_input);
 }
 
 impl Arguments for UpSampling2D {
     fn check(&self) -> Result<()> {
         check_size("UpSampling2D", "a size", &self.size)
     }
+
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places("UpSampling2D", 2, x)?;
+        let Some(kernel) = self.interpolation.kernel() else {
+            return repeated("UpSampling2D", &cast_floats(cx, x), &self.size.0);
+        };
+        let mut y = cast(cx, x).convert(DType::F32);
+        for (i, &factor) in self.size.0.iter().enumerate() {
+            let n = y.dim(i as isize + 1);
+            sized("UpSampling2D", "weights", &[n, n.saturating_mul(factor)])?;
+            y = mixed_along(&y, i + 1, &kernel.weights(n, factor));
+        }
+        Ok(cast(cx, &y))
+    }
 }
 
 impl Layer for UpSampling2D {
-    named!("UpSampling2D");
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places("UpSampling2D", 2, x)?;
-            let Some(kernel) = self.interpolation.kernel() else {
-                return repeated("UpSampling2D", &cast_floats(cx, x), &self.size.0);
-            };
-            let mut y = cast(cx, x).convert(DType::F32);
-            for (i, &factor) in self.size.0.iter().enumerate() {
-                let n = y.dim(i as isize + 1);
-                sized("UpSampling2D", "weights", &[n, n.saturating_mul(factor)])?;
-                y = mixed_along(&y, i + 1, &kernel.weights(n, factor));
-            }
-            Ok(cast(cx, &y))
-        })
-    }
+    named!("UpSampling2D", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         match self.interpolation {
@@ -115,8 +111,8 @@ impl Layer for UpSampling2D {
             other => {
                 let name = config_of(&other);
                 let name = name.as_str().unwrap_or_default();
-                let what = format!("cannot export UpSampling2D with interpolation {name} to .tflite");
-                Err(Error::new(ErrorKind::Unsupported, what).hint("use interpolation nearest or bilinear"))
+                Err(err!(Unsupported, "cannot export UpSampling2D with interpolation {name} to .tflite")
+                    .hint("use interpolation nearest or bilinear"))
             }
         }
     }
@@ -143,50 +139,43 @@ fn repeated(class: &str, x: &Tensor, size: &[usize]) -> Result<Tensor> {
     Ok(x.broadcast_in_dim(&Shape::new(&wide), &dims).reshape(output))
 }
 
-/// `x: T[B, S, C] → T[B, size · S, C]`: repeats each time step. Arguments: [`UpSampling1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::up_sampling1d, Model};
-/// let layer = up_sampling1d(3);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [300, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn up_sampling1d(size: usize) -> LayerSpec {
-    LayerSpec::of(UpSampling1D { size: size.into() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, size · S, C]`: repeats each time step. Arguments: [`UpSampling1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::up_sampling1d, Model};
+    /// let layer = up_sampling1d(3);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [300, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn up_sampling1d(size: usize) = UpSampling1D { size: size.into() };
 
-/// `x: T[B, H, W, C] → T[B, size · H, size · W, C]`: upsamples images. Arguments: [`UpSampling2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::up_sampling2d, Model};
-/// let layer = up_sampling2d(2).interpolation("bilinear");
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [14, 14, 8])])?;
-/// assert_eq!(output.shape.dims(), [28, 28, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn up_sampling2d(size: impl Into<Sizes<2>>) -> LayerSpec {
-    LayerSpec::of(UpSampling2D { size: size.into(), ..Default::default() })
-}
+    /// `x: T[B, H, W, C] → T[B, size · H, size · W, C]`: upsamples images. Arguments: [`UpSampling2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::up_sampling2d, Model};
+    /// let layer = up_sampling2d(2).interpolation("bilinear");
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [14, 14, 8])])?;
+    /// assert_eq!(output.shape.dims(), [28, 28, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn up_sampling2d(size: impl Into<Sizes<2>>) = UpSampling2D { size: size.into(), ..Default::default() };
 
-/// `x: T[B, D, H, W, C] → T[B, size · D, size · H, size · W, C]`: repeats each voxel. Arguments: [`UpSampling3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::up_sampling3d, Model};
-/// let layer = up_sampling3d((1, 2, 2));
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 8, 8, 2])])?;
-/// assert_eq!(output.shape.dims(), [4, 16, 16, 2]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn up_sampling3d(size: impl Into<Sizes<3>>) -> LayerSpec {
-    LayerSpec::of(UpSampling3D { size: size.into() })
-}
+    /// `x: T[B, D, H, W, C] → T[B, size · D, size · H, size · W, C]`: repeats each voxel. Arguments: [`UpSampling3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::up_sampling3d, Model};
+    /// let layer = up_sampling3d((1, 2, 2));
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [4, 8, 8, 2])])?;
+    /// assert_eq!(output.shape.dims(), [4, 16, 16, 2]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn up_sampling3d(size: impl Into<Sizes<3>>) = UpSampling3D { size: size.into() };
+);
 
 setters!(LayerSpec:
     /// Interpolation of UpSampling2D and Resizing: "nearest", "bilinear", "bicubic", "lanczos3" or "lanczos5". The

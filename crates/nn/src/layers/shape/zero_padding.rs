@@ -4,6 +4,7 @@ use crate::layers::built_in::*;
 use crate::layers::sample::*;
 use crate::layers::sliding_window::check_places;
 use crate::layers::spec::LayerSpec;
+use crate::setters::{arguments, constructors};
 
 arguments! {
     /// `x: T[B, …, C] → T[B, …', C]`: pads `N` spatial dimensions with zeros.
@@ -32,17 +33,15 @@ pub type ZeroPadding3D = ZeroPadding<3>;
 #[deprecated(note = "Edges<2>")]
 pub type Borders = Edges<2>;
 
-impl<const N: usize> Arguments for ZeroPadding<N> {}
+impl<const N: usize> Arguments for ZeroPadding<N> {
+    fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        check_places(self.class_name(), N, x)?;
+        pad(self.class_name(), &cast_floats(cx, x), &self.padding.0)
+    }
+}
 
 impl<const N: usize> Layer for ZeroPadding<N> {
-    named!(by_rank::<N, 3>(["ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D"]));
-
-    fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        one_input(self, cx, inputs, |cx, x| {
-            check_places(self.class_name(), N, x)?;
-            pad(self.class_name(), &cast_floats(cx, x), &self.padding.0)
-        })
-    }
+    named!(by_rank::<N, 3>(["ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D"]), one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
         operators_if(self, N < 3, LayerLowering::Padding(self.padding.0.to_vec()))
@@ -62,51 +61,44 @@ fn pad(class: &str, x: &Tensor, edges: &[[usize; 2]]) -> Result<Tensor> {
     Ok(x.pad(&x.scalar_like(0.0), &along(0), &along(1), &vec![0; x.rank()]))
 }
 
-/// `x: T[B, S, C] → T[B, before + S + after, C]`: pads sequences with zeros. Arguments: [`ZeroPadding1D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::zero_padding1d, Model};
-/// let layer = zero_padding1d((2, 0));
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
-/// assert_eq!(output.shape.dims(), [102, 8]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn zero_padding1d(padding: impl Into<Edges<1>>) -> LayerSpec {
-    LayerSpec::of(ZeroPadding1D { padding: padding.into() })
-}
+constructors!(LayerSpec:
+    /// `x: T[B, S, C] → T[B, before + S + after, C]`: pads sequences with zeros. Arguments: [`ZeroPadding1D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::zero_padding1d, Model};
+    /// let layer = zero_padding1d((2, 0));
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [100, 8])])?;
+    /// assert_eq!(output.shape.dims(), [102, 8]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn zero_padding1d(padding: impl Into<Edges<1>>) = ZeroPadding1D { padding: padding.into() };
 
-/// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: pads images with zeros. Arguments:
-/// [`ZeroPadding2D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::zero_padding2d, Model};
-/// let layer = zero_padding2d(2);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
-/// assert_eq!(output.shape.dims(), [32, 32, 1]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn zero_padding2d(padding: impl Into<Edges<2>>) -> LayerSpec {
-    LayerSpec::of(ZeroPadding2D { padding: padding.into() })
-}
+    /// `x: T[B, H, W, C] → T[B, top + H + bottom, left + W + right, C]`: pads images with zeros. Arguments:
+    /// [`ZeroPadding2D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::zero_padding2d, Model};
+    /// let layer = zero_padding2d(2);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [28, 28, 1])])?;
+    /// assert_eq!(output.shape.dims(), [32, 32, 1]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn zero_padding2d(padding: impl Into<Edges<2>>) = ZeroPadding2D { padding: padding.into() };
 
-/// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: pads volumes with zeros. Arguments: [`ZeroPadding3D`].
-///
-/// ```
-/// use systole_ir::{DType::F32, TensorType};
-/// use systole_nn::{layers::zero_padding3d, Model};
-/// let layer = zero_padding3d(1);
-/// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
-/// assert_eq!(output.shape.dims(), [10, 10, 10, 2]);
-/// # Ok::<(), systole_ir::Error>(())
-/// ```
-#[track_caller]
-pub fn zero_padding3d(padding: impl Into<Edges<3>>) -> LayerSpec {
-    LayerSpec::of(ZeroPadding3D { padding: padding.into() })
-}
+    /// `x: T[B, D, H, W, C] → T[B, D', H', W', C]`: pads volumes with zeros. Arguments: [`ZeroPadding3D`].
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, TensorType};
+    /// use systole_nn::{layers::zero_padding3d, Model};
+    /// let layer = zero_padding3d(1);
+    /// let output = Model::sequential([layer]).output_for(&[TensorType::new(F32, [8, 8, 8, 2])])?;
+    /// assert_eq!(output.shape.dims(), [10, 10, 10, 2]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    fn zero_padding3d(padding: impl Into<Edges<3>>) = ZeroPadding3D { padding: padding.into() };
+);
 
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {

@@ -10,7 +10,7 @@ use crate::train::multi_host::HostRequests;
 use std::time::Instant;
 use systole_data::Dataset;
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Result, ResultExt};
+use systole_ir::{Result, ResultExt, err};
 
 impl FitRun {
     /// Resumes the run in the backup folder. `epochs`: the run's planned number. Returns a note if its schedules change.
@@ -60,7 +60,7 @@ impl FitRun {
             }
         }
         if wanting + others.len() > 0 {
-            return Err(Error::new(ErrorKind::Config, "the backup is of a run with other callbacks")
+            return Err(err!(Config, "the backup is of a run with other callbacks")
                 .because(format!("the backup has {all} callbacks, this run has {now}"))
                 .hint("resume with the callbacks of the original run"));
         }
@@ -73,7 +73,7 @@ impl FitRun {
             return Ok(());
         }
         if model.compile_config().is_some_and(|c| c.strategy == Strategy::one_device()) {
-            return Err(Error::new(ErrorKind::Config, "strategy one_device does not support several hosts")
+            return Err(err!(Config, "strategy one_device does not support several hosts")
                 .because("each host would train the whole model separately")
                 .hint("choose data_parallel or fully_sharded"));
         }
@@ -88,12 +88,9 @@ impl FitRun {
         );
         let best = self.validation.best.as_ref().and_then(|keeper| keeper.kept.as_ref());
         if self.validation.check.is_by_time() {
-            return Err(Error::new(
-                ErrorKind::Config,
-                "val_check_interval cannot be a time with several hosts",
-            )
-            .because("the clocks of the hosts cannot agree on a step")
-            .hint("give a number of batches: val_check_interval = 100"));
+            return Err(err!(Config, "val_check_interval cannot be a time with several hosts")
+                .because("the clocks of the hosts cannot agree on a step")
+                .hint("give a number of batches: val_check_interval = 100"));
         }
         let place =
             format!("step {} (epoch {}, {} steps of it)", model.steps(), self.steps.epoch, self.steps.taken);

@@ -117,10 +117,7 @@ impl FitRun {
         }
         let done = self.run_steps(model, options, &progress, feed, steps, began)?;
         if done == 0 {
-            return match self.history.interrupted {
-                true => Ok(()),
-                false => Err(out_of_data(epoch, 0, steps)),
-            };
+            return if self.history.interrupted { Ok(()) } else { Err(out_of_data(epoch, 0, steps)) };
         }
         if let Some(wanted) = options.steps_per_epoch.filter(|&n| done < n)
             && !self.history.interrupted

@@ -17,7 +17,7 @@ use crate::model::infinite_data::check_end;
 use run::FitRun;
 use systole_data::{Dataset, DatasetOptions};
 use systole_dist::Strategy;
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Result, err};
 
 /// Pipeline stages are timed for one in so many elements: enough to find bottlenecks, at almost no cost.
 const MEASURED: u32 = 16;
@@ -72,12 +72,9 @@ impl Model {
             return Ok(());
         }
         let steps = options.steps_of(data).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Config,
-                "the optimizer's schedule spans the whole run, whose number of steps is unknown",
-            )
-            .because("the dataset does not report its number of batches")
-            .hint("set steps_per_epoch, or the schedule's total_steps")
+            err!(Config, "the optimizer's schedule spans the whole run, whose number of steps is unknown")
+                .because("the dataset does not report its number of batches")
+                .hint("set steps_per_epoch, or the schedule's total_steps")
         })?;
         let epochs = options.epochs.saturating_sub(options.initial_epoch) as u64;
         optimizer.settle(from, epochs.saturating_mul(steps as u64), steps as u64);

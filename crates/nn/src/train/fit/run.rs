@@ -14,7 +14,7 @@ use crate::train::multi_host::HostCoordinator;
 use crate::train::val_check::ValCheck;
 use std::time::{Duration, Instant};
 use systole_data::{Dataset, PipelinePosition};
-use systole_ir::{Error, ErrorKind, Result};
+use systole_ir::{Error, ErrorKind, Result, err};
 
 /// State of a `fit` run.
 pub(super) struct FitRun {
@@ -114,7 +114,7 @@ impl FitRun {
             },
         };
         if options.detect_anomaly.is_some() && model.is_spread() {
-            return Err(Error::new(ErrorKind::Config, "detect_anomaly supports only one device")
+            return Err(err!(Config, "detect_anomaly supports only one device")
                 .hint("train with strategy one_device to find the anomaly"));
         }
         let found = match &run.backup.backups {

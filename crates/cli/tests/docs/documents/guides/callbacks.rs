@@ -50,15 +50,12 @@ fn callbacks_of(source: &Source) -> impl Iterator<Item = (&Source, &str)> + Clon
     names.into_iter().map(move |name| (source, name))
 }
 
-/// The fields of a struct of options, with what its `Default` gives them.
+/// The fields of a struct of options, with their defaults.
 fn arguments(source: &Source, name: &str) -> String {
-    let head =
-        [format!("impl Default for {name} {{"), format!("fn default() -> {name} {{"), format!("{name} {{")];
-    let defaults = source.items(&head.each_ref().map(String::as_str));
     let rows = source.items(&[&format!("pub struct {name} {{")]).into_iter().map(|field| {
-        let default = defaults.iter().find(|d| d.name == field.name).map(|d| in_rust(&d.ty));
-        let default = default.unwrap_or_else(|| panic!("{name}: no default of {}", field.name));
-        [code(&field.name), code(&field.ty), default, field.doc.trim_end_matches('.').to_string()]
+        assert!(!field.default.is_empty(), "{name}: no default of {}", field.name);
+        let doc = field.doc.trim_end_matches('.').to_string();
+        [code(&field.name), code(&field.ty), in_rust(&field.default), doc]
     });
     table(["field", "type", "default", "meaning"], rows)
 }

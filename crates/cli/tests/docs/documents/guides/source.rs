@@ -28,12 +28,24 @@ fn is_open_signature(line: &str) -> bool {
     line.starts_with("pub fn ") && !line.contains(')') && (line.ends_with('(') || line.ends_with(", "))
 }
 
+/// Returns the function of a row of `constructors!`: `    fn relu() = ReLU::default();`.
+fn constructor(row: &str, made: &str) -> Option<String> {
+    let (signature, _) = row.strip_prefix("    fn ")?.split_once(") =")?;
+    Some(format!("pub fn {signature}) -> {made} {{"))
+}
+
 impl Source {
     pub fn read(file: &str) -> Source {
         let text = fs::read_to_string(Path::new(crate::documents::ROOT).join(file));
         let text = text.unwrap_or_else(|e| panic!("{file}: {e}"));
         let mut lines: Vec<String> = Vec::new();
+        let mut made = "";
         for line in text.lines() {
+            made = line.strip_prefix("constructors!(").and_then(|l| l.strip_suffix(':')).unwrap_or(made);
+            if let Some(constructor) = constructor(line, made) {
+                lines.push(constructor);
+                continue;
+            }
             // A signature over several lines is joined: formatting wraps those with long type names.
             match lines.last_mut().filter(|last| is_open_signature(last)) {
                 Some(last) if line.starts_with(')') => {

@@ -29,10 +29,7 @@ pub(super) fn run(g: &mut Rewriter, d: &DotGeneral, node: &Node, inputs: &[Value
             None => begins[i] + free[i].iter().filter(|f| **f < k).count(),
         };
         let dims: Dims = (0..g.ty(inputs[i]).rank()).map(place).collect();
-        let x = match types[i] == by {
-            true => inputs[i],
-            false => g.push(Convert { to: by }, &[inputs[i]], node),
-        };
+        let x = if types[i] == by { inputs[i] } else { g.push(Convert { to: by }, &[inputs[i]], node) };
         g.push(BroadcastInDim { dims, shape: result.shape.clone() }, &[x], node)
     });
     let y = g.push(Binary::Multiply, &wide, node);

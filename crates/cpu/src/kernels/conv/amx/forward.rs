@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, TensorType};
+use systole_ir::{DType, TensorType, ensure};
 
 /// Bytes of a strip of the input. It stays in L2 with the packed filter that it is multiplied by.
 const STRIP: usize = 256 << 10;
@@ -256,12 +256,8 @@ impl AmxForward {
     ) -> SelectResult<AmxForward> {
         let vectors = target.level.vectors();
         let known = [x.dtype, k.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
-        if !is_forward(c) {
-            return Err(NO_LAYER.into());
-        }
-        if !known {
-            return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
-        }
+        ensure!(is_forward(c), NO_LAYER.into());
+        ensure!(known, "operands are not bf16, or the result is neither bf16 nor f32".into());
         let axes = axes(c, x, k, y);
         let staging = stage(x, &axes, target)?;
         let layout = FilterStrides::new(c, k);

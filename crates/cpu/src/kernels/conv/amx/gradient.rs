@@ -24,7 +24,7 @@ use crate::simd::ranges::pieces;
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, TensorType};
+use systole_ir::{DType, TensorType, ensure};
 
 /// Pixels of a K chunk: 16 pairs.
 const CHUNK: usize = 2 * LANES;
@@ -161,12 +161,8 @@ impl AmxKernelGradient {
         target: CompileTarget,
     ) -> SelectResult<AmxKernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
-        if !is_kernel_gradient(c) {
-            return Err(NO_GRADIENT.into());
-        }
-        if !known {
-            return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
-        }
+        ensure!(is_kernel_gradient(c), NO_GRADIENT.into());
+        ensure!(known, "operands are not bf16, or the result is neither bf16 nor f32".into());
         if !target.winograd {
             return Err(
                 "zeros between pixels would be multiplied by elements that the definition does not read"

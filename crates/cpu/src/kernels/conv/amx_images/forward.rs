@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, TensorType};
+use systole_ir::{DType, TensorType, ensure};
 
 /// Target bytes of a strip, which stays in L2 with the packed filter that it is multiplied by; and the maximum, for
 /// results whose single line needs more.
@@ -332,12 +332,8 @@ impl AmxImagesForward {
     ) -> SelectResult<AmxImagesForward> {
         let vectors = target.level.vectors();
         let known = [x.dtype, k.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
-        if !is_forward(c) {
-            return Err(NO_LAYER.into());
-        }
-        if !known {
-            return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
-        }
+        ensure!(is_forward(c), NO_LAYER.into());
+        ensure!(known, "operands are not bf16, or the result is neither bf16 nor f32".into());
         let axes = amx::forward::axes(c, x, k, y);
         let staged = StagedImages::new(x, &axes).ok_or("one line of that many images does not stay in L2")?;
         let layout = FilterStrides::new(c, k);

@@ -21,7 +21,7 @@ use crate::simd::pack::{PackFn, PanelArgs};
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, TensorType};
+use systole_ir::{DType, TensorType, ensure};
 
 /// Bytes of the packed operands of a strip, which stay in L2.
 const STRIP: usize = 1 << 20;
@@ -120,12 +120,8 @@ impl AmxImagesKernelGradient {
         target: CompileTarget,
     ) -> SelectResult<AmxImagesKernelGradient> {
         let known = [x.dtype, dy.dtype] == [DType::BF16; 2] && matches!(y.dtype, DType::BF16 | DType::F32);
-        if !is_kernel_gradient(c) {
-            return Err(NO_GRADIENT.into());
-        }
-        if !known {
-            return Err("operands are not bf16, or the result is neither bf16 nor f32".into());
-        }
+        ensure!(is_kernel_gradient(c), NO_GRADIENT.into());
+        ensure!(known, "operands are not bf16, or the result is neither bf16 nor f32".into());
         let (n, vectors) = (c.dims.input_spatial.len(), target.level.vectors());
         let (batch, channels, features) = (x.shape[0], x.shape[n + 1], dy.shape[n + 1]);
         let mut taps: Vec<SmallVec<[usize; 3]>> = vec![SmallVec::new()];
@@ -155,9 +151,7 @@ impl AmxImagesKernelGradient {
             slices,
             groups,
         };
-        if !this.cut() {
-            return Err("one line of that many images does not stay in L2".into());
-        }
+        ensure!(this.cut(), "one line of that many images does not stay in L2".into());
         let of_part = this.slices.len() * this.groups.len();
         let most = (MOST_SUMS / y.elements()).clamp(1, MOST_PARTS).min(this.strips());
         this.strips_per_part = this.strips().div_ceil(FEWEST_TASKS.div_ceil(of_part).min(most));

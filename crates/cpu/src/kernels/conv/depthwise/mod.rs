@@ -16,7 +16,7 @@ use crate::simd::level::{CompileTarget, Level, TileFn, by_level};
 use crate::simd::loops::{narrow, widen};
 use crate::simd::vector::{Portable32, Vector};
 use systole_ir::op::Convolution;
-use systole_ir::{DType, Result, TensorType};
+use systole_ir::{DType, Result, TensorType, ensure};
 
 /// Arguments of a microkernel: row `p` of `out` is `(+)= Σᵢ a[left[i] + at[p]] · b[i · channels] + bias`, element-wise
 /// along the channels; `bias` may be null.
@@ -193,9 +193,7 @@ impl DepthwiseForward {
         target: CompileTarget,
     ) -> SelectResult<DepthwiseForward> {
         let level = target.level.vectors();
-        if c.reversal.iter().any(|&r| r) {
-            return Err(REVERSED.into());
-        }
+        ensure!(!c.reversal.iter().any(|&r| r), REVERSED.into());
         let ([x, k, y], d, n) = (types, &c.dims, c.dims.input_spatial.len());
         let (batch, channels) = (x.shape[0], x.shape[x.rank() - 1]);
         let fits = c.feature_groups == channels
@@ -204,9 +202,7 @@ impl DepthwiseForward {
             && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
             // Filters are [taps, C]; either of the two feature dimensions may hold the channels.
             && d.kernel_spatial.iter().copied().eq(0..n);
-        if !fits {
-            return Err("it is not depthwise (one filter per channel)".into());
-        }
+        ensure!(fits, "it is not depthwise (one filter per channel)".into());
         let is_narrow = types.iter().any(|t| t.dtype != DType::F32);
         let input = if batch >= MANY && !(is_narrow && bias) {
             PaddedInput::Images(PaddedImages::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?)
@@ -332,9 +328,7 @@ impl DepthwiseKernelGradient {
         target: CompileTarget,
     ) -> SelectResult<DepthwiseKernelGradient> {
         let level = target.level.vectors();
-        if c.reversal.iter().any(|&r| r) {
-            return Err(REVERSED.into());
-        }
+        ensure!(!c.reversal.iter().any(|&r| r), REVERSED.into());
         let ([x, k, y], d, n) = (types, &c.dims, c.dims.input_spatial.len());
         let (batch, channels) = (x.shape[0], x.shape[x.rank() - 1]);
         let fits = c.batch_groups == channels
@@ -342,9 +336,7 @@ impl DepthwiseKernelGradient {
             && is_channels_last(d.input_feature, d.input_batch, &d.input_spatial)
             && is_channels_last(d.kernel_input_feature, d.kernel_output_feature, &d.kernel_spatial)
             && d.output_spatial.iter().copied().eq(0..n);
-        if !fits {
-            return Err("not a gradient of depthwise filters".into());
-        }
+        ensure!(fits, "not a gradient of depthwise filters".into());
         let input = PaddedImages::new(x, &c.padding, &c.lhs_dilation, level).ok_or(CROPS)?;
         Ok(DepthwiseKernelGradient {
             tap: along(&input.strides, &y.shape[..n], &c.strides),

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::ALIGN;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, TensorType};
+use systole_ir::{DType, TensorType, ensure};
 
 /// Output pixels of a strip.
 const PIXELS: usize = 384;
@@ -122,10 +122,7 @@ impl DirectForward {
         types: [&TensorType; 3],
         target: CompileTarget,
     ) -> SelectResult<DirectForward> {
-        match is_forward(c) {
-            true => DirectForward::of_groups(c, bias, types, target),
-            false => Err(NO_LAYER.into()),
-        }
+        if is_forward(c) { DirectForward::of_groups(c, bias, types, target) } else { Err(NO_LAYER.into()) }
     }
 
     /// Creates the kernel for a convolution with several feature groups, or returns why it does not support it.
@@ -136,9 +133,7 @@ impl DirectForward {
         target: CompileTarget,
     ) -> SelectResult<DirectForward> {
         let is_grouped = c.feature_groups > 1 && !c.dims.input_spatial.is_empty() && is_forward_of_groups(c);
-        if !is_grouped {
-            return Err("it has one group, or its arrays are not channels-last".into());
-        }
+        ensure!(is_grouped, "it has one group, or its arrays are not channels-last".into());
         let kernel = DirectForward::of_groups(c, bias, types, target)?;
         // Slices of channels contain whole groups.
         match kernel.staging.width.is_multiple_of(kernel.channels) {

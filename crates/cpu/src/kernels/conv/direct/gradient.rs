@@ -20,7 +20,7 @@ use crate::simd::loops::{InterleaveBf16, widen};
 use crate::simd::ranges::pieces;
 use std::ops::Range;
 use systole_ir::op::Convolution;
-use systole_ir::{DType, TensorType};
+use systole_ir::{DType, TensorType, ensure};
 
 /// Pixels of a strip: just above 392, the pixels of 2, 8 or half an image with sides of 14, 7 or 28, the sizes that
 /// halving common photos leads to. Strips are large because each one adds to all sums.
@@ -92,9 +92,7 @@ impl DirectKernelGradient {
         [x, dy, y]: [&TensorType; 3],
         target: CompileTarget,
     ) -> SelectResult<DirectKernelGradient> {
-        if !is_kernel_gradient(c) {
-            return Err(NO_GRADIENT.into());
-        }
+        ensure!(is_kernel_gradient(c), NO_GRADIENT.into());
         let n = c.dims.input_spatial.len();
         let (channels, features) = (x.shape[n + 1], dy.shape[n + 1]);
         // Strips cut the first dimension: if there is no other dimension, each pixel is a line.

@@ -24,7 +24,7 @@ use crate::simd::winograd::{COMPONENTS, FilterTransforms, InputTiles, OutputTile
 use std::ops::Range;
 use systole_compile::{ALIGN, MaxPoolArgmax, Relu};
 use systole_ir::op::Convolution;
-use systole_ir::{DType, TensorType};
+use systole_ir::{DType, TensorType, ensure};
 
 /// Tiles of a strip (M of the GEMMs), and features whose sums are transformed back together.
 const TILES: usize = 64;
@@ -86,12 +86,8 @@ struct WinogradPooling {
 /// Rejects layouts, windows and strides that these transforms do not support.
 fn may_take(c: &Convolution, [x, k]: [&TensorType; 2], target: CompileTarget) -> SelectResult<()> {
     may_transform(target, [x, k])?;
-    if !is_forward(c) {
-        return Err(NO_LAYER.into());
-    }
-    if !has_unit_steps(c) || !c.dims.kernel_spatial.iter().all(|&s| k.shape[s] == 3) {
-        return Err(NO_WINDOW.into());
-    }
+    ensure!(is_forward(c), NO_LAYER.into());
+    ensure!(has_unit_steps(c) && c.dims.kernel_spatial.iter().all(|&s| k.shape[s] == 3), NO_WINDOW.into());
     Ok(())
 }
 

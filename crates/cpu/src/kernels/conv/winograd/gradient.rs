@@ -18,8 +18,8 @@ use crate::select::SelectResult;
 use crate::simd::level::CompileTarget;
 use crate::simd::ranges::pieces;
 use crate::simd::winograd::{COMPONENTS, FilterTransforms, InputTiles, WinogradTransforms};
-use systole_ir::TensorType;
 use systole_ir::op::Convolution;
+use systole_ir::{TensorType, ensure};
 
 /// Tiles of a strip (K of the GEMMs). Each strip adds to all sums.
 const TILES: usize = 128;
@@ -68,12 +68,8 @@ impl WinogradKernelGradient {
     ) -> SelectResult<WinogradKernelGradient> {
         let level = target.level.vectors();
         may_transform(target, [x, dy])?;
-        if !is_kernel_gradient(c) {
-            return Err(NO_GRADIENT.into());
-        }
-        if !has_unit_steps(c) || y.shape[..2] != [3, 3] {
-            return Err(NO_WINDOW.into());
-        }
+        ensure!(is_kernel_gradient(c), NO_GRADIENT.into());
+        ensure!(has_unit_steps(c) && y.shape[..2] == [3, 3], NO_WINDOW.into());
         let (channels, features) = (x.shape[3], dy.shape[3]);
         let (height, width) = (dy.shape[1], dy.shape[2]);
         let staging = |t: &TensorType, padding: &[[i64; 2]], reach: usize| {
@@ -91,9 +87,7 @@ impl WinogradKernelGradient {
         let panels = panels(level, dy.width);
         let wide: usize = panels.iter().map(|p| p.shape.columns).sum();
         let sum_component = x.width * wide + APART;
-        if COMPONENTS * sum_component > MOST_OF_TASK {
-            return Err("the accumulators of one task exceed L2".into());
-        }
+        ensure!(COMPONENTS * sum_component <= MOST_OF_TASK, "the accumulators of one task exceed L2".into());
         let pitch = padded(x.width);
         let most = (MOST_SUMS / y.elements()).clamp(1, MOST_PARTS).min(x.strips());
         let parts = FEWEST_TASKS.div_ceil(x.slices * dy.slices).min(most);

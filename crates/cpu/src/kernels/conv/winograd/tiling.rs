@@ -5,7 +5,7 @@ use crate::kernels::conv::strips::strip_arrays::is_paired;
 use crate::select::SelectResult;
 use crate::simd::level::CompileTarget;
 use crate::simd::winograd::COMPONENTS;
-use systole_ir::TensorType;
+use systole_ir::{TensorType, ensure};
 
 /// Reason why the Winograd kernels reject a convolution: its window is not 3×3 with unit strides.
 pub const NO_WINDOW: &str = "its window is not 3×3 with unit strides and dilations: F(2×2, 3×3) has no tiles for other \
@@ -16,9 +16,7 @@ pub const NO_GAIN: &str = "the transforms cost more than the products that they 
 /// Rejects convolutions if Winograd is disabled (option winograd, SYSTOLE_WINOGRAD), or if pairs of bf16 are faster at
 /// any size.
 pub fn may_transform(target: CompileTarget, [x, k]: [&TensorType; 2]) -> SelectResult<()> {
-    if !target.winograd {
-        return Err("Winograd is disabled (option winograd, SYSTOLE_WINOGRAD)".into());
-    }
+    ensure!(target.winograd, "Winograd is disabled (option winograd, SYSTOLE_WINOGRAD)".into());
     if is_paired(target.level, x, k) {
         return Err("bf16 pairs save as many products as the transforms would, without transforms".into());
     }

@@ -17,7 +17,7 @@ use crate::simd::amx::fused::{FusedAmxKernels, WIDTH, fused_of, unpooled};
 use crate::simd::level::{Level, TileFn};
 use crate::simd::loops::narrow;
 use std::ops::Range;
-use systole_ir::{DType, Result};
+use systole_ir::{DType, Result, ensure};
 
 /// Maximum number of partial sums. It is constant so that results do not depend on the number of threads.
 const MOST_PARTS: usize = 32;
@@ -74,18 +74,10 @@ fn fits(p: &Problem<'_>, window_elements: usize, padded: [i64; 2]) -> SelectResu
     if types[0].dtype != DType::BF16 || types[2].dtype != DType::BF16 {
         return Err("its input or its gradients are not bf16".into());
     }
-    if !types[1].shape[3].is_multiple_of(WIDTH) {
-        return Err("the number of channels is not a multiple of 32".into());
-    }
-    if window_elements > unpooled::PLACES {
-        return Err("its windows have more than 16 elements".into());
-    }
-    if g.conv.lhs_dilation.iter().any(|&d| d != 1) {
-        return Err("its input is dilated".into());
-    }
-    if padded.iter().any(|&size| size <= 0) {
-        return Err("the padding crops the whole input".into());
-    }
+    ensure!(types[1].shape[3].is_multiple_of(WIDTH), "the number of channels is not a multiple of 32".into());
+    ensure!(window_elements <= unpooled::PLACES, "its windows have more than 16 elements".into());
+    ensure!(!g.conv.lhs_dilation.iter().any(|&d| d != 1), "its input is dilated".into());
+    ensure!(!padded.iter().any(|&size| size <= 0), "the padding crops the whole input".into());
     Ok(())
 }
 

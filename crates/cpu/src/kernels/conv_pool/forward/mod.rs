@@ -27,7 +27,7 @@ use crate::simd::narrow_bias::sum_rounding;
 use crate::simd::narrow_floats::{BF16, F16};
 use crate::simd::pool_row::{PoolRowArgs, pool_row};
 use systole_compile::MaxPoolArgmax;
-use systole_ir::{DType, Result};
+use systole_ir::{DType, Result, ensure};
 
 /// Minimum floating-point operations of one block of the parallel loop.
 const BLOCK: f64 = 1e6;
@@ -166,9 +166,7 @@ impl RowMethod {
             let (run, rows, columns) = indirect_shape(level, features);
             return Ok((RowMethod::Rows { run, rows, narrow, pool }, columns));
         }
-        if !in_registers {
-            return Err(NO_REGISTERS.into());
-        }
+        ensure!(in_registers, NO_REGISTERS.into());
         let winograd = match ask {
             RequestedMethod::Winograd if !p.target.winograd => {
                 return Err("Winograd is disabled (option winograd, SYSTOLE_WINOGRAD)".into());

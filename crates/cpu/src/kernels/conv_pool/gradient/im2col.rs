@@ -11,7 +11,7 @@ use crate::kernel::padded_input::{PaddedConvInput, offsets};
 use crate::select::SelectResult;
 use crate::simd::level::Level;
 use systole_compile::{Step, UnpooledGradient};
-use systole_ir::DType;
+use systole_ir::{DType, ensure};
 
 /// Number of f32 lanes of a vector.
 pub const LANES: usize = 16;
@@ -268,12 +268,8 @@ pub struct PooledGradients {
 
 /// Checks that there is a microkernel for these elements of a patch, elements of a pooling window, and number of taps.
 fn fits(patch: usize, window: usize, taps: usize) -> SelectResult<()> {
-    if patch > MOST_ELEMENTS {
-        return Err("the taps of a window read more than 64 elements".into());
-    }
-    if window > WINDOW_ELEMENTS {
-        return Err("its windows have more than 4 elements".into());
-    }
+    ensure!(patch <= MOST_ELEMENTS, "the taps of a window read more than 64 elements".into());
+    ensure!(window <= WINDOW_ELEMENTS, "its windows have more than 4 elements".into());
     if taps > MOST_OF_TWO && !OF_ONE.contains(&taps) {
         return Err(
             "more than 9 taps, and not 18, 20 or 25: other counts would need separate microkernels".into()
@@ -291,9 +287,7 @@ impl Im2col {
         level: Level,
     ) -> SelectResult<Im2col> {
         let (x, argmax, dk) = (&step.input_types[0], &step.input_types[1], &step.output_types[0]);
-        if step.input_types[2].dtype != DType::F32 {
-            return Err("its gradients are not f32".into());
-        }
+        ensure!(step.input_types[2].dtype == DType::F32, "its gradients are not f32".into());
         if !argmax.shape[3].is_multiple_of(LANES) {
             return Err("its number of channels is not a multiple of 16".into());
         }

@@ -14,7 +14,7 @@ use crate::simd::loops::{narrow, widen};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::pack::halves;
 use crate::simd::pack::{IntegerGroup, PackFn, doubles, floats, integers};
-use systole_ir::DType;
+use systole_ir::{DType, ensure};
 
 /// Minimum M · N · K for splitting f32 into two bf16: below, it costs more than AMX saves.
 const SPLIT_WORK: usize = 1 << 15;
@@ -71,9 +71,7 @@ pub fn amx(d: &GemmProblem, kernels: &amx::AmxKernels) -> CandidateResult {
             (DType::U8, DType::I32 | DType::U32) => kernels.unsigned,
             _ => return Err("AMX multiplies integers only as int8 with 32-bit sums".into()),
         };
-        if d.epilogue.bias || d.epilogue.accumulate {
-            return Err("it adds a bias to integers".into());
-        }
+        ensure!(!d.epilogue.bias && !d.epilogue.accumulate, "it adds a bias to integers".into());
         return Ok(blocked(
             d,
             shape,
@@ -121,17 +119,13 @@ pub fn bf16_pairs(_: &GemmProblem, _: Level) -> CandidateResult {
 pub fn f32(d: &GemmProblem) -> CandidateResult {
     let small_float = |t: DType| matches!(t, DType::F32 | DType::F16 | DType::BF16);
     let ([from, to], level) = (d.types, d.target.level.vectors());
-    if !small_float(from) || !small_float(to) {
-        return Err("its elements are not f32, bf16 or f16".into());
-    }
+    ensure!(small_float(from) && small_float(to), "its elements are not f32, bf16 or f16".into());
     Ok(blocked(d, shape_f32(level, d.size()[1]), float_types(from, to, level)))
 }
 
 /// Creates an f64 GEMM kernel with FMA.
 pub fn f64(d: &GemmProblem) -> CandidateResult {
-    if d.types != [DType::F64; 2] {
-        return Err("its elements are not f64".into());
-    }
+    ensure!(d.types == [DType::F64; 2], "its elements are not f64".into());
     let types = GemmTypes {
         size: 8,
         group: 1,
@@ -148,9 +142,7 @@ pub fn f64(d: &GemmProblem) -> CandidateResult {
 /// Creates a GEMM kernel of 8- or 16-bit integers with 32-bit sums, two or four reduction elements in one k-step.
 pub fn grouped_integers(d: &GemmProblem) -> CandidateResult {
     let ([from, to], level) = (d.types, d.target.level.vectors());
-    if !matches!(to, DType::I32 | DType::U32) {
-        return Err("its result is not a 32-bit integer".into());
-    }
+    ensure!(matches!(to, DType::I32 | DType::U32), "its result is not a 32-bit integer".into());
     let packs = |groups: [IntegerGroup; 2]| {
         let [left, right] = groups.map(|group| integers(from, group, level));
         Some([left?, right?])
@@ -170,8 +162,6 @@ pub fn grouped_integers(d: &GemmProblem) -> CandidateResult {
 /// Creates a scalar GEMM kernel for any integer types.
 pub fn any_integers(d: &GemmProblem) -> CandidateResult {
     let [from, to] = d.types;
-    if !from.is_int() || !to.is_int() {
-        return Err("its elements are not integers".into());
-    }
+    ensure!(from.is_int() && to.is_int(), "its elements are not integers".into());
     Ok(Box::new(IntegerGemm::new(&d.left, &d.right, from, to)))
 }

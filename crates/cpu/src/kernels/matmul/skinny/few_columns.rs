@@ -11,7 +11,7 @@ use crate::simd::level::Level;
 use crate::simd::prefetch::fetch;
 use crate::simd::vector::Vector;
 use std::ops::Range;
-use systole_ir::Result;
+use systole_ir::{Result, ensure};
 
 /// Columns of the microkernel: maximum N.
 const WIDTH: usize = 16;
@@ -190,18 +190,10 @@ impl FewColumns {
         };
         let near = a_row == 1;
         let (run, rows) = kernel(level, near).ok_or("the instruction set has no suitable vectors")?;
-        if count(&ra.batch) != 1 {
-            return Err("it is a batch of GEMMs");
-        }
-        if !(HALF + 1..=WIDTH).contains(&n) {
-            return Err("N is not in 9 to 16");
-        }
-        if m < MIN_M || k == 0 {
-            return Err("M is less than 6");
-        }
-        if b_column != 1 || b_k != n && k != 1 {
-            return Err("the rows of the right operand are not contiguous");
-        }
+        ensure!(count(&ra.batch) == 1, "it is a batch of GEMMs");
+        ensure!((HALF + 1..=WIDTH).contains(&n), "N is not in 9 to 16");
+        ensure!(m >= MIN_M && k != 0, "M is less than 6");
+        ensure!(b_column == 1 && (b_k == n || k == 1), "the rows of the right operand are not contiguous");
         // With other strides, or long K along M-contiguous rows, each read would touch a different cache line.
         if near && k > KC || !near && a_k != 1 {
             return Err("the left operand is contiguous neither along M nor along K");

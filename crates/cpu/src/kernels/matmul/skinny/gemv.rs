@@ -10,7 +10,7 @@ use crate::select::SelectResult;
 use crate::simd::level::Level;
 use crate::simd::prefetch::prefetch_far;
 use crate::simd::vector::{Portable32, Vector};
-use systole_ir::Result;
+use systole_ir::{Result, ensure};
 
 /// Maximum M: with more rows, packing pays off.
 const MAX_M: usize = 8;
@@ -213,15 +213,9 @@ impl Gemv {
         level: Level,
     ) -> SelectResult<Gemv, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
-        if !(1..=MAX_M).contains(&m) {
-            return Err("M is more than 8");
-        }
-        if k < MIN_K || n < MIN_N {
-            return Err("K is less than 65, or N less than 64");
-        }
-        if count(&ra.batch) != 1 {
-            return Err("it is a batch of GEMMs");
-        }
+        ensure!((1..=MAX_M).contains(&m), "M is more than 8");
+        ensure!(k >= MIN_K && n >= MIN_N, "K is less than 65, or N less than 64");
+        ensure!(count(&ra.batch) == 1, "it is a batch of GEMMs");
         let strides = |r: &OperandDims| Some((joint_stride(&r.free)?, joint_stride(&r.inner)?));
         let (Some((a_row, a_k)), Some((b_column, b_k))) = (strides(ra), strides(rb)) else {
             return Err("an operand is not a matrix with one stride per dimension");

@@ -15,7 +15,7 @@ use crate::simd::vector::Portable32;
 use crate::simd::vector::x86::{V8x32, V16x32};
 use systole_compile::{DequantizeStep, DequantizedGemm, Kernel as Plan};
 use systole_ir::quantized_weights::DequantizeWeights;
-use systole_ir::{Op, Result};
+use systole_ir::{Op, Result, ensure};
 
 /// Kernel family for quantized weight matrices and products with them.
 pub static FAMILY: Family = Family {
@@ -369,9 +369,7 @@ impl QuantizedGemv {
         let how = packed.unpack.clone();
         let fits = [plan.k, plan.n, plan.b_step] == [how.inputs, how.outputs(), row(&how)]
             && plan.k_contiguous == how.by_output;
-        if !fits {
-            return Err("the matrix's inputs and outputs are not the K and N of the product".into());
-        }
+        ensure!(fits, "the matrix's inputs and outputs are not the K and N of the product".into());
         if !lies_in_rows(&how) {
             return Err("rows have an odd number of int4 values, or blocks are not whole vectors".into());
         }

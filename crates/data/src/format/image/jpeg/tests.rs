@@ -3,6 +3,7 @@
 mod encoder;
 
 use super::*;
+use systole_base::ErrorKind;
 use systole_testing::assert_error;
 
 const COLOUR: &[u8] = include_bytes!("../../../../fixtures/gradient.jpg");
