@@ -198,6 +198,20 @@ impl<'a> FamilyConfig<'a> {
         }
     }
 
+    /// Marks keys as known that do not change what the model computes.
+    pub fn ignore(&self, keys: &[&str]) {
+        self.read.borrow_mut().extend(keys.iter().map(ToString::to_string));
+    }
+
+    /// Rejects settings that turn an encoder into a decoder, and removed heads.
+    pub fn check_encoder(&self) -> Result<()> {
+        for key in ["is_decoder", "add_cross_attention", "is_encoder_decoder"] {
+            self.only(key, false)?;
+        }
+        self.ignore(&["tie_word_embeddings", "tie_encoder_decoder", "cross_attention_hidden_size"]);
+        self.nothing_pruned()
+    }
+
     /// Rejects heads that were removed from single layers.
     pub fn nothing_pruned(&self) -> Result<()> {
         match self.value("pruned_heads") {

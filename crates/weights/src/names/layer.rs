@@ -117,6 +117,20 @@ impl LayerInfo<'_> {
         if rules.len() == all { Ok(rules) } else { Err(self.unknown()) }
     }
 
+    /// Returns the paths of the layer's weights within the layer, with their shapes, in order of the paths.
+    pub(crate) fn weights(&self) -> Vec<(&str, &[usize])> {
+        let start = format!("{}/", self.name);
+        let own = self.shapes.iter().filter_map(|(path, dims)| Some((path.strip_prefix(&start)?, &dims[..])));
+        let mut all: Vec<(&str, &[usize])> = own.collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Returns the rule of one weight for external names that start with `prefix`.
+    pub(crate) fn rule_of(&self, weight: &str, prefix: &str) -> Option<WeightRule> {
+        self.layer.weight_roles().iter().find(|role| role.name == weight).and_then(|role| self.of_role(role, prefix))
+    }
+
     fn unknown(&self) -> Error {
         let what = format!("layer {}: {} has no known counterpart in PyTorch", self.name, self.class);
         let e = Error::new(ErrorKind::Config, what)

@@ -43,6 +43,10 @@ impl Layer for RMSNormalization {
         })
     }
 
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
+
     fn decoding(&self) -> Result<IncrementalDecoding> {
         Ok(IncrementalDecoding::Positionwise)
     }
