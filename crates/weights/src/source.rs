@@ -5,7 +5,7 @@ use crate::folder_settings::{self, ImageProcessor};
 use crate::names::encoder_layers::prepend_normalization;
 use crate::names::family::{ModelFamily, TextPooling, Tower, WeightFiles};
 use crate::names::hf_config::DerivedModel;
-use crate::names::{FAMILIES, bert, distilbert, gpt2, keras as keras_names, language_models, match_by_order};
+use crate::names::{FAMILIES, bert, dinov2, distilbert, gpt2, keras as keras_names, language_models, match_by_order};
 use crate::weight_mapping::{self, ImportReport, is_weight};
 use crate::{hdf5, huggingface, legacy_torch, safetensors, torch};
 use serde_json::Value;
@@ -42,11 +42,18 @@ impl WeightSource {
     pub fn open(path: &Path) -> Result<WeightSource> {
         if path.is_dir() {
             let config = config_of(path)?;
+            let image_processor = folder_settings::image_processor(path)?;
+            let mut tensors = named_as_today(huggingface::tensors(path)?);
+            let kind = config.as_ref().and_then(|c| c.get("model_type")).and_then(Value::as_str);
+            let size = image_processor.as_ref().and_then(ImageProcessor::size);
+            if let (true, Some(size)) = (kind == Some("dinov2"), size) {
+                dinov2::resize_positions(&mut tensors, size)?;
+            }
             return Ok(WeightSource {
                 config,
-                image_processor: folder_settings::image_processor(path)?,
+                image_processor,
                 pooling: folder_settings::pooling(path)?,
-                tensors: named_as_today(huggingface::tensors(path)?),
+                tensors,
                 kind: "a Hugging Face directory",
                 ..WeightSource::default()
             });

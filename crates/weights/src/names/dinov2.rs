@@ -4,7 +4,8 @@ use super::encoder_layers::*;
 use super::family::{ModelFamily, WeightFiles, has_layer};
 use super::hf_config::{DerivedModel, FamilyConfig};
 use super::module_names::ModuleNames;
-use systole_ir::Result;
+use crate::names::transformer_encoder::shape_of;
+use systole_ir::{Literal, Result};
 use systole_nn::layers::*;
 use systole_nn::{Symbol, any_input};
 
@@ -21,6 +22,8 @@ pub(crate) const FAMILY: ModelFamily = ModelFamily {
     is_unused: |_, _, name| name.ends_with("mask_token"),
 };
 
+const POSITIONS: &str = "embeddings.position_embeddings";
+
 const MODULES: ModuleNames = ModuleNames {
     attention: ["attention.query", "attention.key", "attention.value", "output.dense"],
     renamed: &[("predictions", "classifier")],
@@ -30,7 +33,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let config = FamilyConfig::new(FAMILY.name, FAMILY.model_types, files.config)?;
     let sizes = TensorSizes { files, prefix, config: &config };
     let [width, channels, patch, _] = sizes.of("embeddings.patch_embeddings.projection.weight")?;
-    let [_, positions, _] = sizes.of("embeddings.position_embeddings")?;
+    let [_, positions, _] = sizes.of(POSITIONS)?;
     config.only("use_swiglu_ffn", false)?;
     let [inside, _] = sizes.of("encoder.layer.0.mlp.fc1.weight")?;
     let layers = sizes.count("encoder.layer.{}.mlp.fc1.weight");
@@ -40,9 +43,13 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
         ("num_hidden_layers", layers),
         ("num_channels", channels),
         ("patch_size", patch),
-        ("image_size", side * patch),
     ] {
         config.same(key, size)?;
+    }
+    match files.image_size {
+        // The table of positions was resized.
+        Some([height, width]) if [height, width] == [side * patch; 2] => config.ignore(&["image_size"]),
+        _ => config.same("image_size", side * patch)?,
     }
     config.check_encoder()?;
     config.only("qkv_bias", true)?;
@@ -63,7 +70,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let image = any_input("image");
     let x = patches(&image, [width, side, patch], true, "embeddings.patch_embeddings.projection")
         .apply(class_token().name("embeddings.cls_token"));
-    let places = x.apply(position_embedding(positions).name("embeddings.position_embeddings"));
+    let places = x.apply(position_embedding(positions).name(POSITIONS));
     let mut x = add().on(&[&x, &places]);
     for i in 0..layers {
         x = encoder_block(&block, &x, [inside, width], &format!("encoder.layer.{i}"));
@@ -90,3 +97,53 @@ fn encoder_block(block: &BlockLayers, x: &Symbol, widths: [usize; 2], name: &str
     let y = block.feed_forward(&block.norm(&x, format!("{name}.norm2")), widths, names);
     block.residual(&x, &scaled(y, 2))
 }
+
+/// Resizes the table of positions to images of another size, as transformers does in each call: bicubic, of the patches only.
+///
+/// # Errors
+/// None in practice: the resized table has the stated shape.
+pub(crate) fn resize_positions(tensors: &mut [(String, Literal)], image_size: [usize; 2]) -> Result<()> {
+    for prefix in ["dinov2.", ""] {
+        let patch = format!("{prefix}embeddings.patch_embeddings.projection.weight");
+        let Some([_, _, patch, _]) = shape_of::<4>(tensors, &patch) else { continue };
+        let name = format!("{prefix}{POSITIONS}");
+        let Some((_, table)) = tensors.iter_mut().find(|(n, _)| *n == name) else { continue };
+        let [1, positions, width] = *table.shape().dims() else { continue };
+        let (old, new) = (positions.saturating_sub(1).isqrt(), image_size[0] / patch.max(1));
+        let fits = image_size == [new * patch; 2] && new > 0 && old * old + 1 == positions;
+        if !fits || old == new {
+            continue;
+        }
+        let values = table.to_f32s();
+        let (first, patches) = values.split_at(width);
+        let mut out = first.to_vec();
+        out.extend(bicubic(patches, old, new, width));
+        *table = Literal::from_slice([1, new * new + 1, width], &out)?;
+    }
+    Ok(())
+}
+
+/// PyTorch's bicubic interpolation: `x: f32[old, old, width] → f32[new, new, width]`.
+fn bicubic(x: &[f32], old: usize, new: usize, width: usize) -> Vec<f32> {
+    let taps = |i: usize| {
+        let at = (i as f32 + 0.5) * (old as f32 / new as f32) - 0.5;
+        let t = at - at.floor();
+        let near = |d: f32| ((A + 2.0) * d - (A + 3.0)) * d * d + 1.0;
+        let far = |d: f32| ((A * d - 5.0 * A) * d + 8.0 * A) * d - 4.0 * A;
+        let place = |k: i64| (at.floor() as i64 + k).clamp(0, old as i64 - 1) as usize;
+        [(place(-1), far(t + 1.0)), (place(0), near(t)), (place(1), near(1.0 - t)), (place(2), far(2.0 - t))]
+    };
+    let mut out = Vec::with_capacity(new * new * width);
+    for row in 0..new {
+        for column in 0..new {
+            for c in 0..width {
+                let along = |y: usize| taps(column).iter().map(|(j, w)| w * x[(y * old + j) * width + c]).sum::<f32>();
+                out.push(taps(row).iter().map(|(y, w)| w * along(*y)).sum());
+            }
+        }
+    }
+    out
+}
+
+/// Parameter of PyTorch's bicubic kernel.
+const A: f32 = -0.75;

@@ -5,7 +5,7 @@ pub(crate) mod bert;
 mod clip;
 mod convnext;
 mod deit;
-mod dinov2;
+pub(crate) mod dinov2;
 pub(crate) mod distilbert;
 pub(crate) mod encoder_layers;
 pub(crate) mod family;
