@@ -46,7 +46,9 @@ impl ImageProcessor {
 /// # Errors
 /// If a setting is not supported.
 pub(crate) fn image_processor(folder: &Path) -> Result<Option<ImageProcessor>> {
-    for (name, part) in [("preprocessor_config.json", None), ("processor_config.json", Some("image_processor"))] {
+    for (name, part) in
+        [("preprocessor_config.json", None), ("processor_config.json", Some("image_processor"))]
+    {
         let path = folder.join(name);
         if !path.is_file() {
             continue;
@@ -57,7 +59,9 @@ pub(crate) fn image_processor(folder: &Path) -> Result<Option<ImageProcessor>> {
             None => Some(&all),
         };
         // Processors of sound have no image settings.
-        if let Some(settings) = settings.filter(|s| s.get("do_normalize").is_some() && s.get("image_mean").is_some()) {
+        if let Some(settings) =
+            settings.filter(|s| s.get("do_normalize").is_some() && s.get("image_mean").is_some())
+        {
             return parsed(settings).map(Some).at(|| path.display().to_string());
         }
     }
@@ -74,8 +78,10 @@ fn parsed(settings: &Value) -> Result<ImageProcessor> {
         match settings.get(key).filter(|_| flag("do_normalize", true)) {
             None | Some(Value::Null) => Ok(vec![default; 3]),
             Some(value) => {
-                let list = value.as_array().and_then(|v| v.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>());
-                list.filter(|v| matches!(v.len(), 1 | 3)).ok_or_else(|| wrong(key, value, "a list of 1 or 3 numbers"))
+                let list =
+                    value.as_array().and_then(|v| v.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>());
+                list.filter(|v| matches!(v.len(), 1 | 3))
+                    .ok_or_else(|| wrong(key, value, "a list of 1 or 3 numbers"))
             }
         }
     };
@@ -85,7 +91,8 @@ fn parsed(settings: &Value) -> Result<ImageProcessor> {
         None => None,
     };
     let resize = settings.get("size").filter(|_| flag("do_resize", true));
-    let resize = resize.map(|value| target(value).ok_or_else(|| wrong("size", value, "a size"))).transpose()?;
+    let resize =
+        resize.map(|value| target(value).ok_or_else(|| wrong("size", value, "a size"))).transpose()?;
     let (resize, crop) = with_crop_fraction(settings, resize, crop);
     let method = match settings.get("resample").and_then(Value::as_u64).unwrap_or(2) {
         0 => "nearest",
@@ -123,7 +130,8 @@ fn target(value: &Value) -> Option<ResizeTarget> {
 
 /// Parses `{"height": 224, "width": 224}`, or one number for both.
 fn exact(value: &Value) -> Option<[usize; 2]> {
-    let number = |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..1 << 16).contains(n));
+    let number =
+        |v: &Value| v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..1 << 16).contains(n));
     match value {
         Value::Number(_) => number(value).map(|n| [n, n]),
         _ => Some([number(value.get("height")?)?, number(value.get("width")?)?]),
@@ -131,8 +139,11 @@ fn exact(value: &Value) -> Option<[usize; 2]> {
 }
 
 fn wrong(key: &str, value: &Value, expected: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("the image processor's `{key}` is {value}, expected {expected}"))
-        .hint("remove the file to prepare the images yourself")
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("the image processor's `{key}` is {value}, expected {expected}"),
+    )
+    .hint("remove the file to prepare the images yourself")
 }
 
 /// Reads the pooling of a sentence-transformers folder, if it is one.
@@ -174,12 +185,21 @@ fn is_mean(folder: &Path, name: &str) -> Result<bool> {
     let path = folder.join(name).join("config.json");
     let settings = huggingface::json(&path)?;
     let is = |mode: &str| settings.get(format!("pooling_mode_{mode}")) == Some(&Value::Bool(true));
-    let on = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"];
+    let on = [
+        "cls_token",
+        "mean_tokens",
+        "max_tokens",
+        "mean_sqrt_len_tokens",
+        "weightedmean_tokens",
+        "lasttoken",
+    ];
     match on.into_iter().filter(|mode| is(mode)).collect::<Vec<_>>()[..] {
         ["mean_tokens"] => Ok(true),
         ["cls_token"] => Ok(false),
-        ref other => Err(Error::new(ErrorKind::Unsupported, format!("pooling by {other:?} is not supported"))
-            .at(path.display().to_string())
-            .hint("use a model that pools by mean_tokens or cls_token")),
+        ref other => {
+            Err(Error::new(ErrorKind::Unsupported, format!("pooling by {other:?} is not supported"))
+                .at(path.display().to_string())
+                .hint("use a model that pools by mean_tokens or cls_token"))
+        }
     }
 }

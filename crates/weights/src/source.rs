@@ -1,11 +1,13 @@
 //! Opens weight files and directories by content, infers the model architecture if possible, and fills a model.
 
-use crate::keras::KerasFile;
 use crate::folder_settings::{self, ImageProcessor};
+use crate::keras::KerasFile;
 use crate::names::encoder_layers::prepend_normalization;
 use crate::names::family::{ModelFamily, TextPooling, Tower, WeightFiles};
 use crate::names::hf_config::DerivedModel;
-use crate::names::{FAMILIES, bert, dinov2, distilbert, gpt2, keras as keras_names, language_models, match_by_order};
+use crate::names::{
+    FAMILIES, bert, dinov2, distilbert, gpt2, keras as keras_names, language_models, match_by_order,
+};
 use crate::weight_mapping::{self, ImportReport, is_weight};
 use crate::{hdf5, huggingface, legacy_torch, safetensors, torch};
 use serde_json::Value;
@@ -255,7 +257,7 @@ impl WeightSource {
         if let Some((first, _)) = heads.next().filter(|(n, _)| n != "lm_head.weight") {
             let more = heads.count();
             report.notes.push(format!(
-                "ignored: {first} and {more} more, which belong to heads that the model does not have"
+                "ignored: {first} and {more} more, which belong to parts that the model does not have"
             ));
         }
         Ok(report)

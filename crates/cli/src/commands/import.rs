@@ -4,7 +4,9 @@ use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_extension, check_out};
 use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::image_preparation::ImagePreparation;
-use crate::models::imported::{FolderTokenizer, built, keep_settings, name_classes, shortened, unknown_model};
+use crate::models::imported::{
+    FolderTokenizer, built, keep_settings, name_classes, shortened, unknown_model,
+};
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use clap::Args;
@@ -63,12 +65,12 @@ impl RunCommand for ImportArgs {
 /// Lists the model families.
 fn list(screen: &Screen) -> CommandResult {
     if screen.json {
-        let family =
-            |f: FamilyInfo| json!({"name": f.name, "model_types": f.model_types, "about": f.about});
+        let family = |f: FamilyInfo| json!({"name": f.name, "model_types": f.model_types, "about": f.about});
         screen.object(&families().map(family).collect::<Value>());
         return Ok(0);
     }
-    let mut rows = vec![["family", "model_type in config.json", "inputs: outputs"].map(String::from).to_vec()];
+    let mut rows =
+        vec![["family", "model_type in config.json", "inputs: outputs"].map(String::from).to_vec()];
     rows.extend(families().map(|f| vec![f.name.into(), f.model_types.join(", "), f.about.into()]));
     screen.line(table(&rows));
     Ok(0)
@@ -236,7 +238,9 @@ fn next_commands(args: &ImportFiles<'_>, model: &Model) -> String {
         (None, false) => "",
     };
     let dataset = if lacks_scale(model) { " --dataset NAME" } else { "" };
-    let is_classifier = model.output_type().is_some_and(|t| t.rank() == 1 && t.elements() > 1);
+    // The last layer of a folder's model is named by its family.
+    let has_head = classifies(model) || ImagePreparation::in_model(model).is_ok_and(|found| found.is_none());
+    let is_classifier = has_head && model.output_type().is_some_and(|t| t.rank() == 1 && t.elements() > 1);
     let tokenizer = tokenizer_of(model).ok().flatten();
     let uses = match tokenizer {
         _ if reads_images(model) && is_classifier => {

@@ -34,9 +34,7 @@ impl RunCommand for OpsArgs {
 fn onnx(screen: &Screen) -> CommandResult {
     let all = systole_onnx::coverage();
     if screen.json {
-        let operator = |o: &OnnxOperator| {
-            json!({"name": o.name, "first_opset": o.first, "newest_opset": o.newest, "is_written": o.is_written})
-        };
+        let operator = |o: &OnnxOperator| json!({"name": o.name, "first_opset": o.first, "newest_opset": o.newest, "is_written": o.is_written});
         screen.object(&all.iter().map(operator).collect::<Value>());
         return Ok(0);
     }

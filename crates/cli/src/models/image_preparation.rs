@@ -55,6 +55,16 @@ impl ImagePreparation {
         Ok(Some(ImagePreparation { resize, method, crop: pair(&note["crop"]) }))
     }
 
+    /// Returns `data.resize` of a configuration that comes near: cropped to the aspect ratio, then resized.
+    pub(crate) fn resize_table(&self) -> toml::Table {
+        let crops = self.crop.is_some() || matches!(self.resize, Some(ResizeTarget::ShortestEdge(_)));
+        toml::Table::from_iter([
+            ("method".to_string(), self.method.into()),
+            ("antialias".to_string(), (self.method != "nearest").into()),
+            ("crop_to_aspect_ratio".to_string(), crops.into()),
+        ])
+    }
+
     /// Resizes and crops an image: `x: u8[H, W, 1 to 4] → u8[H', W', 3]`.
     pub(crate) fn apply(&self, x: HostArray) -> HostArray {
         let x = x.to_rgb();

@@ -46,7 +46,8 @@ impl FolderTokenizer {
 
     /// Lets attention mask the padding token, unless the tokenizer pads with the end of texts.
     pub(crate) fn mask_padding(&self, source: &mut WeightSource) {
-        if let Some(token) = self.tokenizer.as_ref().filter(|t| t.has_own_padding()).and_then(|t| t.padding()) {
+        if let Some(token) = self.tokenizer.as_ref().filter(|t| t.has_own_padding()).and_then(|t| t.padding())
+        {
             source.mask_padding(token);
         }
     }

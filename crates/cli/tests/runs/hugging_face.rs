@@ -63,13 +63,15 @@ fn close(found: &[f64], expected: &[f64], most: f64, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let scale = expected.iter().fold(1f64, |m, v| m.max(v.abs()));
     let difference = found.iter().zip(expected).map(|(a, b)| (a - b).abs() / scale).fold(0.0, f64::max);
-    eprintln!("{what}: {difference:e}");
     assert!(difference <= most, "{what}: {difference:e}: {found:?} {expected:?}");
 }
 
 /// Answers as JSON lines.
 fn answers(done: &Done) -> Vec<Value> {
-    done.out.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+    done.out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
+        .collect()
 }
 
 #[test]
@@ -85,7 +87,8 @@ fn classifiers_of_texts_equal_transformers() {
     }
     // From the imported file, texts of different lengths together: padding does not count.
     f.run(&["import", "roberta", "--out", "r.safetensors"]).ok();
-    let texts: Vec<Value> = all["texts"].as_array().unwrap().iter().map(|text| json!({"text": text})).collect();
+    let texts: Vec<Value> =
+        all["texts"].as_array().unwrap().iter().map(|text| json!({"text": text})).collect();
     f.write("texts.jsonl", texts.iter().map(|t| format!("{t}\n")).collect::<String>());
     let rows = answers(&f.run(&["predict", "r.safetensors", "texts.jsonl", "--json"]).ok());
     for (row, text) in rows.iter().zip(all["texts"].as_array().unwrap()) {
@@ -110,7 +113,10 @@ fn embeddings_of_texts_equal_transformers() {
     let mut arguments = vec!["predict", "mpnet", "--text", "The sea is calm!", "--json"];
     texts.iter().for_each(|text| arguments.extend(["--candidate", text.as_str().unwrap()]));
     let answer = f.run(&arguments).ok().json();
-    assert!(answer["similarity"].as_f64().unwrap() <= 1.0001 && answer.get("probability").is_none(), "{answer}");
+    assert!(
+        answer["similarity"].as_f64().unwrap() <= 1.0001 && answer.get("probability").is_none(),
+        "{answer}"
+    );
 }
 
 /// photo.png needs no resizing. wide.png does: transformers' Pillow rounds between its two passes.
@@ -163,7 +169,8 @@ fn clip_embeds_and_ranks_texts_and_images() {
     close(&classes(&answer), &numbers(&clip["ranked"]), 1e-4, "clip ranked");
     assert!(texts.contains(&answer["class"]), "{answer}");
     // Images for a text; and an encoder alone.
-    let answer = f.run(&["predict", "clip", "--text", "sea", "--candidate", "photo.png", "--json"]).ok().json();
+    let answer =
+        f.run(&["predict", "clip", "--text", "sea", "--candidate", "photo.png", "--json"]).ok().json();
     assert_eq!(answer["class"], "photo.png");
     f.run(&["import", "clip", "--encoder", "texts", "--out", "t.safetensors"]).ok();
     let answer = f.run(&["predict", "t.safetensors", "--text", "sea", "--embed", "--json"]).ok().json();
@@ -185,4 +192,33 @@ fn families_are_listed_and_language_models_refused() {
     f.write("llm/config.json", "{\"model_type\": \"qwen2\"}");
     f.run(&["import", "llm", "--out", "x.safetensors"]).fails("unsupported", &["`qwen2`", "import --list"]);
     f.run(&["predict", "llm", "--text", "x"]).fails("unsupported", &["`qwen2`"]);
+}
+
+/// RoBERTa masks its padding in training too; other families cannot be described by a configuration yet.
+#[test]
+fn folders_are_fine_tuned_or_refused() {
+    let f = Folder::new("hf-tune");
+    let row = |i: usize| format!("the sea is {} {i},{}\n", ["calm", "blue"][i % 2], ["yes", "no"][i % 2]);
+    f.write("texts.csv", (0..40).fold("text,label\n".to_string(), |all, i| all + &row(i)));
+    ["roberta", "mpnet", "deit"].iter().for_each(|name| copy(&f, name));
+    let more = ["--fine-tune", "--epochs=1", "--threads=1", "--json", "--out", "tuned"];
+    let done = f.run(&[&["train", "texts.csv", "--from", "roberta"], &more[..]].concat()).ok().json();
+    assert_eq!(done["config"]["model"]["padding_token"], 1, "{done}");
+    let evaluated = f.run(&["evaluate", "tuned/texts.safetensors", "--json"]).ok().json();
+    assert_eq!(evaluated["loss"], done["val_loss"], "{done}");
+    f.run(&["predict", "tuned", "--text", "calm"]).ok();
+    f.run(&[&["train", "texts.csv", "--from", "mpnet"], &more[..]].concat())
+        .fails("unsupported", &["`mpnet`"]);
+    // Images: the processor's pixels from 0 to 255, cropped to the aspect ratio.
+    ["photo.png", "wide.png"].iter().for_each(|name| photo(&f, name));
+    for (i, name) in ["photo.png", "wide.png"].iter().enumerate() {
+        for copy in 0..4 {
+            f.write(&format!("album/{}/{copy}.png", ["a", "b"][i]), fs::read(f.path(name)).unwrap());
+        }
+    }
+    fs::remove_dir_all(f.path("tuned")).unwrap();
+    f.run(&["import", "deit", "--out", "d.safetensors"]).ok();
+    let done = f.run(&[&["train", "album", "--from", "d.safetensors"], &more[..]].concat()).ok().json();
+    assert_eq!(done["config"]["data"]["scale"], 1.0, "{done}");
+    assert_eq!(done["config"]["data"]["resize"]["crop_to_aspect_ratio"], true, "{done}");
 }

@@ -26,8 +26,10 @@ pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Vocabula
     let lines = merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let pairs = lines.map(pair_of_line).collect::<Result<Vec<_>>>()?;
     let end = vocabulary.get(END_OF_TEXT).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-    let added =
-        end.map(|id| SpecialToken { text: END_OF_TEXT.into(), id, special: true, lstrip: false }).into_iter().collect();
+    let added = end
+        .map(|id| SpecialToken { text: END_OF_TEXT.into(), id, special: true, lstrip: false })
+        .into_iter()
+        .collect();
     byte_pairs(vocabulary, &pairs, BytePairSettings { added, ..BytePairSettings::default() })
 }
 
@@ -265,9 +267,8 @@ fn added_token(value: &Value) -> Result<SpecialToken> {
     let (Some(text), Some(id)) = (text, id) else {
         return Err(broken("an added token has no `id` or `content`"));
     };
-    if let Some(key) = ["single_word", "rstrip"]
-        .into_iter()
-        .find(|key| value.get(*key) == Some(&Value::Bool(true)))
+    if let Some(key) =
+        ["single_word", "rstrip"].into_iter().find(|key| value.get(*key) == Some(&Value::Bool(true)))
     {
         return Err(unsupported(&format!("`{key}` of the token `{text}`")));
     }
@@ -338,16 +339,8 @@ fn byte_pairs(
             .ok_or_else(|| broken(&format!("a merge contains `{text}`, which is not a token")))
     };
     let merges = pairs.iter().map(|(a, b)| Ok((id(a)?, id(b)?))).collect::<Result<Vec<_>>>()?;
-    let parts = BpeParts {
-        tokens,
-        merges,
-        pattern,
-        add_prefix_space,
-        ignore_merges,
-        added,
-        ends,
-        marks_word_ends,
-    };
+    let parts =
+        BpeParts { tokens, merges, pattern, add_prefix_space, ignore_merges, added, ends, marks_word_ends };
     Ok(Vocabulary::Bpe(Box::new(Bpe::new(parts)?)))
 }
 
@@ -471,6 +464,8 @@ pub(super) fn broken(why: &str) -> Error {
 
 pub(super) fn unsupported(what: &str) -> Error {
     Error::new(ErrorKind::Unsupported, format!("tokenizers with {what} are not supported"))
-        .because("byte-level BPE, as in GPT-2, GPT-4, Llama 3 and Qwen 2, WordPiece and Unigram are supported")
+        .because(
+            "byte-level BPE, as in GPT-2, GPT-4, Llama 3 and Qwen 2, WordPiece and Unigram are supported",
+        )
         .hint_setting("use a byte-level BPE tokenizer, or train one: data.tokenizer = \"bpe\"")
 }

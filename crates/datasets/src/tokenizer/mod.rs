@@ -193,7 +193,8 @@ impl Tokenizer {
 
     /// Whether padding is told from the tokens of texts: CLIP pads with the end of the text.
     pub fn has_own_padding(&self) -> bool {
-        self.ends().is_some_and(|ends| !ends.before.contains(&ends.padding) && !ends.after.contains(&ends.padding))
+        self.ends()
+            .is_some_and(|ends| !ends.before.contains(&ends.padding) && !ends.after.contains(&ends.padding))
     }
 
     /// Converts a text to token ids between its start and end tokens: at most `length`, cut before the end.

@@ -31,7 +31,9 @@ impl PreTokenizer {
             LIKE_GPT4 => Some(PreTokenizer::Digits { most: 3 }),
             LIKE_QWEN2 => Some(PreTokenizer::Digits { most: 1 }),
             // Special tokens are split off before.
-            regex if regex.strip_prefix(SPECIAL_OF_CLIP).unwrap_or(regex) == LIKE_CLIP => Some(PreTokenizer::Clip),
+            regex if regex.strip_prefix(SPECIAL_OF_CLIP).unwrap_or(regex) == LIKE_CLIP => {
+                Some(PreTokenizer::Clip)
+            }
             _ => None,
         }
     }

@@ -156,8 +156,13 @@ fn texts_of_encoders_have_the_tokens_of_hugging_faces_library() {
     let text = include_str!("../../../../fixtures/tokenizer/encoders.json");
     let all: Value = serde_json::from_str(text).unwrap();
     for (name, case) in all["tokenizers"].as_object().unwrap() {
-        let tokenizer = Tokenizer::from_json(&case["json"].to_string()).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let padding = if name == "clip" { tokenizer.ends().unwrap().after[0] } else { u32::from(name.contains("roberta") || name == "mpnet") };
+        let tokenizer =
+            Tokenizer::from_json(&case["json"].to_string()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let padding = if name == "clip" {
+            tokenizer.ends().unwrap().after[0]
+        } else {
+            u32::from(name.contains("roberta") || name == "mpnet")
+        };
         assert_eq!(tokenizer.padding(), Some(padding), "{name}");
         assert_eq!(tokenizer.has_own_padding(), name != "clip", "{name}");
         let again = Tokenizer::from_json(&tokenizer.to_json()).unwrap_or_else(|e| panic!("{name}: {e}"));

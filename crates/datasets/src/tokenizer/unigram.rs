@@ -24,7 +24,10 @@ pub(super) enum NormalizerStep {
     StripAccents,
     Lowercase,
     /// Removes white space at the start or the end.
-    Strip { left: bool, right: bool },
+    Strip {
+        left: bool,
+        right: bool,
+    },
 }
 
 impl NormalizerStep {

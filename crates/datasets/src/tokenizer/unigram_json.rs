@@ -55,12 +55,17 @@ fn steps(normalizer: &Value) -> Result<Vec<NormalizerStep>> {
             return Ok(all.map(steps).collect::<Result<Vec<_>>>()?.concat());
         }
         "Precompiled" => {
-            let Some(map) = text("precompiled_charsmap").filter(|map| !map.is_empty()) else { return Ok(Vec::new()) };
-            NormalizerStep::CharsMap(CharsMap::of(map).ok_or_else(|| broken("`precompiled_charsmap` is damaged"))?)
+            let Some(map) = text("precompiled_charsmap").filter(|map| !map.is_empty()) else {
+                return Ok(Vec::new());
+            };
+            NormalizerStep::CharsMap(
+                CharsMap::of(map).ok_or_else(|| broken("`precompiled_charsmap` is damaged"))?,
+            )
         }
         "Replace" => {
             let content = text("content").unwrap_or_default().to_string();
-            let pattern = |kind: &str| normalizer.pointer(&format!("/pattern/{kind}")).and_then(Value::as_str);
+            let pattern =
+                |kind: &str| normalizer.pointer(&format!("/pattern/{kind}")).and_then(Value::as_str);
             match (pattern("String"), pattern("Regex")) {
                 (Some(from), _) => NormalizerStep::Replace(from.into(), content),
                 (_, Some(" {2,}")) => NormalizerStep::ReplaceSpaces(content),

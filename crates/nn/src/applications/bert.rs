@@ -139,7 +139,8 @@ impl Bert {
             0 => sum.on(&[&x, &positions]),
             // A sum has a mask only if all of its terms have one; a token is valid if any of them is not zero.
             n => {
-                let segments = table(n, "segment_embedding").mask_zero(self.mask_zero || self.padding_token.is_some());
+                let segments =
+                    table(n, "segment_embedding").mask_zero(self.mask_zero || self.padding_token.is_some());
                 sum.on(&[&x, &positions, &segment_ids.apply(segments)])
             }
         };

@@ -56,7 +56,13 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
         config.same(key, size)?;
     }
     config.check_encoder()?;
-    config.ignore(&["classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"]);
+    config.ignore(&[
+        "classifier_dropout_prob",
+        "down_scale_factor",
+        "gap_size",
+        "net_structure_type",
+        "num_memory_blocks",
+    ]);
     let layers = config.count("num_hidden_layers")?.unwrap_or(12);
     if layers > 1000 || layers < groups {
         return Err(config.wrong(format!("num_hidden_layers is {layers}, but there are {groups} groups")));

@@ -86,7 +86,11 @@ fn two_heads(x: &Symbol, first: &Symbol, classes: usize, head: Activation) -> Sy
 }
 
 fn encoder_block(block: &BlockLayers, x: &Symbol, widths: [usize; 2], name: &str) -> Symbol {
-    let y = block.attention(&block.norm(x, format!("{name}.layernorm_before")), None, format!("{name}.attention"));
+    let y = block.attention(
+        &block.norm(x, format!("{name}.layernorm_before")),
+        None,
+        format!("{name}.attention"),
+    );
     let x = block.residual(x, &y);
     let names = ["intermediate", "output"].map(|part| format!("{name}.{part}.dense"));
     let y = block.feed_forward(&block.norm(&x, format!("{name}.layernorm_after")), widths, names);

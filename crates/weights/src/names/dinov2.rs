@@ -90,7 +90,8 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
 }
 
 fn encoder_block(block: &BlockLayers, x: &Symbol, widths: [usize; 2], name: &str) -> Symbol {
-    let scaled = |y: Symbol, i: usize| y.apply(layer_scale(1.0).name(format!("{name}.layer_scale{i}.lambda1")));
+    let scaled =
+        |y: Symbol, i: usize| y.apply(layer_scale(1.0).name(format!("{name}.layer_scale{i}.lambda1")));
     let y = block.attention(&block.norm(x, format!("{name}.norm1")), None, format!("{name}.attention"));
     let x = block.residual(x, &scaled(y, 1));
     let names = ["fc1", "fc2"].map(|part| format!("{name}.mlp.{part}"));
@@ -137,7 +138,9 @@ fn bicubic(x: &[f32], old: usize, new: usize, width: usize) -> Vec<f32> {
     for row in 0..new {
         for column in 0..new {
             for c in 0..width {
-                let along = |y: usize| taps(column).iter().map(|(j, w)| w * x[(y * old + j) * width + c]).sum::<f32>();
+                let along = |y: usize| {
+                    taps(column).iter().map(|(j, w)| w * x[(y * old + j) * width + c]).sum::<f32>()
+                };
                 out.push(taps(row).iter().map(|(y, w)| w * along(*y)).sum());
             }
         }

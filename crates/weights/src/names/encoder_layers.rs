@@ -24,9 +24,8 @@ impl TensorSizes<'_> {
     /// # Errors
     /// If the tensor is missing or has another rank.
     pub fn of<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
-        self.find(name).ok_or_else(|| {
-            self.config.wrong(format!("{}{name} is missing or has another rank", self.prefix))
-        })
+        self.find(name)
+            .ok_or_else(|| self.config.wrong(format!("{}{name} is missing or has another rank", self.prefix)))
     }
 
     /// Counts the numbered modules that have a tensor: `encoder.layer.{}.norm1.bias`.

@@ -67,7 +67,8 @@ mod tests {
     #[test]
     fn language_models_are_refused_by_name() {
         let of = |kind: &str| refuse(&serde_json::json!({"model_type": kind}));
-        for kind in ["llama", "llama4", "mistral", "qwen2_moe", "gemma3_text", "phi3", "deepseek_v3", "olmo2"] {
+        for kind in ["llama", "llama4", "mistral", "qwen2_moe", "gemma3_text", "phi3", "deepseek_v3", "olmo2"]
+        {
             systole_testing::assert_error(&of(kind).unwrap_err(), ErrorKind::Unsupported, &[kind]);
         }
         for kind in crate::names::FAMILIES.iter().flat_map(|f| f.model_types) {

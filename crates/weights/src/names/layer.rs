@@ -128,7 +128,11 @@ impl LayerInfo<'_> {
 
     /// Returns the rule of one weight for external names that start with `prefix`.
     pub(crate) fn rule_of(&self, weight: &str, prefix: &str) -> Option<WeightRule> {
-        self.layer.weight_roles().iter().find(|role| role.name == weight).and_then(|role| self.of_role(role, prefix))
+        self.layer
+            .weight_roles()
+            .iter()
+            .find(|role| role.name == weight)
+            .and_then(|role| self.of_role(role, prefix))
     }
 
     fn unknown(&self) -> Error {

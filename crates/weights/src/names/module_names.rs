@@ -89,8 +89,12 @@ impl ModuleNames {
 fn existing(rule: WeightRule, shapes: &TensorShapes<'_>, prefix: &str) -> WeightRule {
     let parts = rule.parts.into_iter().map(|part| {
         let module = part.theirs.rsplit_once('.').map_or("", |(module, _)| module);
-        let names =
-            [format!("{prefix}{}", part.theirs), part.theirs.clone(), format!("{prefix}{module}"), module.into()];
+        let names = [
+            format!("{prefix}{}", part.theirs),
+            part.theirs.clone(),
+            format!("{prefix}{module}"),
+            module.into(),
+        ];
         let found = names.into_iter().find(|name| shapes.contains_key(name.as_str()));
         let Some(theirs) = found else {
             return WeightPart { theirs: format!("{prefix}{}", part.theirs), ..part };

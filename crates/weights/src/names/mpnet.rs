@@ -6,13 +6,15 @@ use super::hf_config::{DerivedModel, FamilyConfig};
 use super::module_names::ModuleNames;
 use systole_ir::Result;
 use systole_nn::layers::*;
-use systole_nn::{any_input, Symbol};
+use systole_nn::{Symbol, any_input};
 
 pub(crate) const FAMILY: ModelFamily = ModelFamily {
     name: "MPNet",
     model_types: &["mpnet"],
     about: "texts: classes, features",
-    prefix: |files| files.prefix(FAMILY.model_types, &["mpnet.", ""], "encoder.relative_attention_bias.weight"),
+    prefix: |files| {
+        files.prefix(FAMILY.model_types, &["mpnet.", ""], "encoder.relative_attention_bias.weight")
+    },
     architecture,
     is_one: |model| has_layer(model, BIAS),
     rules: |model, files, prefix| MODULES.rules(model, files.tensors, prefix),

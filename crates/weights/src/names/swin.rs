@@ -13,13 +13,16 @@ pub(crate) const FAMILY: ModelFamily = ModelFamily {
     name: "Swin",
     model_types: &["swin"],
     about: "images: classes, features",
-    prefix: |files| files.prefix(FAMILY.model_types, &["swin.", ""], &format!("{FIRST}.layernorm_before.weight")),
+    prefix: |files| {
+        files.prefix(FAMILY.model_types, &["swin.", ""], &format!("{FIRST}.layernorm_before.weight"))
+    },
     architecture,
     is_one: |model| has_layer(model, &format!("{FIRST}.attention")),
     rules,
     is_unused: |_, _, name| {
         // The index follows from the size of the windows.
-        ["relative_position_index", "mask_token"].iter().any(|end| name.ends_with(end)) || name.starts_with("decoder.")
+        ["relative_position_index", "mask_token"].iter().any(|end| name.ends_with(end))
+            || name.starts_with("decoder.")
     },
 };
 
@@ -34,7 +37,8 @@ const MODULES: ModuleNames = ModuleNames {
 fn rules(model: &Model, files: &WeightFiles<'_>, prefix: &'static str) -> Result<Vec<WeightRule>> {
     let mut all = MODULES.rules(model, files.tensors, prefix)?;
     for part in all.iter_mut().flat_map(|rule| &mut rule.parts) {
-        part.theirs = part.theirs.replace(&format!(".attention.{TABLE}"), &format!(".attention.self.{TABLE}"));
+        part.theirs =
+            part.theirs.replace(&format!(".attention.{TABLE}"), &format!(".attention.self.{TABLE}"));
     }
     Ok(all)
 }
@@ -114,5 +118,7 @@ fn encoder_block(
 fn merged(block: &BlockLayers, x: &Symbol, side: usize, width: usize, name: &str) -> Symbol {
     let (n, c) = (side as i64, width as i64);
     let x = x.apply(reshape([n, 2, n, 2, c])).apply(permute([1, 3, 4, 2, 5])).apply(reshape([n, n, 4 * c]));
-    block.norm(&x, format!("{name}.norm")).apply(dense(2 * width).use_bias(false).name(format!("{name}.reduction")))
+    block
+        .norm(&x, format!("{name}.norm"))
+        .apply(dense(2 * width).use_bias(false).name(format!("{name}.reduction")))
 }

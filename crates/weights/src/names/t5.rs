@@ -106,7 +106,9 @@ fn feed_forward_activation(config: &FamilyConfig<'_>, is_gated: bool) -> Result<
         "relu" => Ok(HiddenActivation::Plain(systole_nn::Activation::Relu)),
         "gelu" => Ok(HiddenActivation::Plain(systole_nn::Activation::Gelu { approximate: is_gated })),
         "silu" | "swish" => Ok(HiddenActivation::Plain(systole_nn::Activation::Silu)),
-        other => Err(config.wrong(format!("its feed_forward_proj is {other}; supported are relu, gelu and silu"))),
+        other => {
+            Err(config.wrong(format!("its feed_forward_proj is {other}; supported are relu, gelu and silu")))
+        }
     }
 }
 

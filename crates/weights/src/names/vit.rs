@@ -49,11 +49,7 @@ fn is_pooler(name: &str, prefix: &str) -> bool {
 ///
 /// # Errors
 /// If a tensor is missing, or config.json has an unsupported setting.
-fn architecture(
-    theirs: &[(String, Literal)],
-    config: Option<&Value>,
-    prefix: &str,
-) -> Result<DerivedModel> {
+fn architecture(theirs: &[(String, Literal)], config: Option<&Value>, prefix: &str) -> Result<DerivedModel> {
     let config = FamilyConfig::new(FAMILY.name, FAMILY.model_types, config)?;
     let lacks = |name: &str| odd("ViT", &format!("{prefix}{name} is missing or has another rank"));
     let name = "embeddings.patch_embeddings.projection.weight";

@@ -21,8 +21,7 @@ use embedding::Candidates;
 use prediction::{PredictionFormat, SamplePrediction};
 use sample_sources::{
     IMAGE_FORMATS, InputKind, RECORD_FORMATS, ReadOptions, SampleSource, UnreadableFile, is_named_as_picture,
-    is_of_sentences, nothing, or_go_on,
-    stacked, tokens_of,
+    is_of_sentences, nothing, or_go_on, stacked, tokens_of,
 };
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -224,8 +223,14 @@ fn candidates(args: &PredictArgs, file: &str, screen: &Screen) -> Result<Option<
     let Predictor { mut model, .. } = opened(args, file, tower)?;
     let takes = InputKind::of(&model, file, false)?;
     let scale = if are_images { scale(args, None, &model, screen)? } else { 1.0 };
-    let reading =
-        ReadOptions { takes, model: &model, config: None, limit: None, invert: args.invert, keep_going: false };
+    let reading = ReadOptions {
+        takes,
+        model: &model,
+        config: None,
+        limit: None,
+        invert: args.invert,
+        keep_going: false,
+    };
     let mut sources = Vec::new();
     for name in &args.candidates {
         match are_images {
