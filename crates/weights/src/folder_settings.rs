@@ -91,10 +91,16 @@ fn parsed(settings: &Value) -> Result<ImageProcessor> {
         None => None,
     };
     let resize = settings.get("size").filter(|_| flag("do_resize", true));
-    let resize =
-        resize.map(|value| target(value).ok_or_else(|| wrong("size", value, "a size"))).transpose()?;
+    let kind = ["image_processor_type", "feature_extractor_type"];
+    let kind = kind.iter().find_map(|key| settings.get(*key)?.as_str()).unwrap_or_default();
+    // Of early files with one number, those that cut the center mean the shorter side, except DeiT's.
+    let is_edge = (crop.is_some() || settings.get("crop_pct").is_some()) && !kind.starts_with("DeiT");
+    let resize = resize
+        .map(|value| target(value, is_edge).ok_or_else(|| wrong("size", value, "a size")))
+        .transpose()?;
     let (resize, crop) = with_crop_fraction(settings, resize, crop);
-    let method = match settings.get("resample").and_then(Value::as_u64).unwrap_or(2) {
+    let usual = if ["CLIP", "DeiT", "Bit"].iter().any(|start| kind.starts_with(start)) { 3 } else { 2 };
+    let method = match settings.get("resample").and_then(Value::as_u64).unwrap_or(usual) {
         0 => "nearest",
         2 => "bilinear",
         3 => "bicubic",
@@ -120,8 +126,9 @@ fn with_crop_fraction(
     }
 }
 
-fn target(value: &Value) -> Option<ResizeTarget> {
-    let edge = value.get("shortest_edge").and_then(Value::as_u64);
+/// Parses a size; `is_edge`: one number is the length of the shorter side.
+fn target(value: &Value, is_edge: bool) -> Option<ResizeTarget> {
+    let edge = value.get("shortest_edge").or(Some(value).filter(|_| is_edge)).and_then(Value::as_u64);
     match edge {
         Some(n) => usize::try_from(n).ok().map(ResizeTarget::ShortestEdge),
         None => exact(value).map(ResizeTarget::Exact),
@@ -201,5 +208,43 @@ fn is_mean(folder: &Path, name: &str) -> Result<bool> {
                 .at(path.display().to_string())
                 .hint("use a model that pools by mean_tokens or cls_token"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of(settings: Value) -> ImageProcessor {
+        parsed(&settings).unwrap()
+    }
+
+    #[test]
+    fn files_of_every_age_state_size_and_crop() {
+        let edge = |n| Some(ResizeTarget::ShortestEdge(n));
+        let half = [0.5, 0.5, 0.5];
+        let vit = of(json!({"size": 224, "do_normalize": true, "image_mean": half, "image_std": half}));
+        assert_eq!(
+            (vit.resize, vit.crop, vit.method),
+            (Some(ResizeTarget::Exact([224; 2])), None, "bilinear")
+        );
+        assert_eq!(vit.mean, [127.5; 3]);
+        let early = |size: usize, kind: &str| {
+            let settings = json!({"size": size, "crop_size": 224, "do_center_crop": true});
+            let mut settings = settings.as_object().unwrap().clone();
+            settings.insert("feature_extractor_type".into(), format!("{kind}FeatureExtractor").into());
+            of(settings.into())
+        };
+        let clip = early(224, "CLIP");
+        assert_eq!((clip.resize, clip.size(), clip.method), (edge(224), Some([224, 224]), "bicubic"));
+        assert_eq!(early(256, "DeiT").resize, Some(ResizeTarget::Exact([256, 256])));
+        let convnext = of(json!({"size": 224, "crop_pct": 0.875}));
+        assert_eq!((convnext.resize, convnext.crop), (edge(256), Some([224, 224])));
+        let large = of(json!({"size": {"shortest_edge": 384}, "crop_pct": 1.0}));
+        assert_eq!((large.resize, large.crop), (Some(ResizeTarget::Exact([384, 384])), None));
+        let plain = of(json!({"do_resize": false, "do_normalize": false, "size": 9}));
+        assert_eq!((plain.resize, plain.mean, plain.deviation), (None, vec![0.0; 3], vec![255.0; 3]));
+        assert!(parsed(&json!({"size": "big"})).is_err() && parsed(&json!({"resample": 1})).is_err());
     }
 }

@@ -35,7 +35,8 @@ mod weight_mapping;
 
 pub use export::{WeightFormat, export};
 pub use folder_settings::{ImageProcessor, ResizeTarget};
-pub use names::family::{FamilyInfo, Tower, families};
+pub use names::families;
+pub use names::family::{FamilyInfo, Tower};
 pub use source::WeightSource;
 pub use weight_mapping::ExportedFile;
 pub use weight_mapping::{ImportReport, ImportRow};

@@ -25,7 +25,21 @@ pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Vocabula
     let vocabulary = object(&parsed, "the vocabulary")?;
     let lines = merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let pairs = lines.map(pair_of_line).collect::<Result<Vec<_>>>()?;
-    let end = vocabulary.get(END_OF_TEXT).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+    let id = |name: &str| vocabulary.get(name).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+    // RoBERTa's files, unlike GPT-2's, have tokens around each text.
+    if let (Some(start), Some(padding), Some(end), None) =
+        (id("<s>"), id("<pad>"), id("</s>"), id(END_OF_TEXT))
+    {
+        let special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"].into_iter();
+        let added = special.filter_map(|name| {
+            let lstrip = name == "<mask>";
+            id(name).map(|id| SpecialToken { text: name.into(), id, special: true, lstrip })
+        });
+        let ends = TextEnds { padding, before: vec![start], after: vec![end] };
+        let settings = BytePairSettings { added: added.collect(), ends: Some(ends), ..Default::default() };
+        return byte_pairs(vocabulary, &pairs, settings);
+    }
+    let end = id(END_OF_TEXT);
     let added = end
         .map(|id| SpecialToken { text: END_OF_TEXT.into(), id, special: true, lstrip: false })
         .into_iter()

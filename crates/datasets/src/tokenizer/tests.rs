@@ -176,3 +176,16 @@ fn texts_of_encoders_have_the_tokens_of_hugging_faces_library() {
         }
     }
 }
+
+/// RoBERTa's `vocab.json` and `merges.txt` without a `tokenizer.json`.
+#[test]
+fn robertas_two_files_have_start_and_end() {
+    let all: Value =
+        serde_json::from_str(include_str!("../../../../fixtures/tokenizer/encoders.json")).unwrap();
+    let json = &all["tokenizers"]["roberta"]["json"];
+    let whole = Tokenizer::from_json(&json.to_string()).unwrap();
+    let line = |pair: &Value| format!("{} {}\n", pair[0].as_str().unwrap(), pair[1].as_str().unwrap());
+    let merges: String = json["model"]["merges"].as_array().unwrap().iter().map(line).collect();
+    let two = super::json::from_vocabulary(&json["model"]["vocab"].to_string(), &merges).unwrap();
+    assert_eq!(Tokenizer(two), whole);
+}

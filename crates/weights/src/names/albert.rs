@@ -43,7 +43,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let [inside, _] = sizes.of("encoder.albert_layer_groups.0.albert_layers.0.ffn.weight")?;
     let groups = sizes.count("encoder.albert_layer_groups.{}.albert_layers.0.ffn.weight");
     let inner = sizes.count("encoder.albert_layer_groups.0.albert_layers.{}.ffn.weight");
-    for (key, size) in [
+    config.same_all(&[
         ("vocab_size", rows),
         ("embedding_size", narrow),
         ("hidden_size", width),
@@ -52,9 +52,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
         ("intermediate_size", inside),
         ("num_hidden_groups", groups),
         ("inner_group_num", inner),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     config.check_encoder()?;
     config.ignore(&[
         "classifier_dropout_prob",
@@ -87,13 +85,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
         }
     }
     let classes = sizes.find::<2>("classifier.weight").map_or(0, |[n, _]| n);
-    let has_pooler = sizes.find::<2>("pooler.weight").is_some();
-    let head = config.head(classes)?;
-    let pooling = files.pooling.filter(|_| classes == 0);
-    let y = match has_pooler && pooling.is_none() {
-        true => classified(&first_pooled(&x, width), classes, head),
-        false => x,
-    };
+    let (y, pooling) = text_output(&sizes, &x, [width, classes], "pooler.weight")?;
     text_model(&[tokens, segments], &y, length, pooling, config)
 }
 

@@ -178,7 +178,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let [intermediate_dim, _] = own("encoder.layer.0.intermediate.dense")?;
     let num_layers =
         (0..1000).take_while(|i| own(&format!("encoder.layer.{i}.intermediate.dense")).is_ok()).count();
-    for (key, size) in [
+    config.same_all(&[
         ("vocab_size", vocabulary_size),
         ("hidden_size", hidden_dim),
         ("max_position_embeddings", positions),
@@ -186,9 +186,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
         ("intermediate_size", intermediate_dim),
         ("num_hidden_layers", num_layers),
         ("embedding_size", hidden_dim),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     let max_sequence_length = names.sequence_length(&config, positions)?;
     let is_pooled = table(&names.pooler()).is_ok();
     let classes = table(names.classifier()).ok().filter(|_| is_pooled).map_or(0, |[n, _]| n);

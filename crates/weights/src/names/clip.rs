@@ -74,14 +74,12 @@ fn images(files: &WeightFiles<'_>, config: FamilyConfig<'_>) -> Result<DerivedMo
     let [width, channels, patch, _] = sizes.of(&format!("{embeddings}.patch_embedding.weight"))?;
     let [positions, _] = sizes.of(&format!("{embeddings}.position_embedding.weight"))?;
     let side = patch_side(&config, positions, 1)?;
-    for (key, size) in [
+    config.same_all(&[
         ("hidden_size", width),
         ("num_channels", channels),
         ("patch_size", patch),
         ("image_size", side * patch),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     let block = block_of(&config, width, false)?;
     let image = any_input("image");
     let x = patches(&image, [width, side, patch], false, &format!("{embeddings}.patch_embedding"))
@@ -98,9 +96,7 @@ fn texts(files: &WeightFiles<'_>, config: FamilyConfig<'_>) -> Result<DerivedMod
     let sizes = TensorSizes { files, prefix: "", config: &config };
     let [rows, width] = sizes.of(TEXTS)?;
     let [length, _] = sizes.of("text_model.embeddings.position_embedding.weight")?;
-    for (key, size) in [("vocab_size", rows), ("hidden_size", width), ("max_position_embeddings", length)] {
-        config.same(key, size)?;
-    }
+    config.same_all(&[("vocab_size", rows), ("hidden_size", width), ("max_position_embeddings", length)])?;
     let block = block_of(&config, width, true)?;
     let tokens = any_input("tokens");
     let x = tokens.apply(embedding(rows, width).name("token_embedding"));

@@ -36,16 +36,14 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let [inside, _] = sizes.of("encoder.layer.0.intermediate.dense.weight")?;
     let layers = sizes.count("encoder.layer.{}.intermediate.dense.weight");
     let side = patch_side(&config, positions, 2)?;
-    for (key, size) in [
+    config.same_all(&[
         ("hidden_size", width),
         ("intermediate_size", inside),
         ("num_hidden_layers", layers),
         ("num_channels", channels),
         ("patch_size", patch),
         ("image_size", side * patch),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     config.check_encoder()?;
     config.only("qkv_bias", true)?;
     let block = BlockLayers {

@@ -38,14 +38,12 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let [inside, _] = sizes.of("encoder.layer.0.mlp.fc1.weight")?;
     let layers = sizes.count("encoder.layer.{}.mlp.fc1.weight");
     let side = patch_side(&config, positions, 1)?;
-    for (key, size) in [
+    config.same_all(&[
         ("hidden_size", width),
         ("num_hidden_layers", layers),
         ("num_channels", channels),
         ("patch_size", patch),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     match files.image_size {
         // The table of positions was resized.
         Some([height, width]) if [height, width] == [side * patch; 2] => config.ignore(&["image_size"]),

@@ -197,9 +197,27 @@ pub(crate) fn prepend_normalization(architecture: &mut Architecture, mean: &[f64
 }
 
 /// BERT's pooled output: a dense layer with tanh on the first token.
-pub(crate) fn first_pooled(x: &Symbol, width: usize) -> Symbol {
+fn first_pooled(x: &Symbol, width: usize) -> Symbol {
     let first = x.apply(first_step().name("first_step"));
     first.apply(dense(width).activation(Activation::Tanh).name("pooled_dense"))
+}
+
+/// Output of an encoder of texts: classes, the pooled output, or the features of each token, which the returned pooling
+/// makes one vector.
+///
+/// # Errors
+/// If config.json has another number of classes.
+pub(crate) fn text_output(
+    sizes: &TensorSizes<'_>,
+    x: &Symbol,
+    [width, classes]: [usize; 2],
+    pooler: &str,
+) -> Result<(Symbol, Option<TextPooling>)> {
+    let head = sizes.config.head(classes)?;
+    let pooling = sizes.files.pooling.filter(|_| classes == 0);
+    let is_pooled = pooling.is_none() && (classes > 0 || sizes.find::<2>(pooler).is_some());
+    let y = if is_pooled { classified(&first_pooled(x, width), classes, head) } else { x.clone() };
+    Ok((y, pooling))
 }
 
 /// Classification layer, if there are classes.

@@ -62,7 +62,7 @@ impl WeightFiles<'_> {
     }
 }
 
-/// A family of models: one file of this folder, and one row of [`FAMILIES`](super::FAMILIES).
+/// A family of models: one file of this folder, and one row of the table in `mod.rs`.
 pub(crate) struct ModelFamily {
     /// Name in messages.
     pub name: &'static str,
@@ -96,9 +96,4 @@ pub struct FamilyInfo {
     pub model_types: &'static [&'static str],
     /// Inputs and outputs.
     pub about: &'static str,
-}
-
-/// Returns the families of models whose layers follow from a folder's config.json and tensors, in table order.
-pub fn families() -> impl Iterator<Item = FamilyInfo> {
-    super::FAMILIES.iter().map(|f| FamilyInfo { name: f.name, model_types: f.model_types, about: f.about })
 }

@@ -6,7 +6,15 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Layer, LayerLowering, LayerNode, Model, NodeInput, WeightLayout, WeightRole};
 
 /// Layers that Keras does not have.
-pub(crate) const OURS: [&str; 4] = ["TransformerBlock", "PositionEmbedding", "ClassToken", "FirstStep"];
+pub(crate) const OURS: [&str; 7] = [
+    "TransformerBlock",
+    "PositionEmbedding",
+    "ClassToken",
+    "FirstStep",
+    "TokenStep",
+    "RelativePositionBias",
+    "WindowAttention",
+];
 /// What to do about a nested model, which no format of weights supports.
 pub(crate) const FLATTEN: &str = "write the layers of the nested model into the model itself, and train that";
 

@@ -24,7 +24,7 @@ pub(crate) mod transformer_encoder;
 pub(crate) mod vit;
 mod whisper;
 
-use family::ModelFamily;
+use family::{FamilyInfo, ModelFamily};
 
 /// Families of models, in the order in which files are compared with them: first those that config.json names.
 pub(crate) const FAMILIES: &[ModelFamily] = &[
@@ -42,3 +42,8 @@ pub(crate) const FAMILIES: &[ModelFamily] = &[
     vit::FAMILY,
     resnet::FAMILY,
 ];
+
+/// Returns the families of models whose layers follow from a folder's config.json and tensors, in table order.
+pub fn families() -> impl Iterator<Item = FamilyInfo> {
+    FAMILIES.iter().map(|f| FamilyInfo { name: f.name, model_types: f.model_types, about: f.about })
+}

@@ -43,16 +43,14 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let [buckets, _] = sizes.of(&format!("{BIAS}.weight"))?;
     let [inside, _] = sizes.of("encoder.layer.0.intermediate.dense.weight")?;
     let layers = sizes.count("encoder.layer.{}.intermediate.dense.weight");
-    for (key, size) in [
+    config.same_all(&[
         ("vocab_size", rows),
         ("hidden_size", width),
         ("max_position_embeddings", positions),
         ("relative_attention_num_buckets", buckets),
         ("intermediate_size", inside),
         ("num_hidden_layers", layers),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     config.check_encoder()?;
     let block = BlockLayers {
         dropout: config.dropout("hidden_dropout_prob", 0.1, &["attention_probs_dropout_prob"])?,
@@ -71,13 +69,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
         x = encoder_block(&block, &x, &bias, [inside, width], &format!("encoder.layer.{i}"));
     }
     let classes = sizes.find::<2>("classifier.out_proj.weight").map_or(0, |[n, _]| n);
-    let has_pooler = classes > 0 || sizes.find::<2>("pooler.dense.weight").is_some();
-    let head = config.head(classes)?;
-    let pooling = files.pooling.filter(|_| classes == 0);
-    let y = match has_pooler && pooling.is_none() {
-        true => classified(&first_pooled(&x, width), classes, head),
-        false => x,
-    };
+    let (y, pooling) = text_output(&sizes, &x, [width, classes], "pooler.dense.weight")?;
     text_model(&[tokens], &y, length, pooling, config)
 }
 

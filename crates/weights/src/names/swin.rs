@@ -48,11 +48,12 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let sizes = TensorSizes { files, prefix, config: &config };
     let [first, channels, patch, _] = sizes.of("embeddings.patch_embeddings.projection.weight")?;
     let stages = sizes.count("encoder.layers.{}.blocks.0.layernorm_before.weight");
-    for (key, size) in
-        [("embed_dim", first), ("num_channels", channels), ("patch_size", patch), ("num_layers", stages)]
-    {
-        config.same(key, size)?;
-    }
+    config.same_all(&[
+        ("embed_dim", first),
+        ("num_channels", channels),
+        ("patch_size", patch),
+        ("num_layers", stages),
+    ])?;
     config.check_encoder()?;
     config.only("qkv_bias", true)?;
     config.only("use_absolute_embeddings", false)?;

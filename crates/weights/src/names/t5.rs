@@ -49,7 +49,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let dense = "encoder.block.0.layer.1.DenseReluDense";
     let is_gated = sizes.find::<2>(&format!("{dense}.wi_0.weight")).is_some();
     let [inside, _] = sizes.of(&format!("{dense}.{}.weight", if is_gated { "wi_0" } else { "wi" }))?;
-    for (key, size) in [
+    config.same_all(&[
         ("vocab_size", rows),
         ("d_model", width),
         ("d_ff", inside),
@@ -57,9 +57,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
         ("num_heads", heads),
         ("num_layers", layers),
         ("relative_attention_num_buckets", buckets),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     config.ignore(&[
         "classifier_dropout",
         "dense_act_fn",
@@ -71,6 +69,7 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
         "scale_decoder_outputs",
         "tie_word_embeddings",
     ]);
+    config.ignore_head();
     let distance = config.count("relative_attention_max_distance")?.unwrap_or(128);
     let blocks = T5Block {
         block: BlockLayers {

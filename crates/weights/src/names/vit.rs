@@ -69,16 +69,14 @@ fn architecture(theirs: &[(String, Literal)], config: Option<&Value>, prefix: &s
     let num_layers = (0..1000).take_while(|i| inside(*i).is_some()).count();
     check(&config)?;
     let image_size = side.saturating_mul(patch_size);
-    for (key, size) in [
+    config.same_all(&[
         ("hidden_size", hidden_dim),
         ("intermediate_size", mlp_dim),
         ("num_hidden_layers", num_layers),
         ("num_channels", channels),
         ("patch_size", patch_size),
         ("image_size", image_size),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     let classes = shape_of::<2>(theirs, "classifier.weight").map_or(0, |[n, _]| n);
     let vit = ViT {
         classes,

@@ -27,7 +27,7 @@ const MODULES: ModuleNames =
     ModuleNames { attention: ["q_proj", "k_proj", "v_proj", "out_proj"], renamed: &[] };
 
 /// Keys of the decoder, of training and of text generation.
-const IGNORED: [&str; 27] = [
+const IGNORED: [&str; 28] = [
     "activation_dropout",
     "apply_spec_augment",
     "attention_dropout",
@@ -37,6 +37,7 @@ const IGNORED: [&str; 27] = [
     "decoder_layerdrop",
     "decoder_layers",
     "encoder_layerdrop",
+    "forced_decoder_ids",
     "init_std",
     "is_decoder",
     "is_encoder_decoder",
@@ -64,17 +65,16 @@ fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<Derived
     let [positions, _] = sizes.of("encoder.embed_positions.weight")?;
     let [inside, _] = sizes.of("encoder.layers.0.fc1.weight")?;
     let layers = sizes.count("encoder.layers.{}.fc1.weight");
-    for (key, size) in [
+    config.same_all(&[
         ("d_model", width),
         ("num_mel_bins", mels),
         ("max_source_positions", positions),
         ("encoder_ffn_dim", inside),
         ("encoder_layers", layers),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     config.only("scale_embedding", false)?;
     config.ignore(&IGNORED);
+    config.ignore_head();
     let block = BlockLayers {
         dropout: config.dropout("dropout", 0.0, &[])?,
         epsilon: 1e-5,

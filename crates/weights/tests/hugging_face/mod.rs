@@ -6,7 +6,7 @@ use systole_data::Dataset;
 use systole_ir::{ErrorKind, Literal};
 use systole_nn::Model;
 use systole_testing::assert_error;
-use systole_weights::{Tower, WeightSource, families};
+use systole_weights::{Tower, WeightFormat, WeightSource, export, families};
 
 /// Returns an array of a case.
 fn expected(case: &str, name: &str) -> Literal {
@@ -102,6 +102,20 @@ fn unknown_keys_and_wrong_sizes_of_every_family_are_named() {
         let size = size.into_iter().find(|key| config.get(key).is_some()).unwrap_or("hidden_size");
         let size = if name.starts_with("swin") { "embed_dim" } else { size };
         assert_error(&with(size, json!(77)), ErrorKind::Data, &["77"]);
+    }
+}
+
+/// safetensors and PyTorch files of every family are read again by the layers' names; Keras lacks layers or arguments.
+#[test]
+fn weights_of_every_family_survive_an_export() {
+    for name in FOLDERS {
+        let model = filled(&folder(name));
+        super::survives(&model, WeightFormat::Safetensors, "again.safetensors");
+        super::survives(&model, WeightFormat::Torch, "again.pt");
+        if name != "convnext_classifier" {
+            let e = export(&model, WeightFormat::Keras, std::path::Path::new("x.keras")).err().expect(name);
+            assert_error(&e, ErrorKind::Config, &["--format"]);
+        }
     }
 }
 
