@@ -42,7 +42,7 @@ fn position_biases_depend_on_the_distance() {
     start();
     let x = input("x", [7, 2]);
     let layer = relative_position_bias(2).num_buckets(8).max_distance(5).name("bias");
-    let mut model = Model::functional(&[x.clone()], &x.apply(layer)).unwrap();
+    let mut model = Model::functional(std::slice::from_ref(&x), &x.apply(layer)).unwrap();
     model.build(&[TensorType::new(DType::F32, [7, 2])]).unwrap();
     model.set_weight("bias/embeddings", literal(&[8, 2], |i| i as f32)).unwrap();
     let found = model.predict_on_batch(&literal(&[1, 7, 2], wave)).unwrap();
@@ -66,11 +66,11 @@ fn a_window_over_the_image_is_plain_attention() {
     start();
     let image = TensorType::new(DType::F32, [4, 4, 6]);
     let mut windows = Model::sequential([window_attention(2, 4).name("attention")]);
-    windows.build(&[image.clone()]).unwrap();
+    windows.build(std::slice::from_ref(&image)).unwrap();
     let x = any_input("x");
     let y = x.apply(reshape([16, 6])).apply(multi_head_attention(2, 3).name("attention"));
     let mut plain = Model::functional(&[x], &y.apply(reshape([4, 4, 6]))).unwrap();
-    plain.build(&[image.clone()]).unwrap();
+    plain.build(std::slice::from_ref(&image)).unwrap();
     windows.set_weight("attention/relative_position_bias_table", literal(&[49, 2], |_| 0.0)).unwrap();
     let paths: Vec<String> = plain.weights().iter().map(|(path, _)| path.to_string()).collect();
     for path in &paths {

@@ -41,7 +41,7 @@ impl ImagePreparation {
         let Some(text) = model.notes.get(NOTE) else { return Ok(None) };
         let damaged = || {
             Error::new(ErrorKind::Data, "the image processor stored in the model is damaged")
-                .hint_command("import the model again: systole import FOLDER --out MODEL.safetensors")
+                .hint("import the folder again")
         };
         let note: Value = serde_json::from_str(text).map_err(|_| damaged())?;
         let pair = |value: &Value| -> Option<[usize; 2]> { serde_json::from_value(value.clone()).ok() };

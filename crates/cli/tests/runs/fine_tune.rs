@@ -341,7 +341,7 @@ fn an_imported_classifier_learns_the_classes_of_a_folder() {
     let b = a.apply(conv2d(4, [3, 3]).padding("same").activation("relu").name("b"));
     let top = add().on(&[&a, &b]).apply(global_average_pooling2d());
     for (name, head) in [("logits", dense(10)), ("binary", dense(1).activation("sigmoid"))] {
-        let mut model = functional(&[x.clone()], &top.apply(head.name("head"))).unwrap();
+        let mut model = functional(std::slice::from_ref(&x), &top.apply(head.name("head"))).unwrap();
         model.build(&[TensorType::new(F32, [16, 16, 1])]).unwrap();
         model.save(f.path(&format!("{name}.safetensors"))).unwrap();
     }

@@ -53,21 +53,18 @@ fn check(model: &Model) -> Result<()> {
         let what = format!("layer {} is a nested model, which the Keras format does not support", node.name);
         return Err(Error::new(ErrorKind::Unsupported, what).hint(FLATTEN));
     }
-    // Arguments that Keras's layers lack.
-    let is_set = |node: &LayerNode, key: &str| {
+    let lacks = nodes.iter().find_map(|node| {
+        let (name, class) = (&node.name, node.layer.class_name());
         let config = node.layer.layer().config();
-        config.get(key).is_some_and(|value| !value.is_null() && *value != Value::Bool(false))
-    };
-    for key in ["padding_token", "use_attention_bias"] {
-        if let Some(node) = nodes.iter().find(|node| is_set(node, key)) {
-            let what = format!("layer {} has the argument `{key}`, which Keras does not have", node.name);
-            return Err(Error::new(ErrorKind::Config, what).hint_command("use --format torch or safetensors"));
+        let is_set = |key: &&str| config.get(*key).is_some_and(|v| !v.is_null() && *v != Value::Bool(false));
+        if OURS.contains(&class) {
+            return Some(format!("layer {name} is a {class}, which Keras does not have"));
         }
-    }
-    match nodes.iter().find(|n| OURS.contains(&n.layer.class_name())) {
-        Some(node) => {
-            let what =
-                format!("layer {} is a {}, which Keras does not have", node.name, node.layer.class_name());
+        let key = ["padding_token", "use_attention_bias"].into_iter().find(is_set)?;
+        Some(format!("layer {name} has the argument `{key}`, which Keras does not have"))
+    });
+    match lacks {
+        Some(what) => {
             Err(Error::new(ErrorKind::Config, what).hint_command("use --format torch or safetensors"))
         }
         None => Ok(()),

@@ -29,7 +29,7 @@ pub(super) fn without_head(model: Model) -> Result<Model> {
     let NodeInput::Layer(last) = source else {
         return Err(Error::new(ErrorKind::Unsupported, "the model has no features before its last layer")
             .at("--embed")
-            .hint_command("remove --embed"));
+            .hint("use a model with layers before the classification layer"));
     };
     let mut layers = model.architecture().clone();
     layers.nodes.truncate(last + 1);
