@@ -9,10 +9,14 @@ use systole_nn::{Architecture, LayerNode};
 use toml::{Table, Value};
 
 /// Arguments that another task may change: the head, dropout, and how the step is computed.
-const FREE: [&str; 6] = ["classes", "classifier_activation", "dropout", "mask_zero", "output", "remat"];
+const FREE: [&str; 7] =
+    ["classes", "classifier_activation", "dropout", "mask_zero", "output", "padding_token", "remat"];
 
 /// Returns the `[model]` table of a GPT-2 or BERT that has exactly these layers; `None` for other models.
+///
+/// The pooling that sentence-transformers appends to a BERT is no part of it.
 pub fn application_of(architecture: &Architecture) -> Option<Table> {
+    let architecture = &without_pooling(architecture);
     let (name, arguments) = gpt2(architecture).or_else(|| bert(architecture))?;
     let built = by_name(name, arguments.as_object()?).ok()?;
     if !same_layers(&built, architecture) {
@@ -64,6 +68,20 @@ fn tables_of(model: &Json) -> Option<Vec<Table>> {
         Some(table)
     };
     layers.iter().enumerate().map(table).collect()
+}
+
+/// Returns the layers before an appended pooling of tokens.
+fn without_pooling(architecture: &Architecture) -> Architecture {
+    let mut core = architecture.clone();
+    while core
+        .nodes
+        .last()
+        .is_some_and(|n| ["mean_pooling", "first_step", "normalize"].contains(&n.name.as_str()))
+    {
+        let Some(input) = core.nodes.pop().and_then(|node| node.inputs.first().copied()) else { break };
+        core.output = input;
+    }
+    core
 }
 
 /// Whether two models have the same layers, apart from frozen ones and quantization-aware training.
@@ -164,6 +182,9 @@ fn bert(architecture: &Architecture) -> Option<(&'static str, Json)> {
     let of = |layer: &str, name: &str| argument(architecture, layer, name);
     all.insert("num_segments".into(), of("segment_embedding", "input_dim").unwrap_or(json!(0)));
     all.insert("mask_zero".into(), of("token_embedding", "mask_zero")?);
+    if let Some(token) = of("token_embedding", "padding_token").filter(|token| !token.is_null()) {
+        all.insert("padding_token".into(), token);
+    }
     all.insert("activation".into(), of("transformer_layer_0", "activation")?);
     all.insert("layer_norm_epsilon".into(), of("transformer_layer_0", "layer_norm_epsilon")?);
     all.insert("output".into(), json!(if has("pooled_dense") { "pooled" } else { "sequence" }));

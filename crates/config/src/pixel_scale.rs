@@ -73,6 +73,9 @@ fn rescaling(layer: &LayerSpec) -> PixelLayer {
         let inner = nested.layers().into_iter().find_map(|(_, l)| rescaling(l).factor());
         return inner.flatten().map_or(PixelLayer::Other, PixelLayer::Rescales);
     }
+    if let Some(factor) = normalization_factor(layer) {
+        return PixelLayer::Rescales(factor);
+    }
     match layer.layer().lowering() {
         Ok(Rescaling { scale, .. }) => PixelLayer::Rescales(scale),
         Ok(Normalization { scale, .. }) => PixelLayer::Rescales(scale.first().copied().unwrap_or(1.0)),
@@ -82,6 +85,14 @@ fn rescaling(layer: &LayerSpec) -> PixelLayer {
         }
         Ok(_) => PixelLayer::Other,
     }
+}
+
+/// Returns the factor of a layer that divides by a stated standard deviation, as that of an image processor.
+fn normalization_factor(layer: &LayerSpec) -> Option<f64> {
+    let config = layer.layer().config();
+    let variance = config.get("variance")?.as_array()?.iter().filter_map(serde_json::Value::as_f64);
+    let deviation = variance.fold(0f64, f64::max).sqrt();
+    (deviation > 0.0 && config.get("invert")?.as_bool() == Some(false)).then_some(1.0 / deviation)
 }
 
 /// Returns a warning if both the model's first layer and `scale` scale pixels.

@@ -15,7 +15,7 @@ pub(crate) fn file(path: &Path) -> Result<Vec<u8>> {
         .map_err(|e| Error::io("cannot read", path, e).hint("check the path and the file's permissions"))
 }
 
-fn json(path: &Path) -> Result<Value> {
+pub(crate) fn json(path: &Path) -> Result<Value> {
     let about = fs::metadata(path).map_err(|e| Error::io("cannot read", path, e))?;
     if about.len() > MAX_JSON {
         return Err(err!(Data, "{} has {} bytes, which is too large", path.display(), about.len())

@@ -21,6 +21,7 @@
 
 mod arrays;
 mod export;
+mod folder_settings;
 mod hdf5;
 mod huggingface;
 mod keras;
@@ -33,5 +34,8 @@ mod torch;
 mod weight_mapping;
 
 pub use export::{WeightFormat, export};
+pub use folder_settings::{ImageProcessor, ResizeTarget};
+pub use names::families;
+pub use names::family::{FamilyInfo, Tower};
 pub use source::WeightSource;
 pub use weight_mapping::{ExportedFile, ImportReport, ImportRow};

@@ -1,12 +1,17 @@
 //! Opens weight files and directories by content, infers the model architecture if possible, and fills a model.
 
+use crate::folder_settings::{self, ImageProcessor};
 use crate::keras::KerasFile;
-use crate::names::bert::BertNames;
+use crate::names::encoder_layers::prepend_normalization;
+use crate::names::family::{ModelFamily, TextPooling, Tower, WeightFiles};
 use crate::names::hf_config::DerivedModel;
-use crate::names::{bert, distilbert, gpt2, keras as keras_names, match_by_order, resnet, vit};
+use crate::names::{
+    FAMILIES, bert, dinov2, distilbert, gpt2, keras as keras_names, language_models, match_by_order,
+};
 use crate::weight_mapping::{self, ImportReport, is_weight};
 use crate::{hdf5, huggingface, legacy_torch, safetensors, torch};
 use serde_json::Value;
+use std::collections::HashSet;
 use std::path::Path;
 use systole_data::format::ModelFormat;
 use systole_ir::{Error, Literal, Result, ResultExt, TensorType, ensure, err};
@@ -16,14 +21,19 @@ use systole_nn::{Architecture, Model};
 const BY_ORDER: &str = "by layer order, as in files of PyTorch's state_dict: types and shapes agree";
 
 /// External weights (PyTorch, Keras, safetensors, Hugging Face), loaded into memory.
+#[derive(Default)]
 pub struct WeightSource {
     tensors: Vec<(String, Literal)>,
     /// Hugging Face's config.json.
     config: Option<Value>,
     keras: Option<KerasFile>,
     kind: &'static str,
-    /// Whether token 0 of a BERT is padding.
-    masks_padding: bool,
+    /// Token that pads texts, which attention masks.
+    padding: Option<u32>,
+    /// Pooling of sentence-transformers.
+    pooling: Option<TextPooling>,
+    image_processor: Option<ImageProcessor>,
+    tower: Tower,
 }
 
 impl WeightSource {
@@ -33,20 +43,27 @@ impl WeightSource {
     /// If the format is unknown, or the file is damaged or malicious; nothing in it is executed.
     pub fn open(path: &Path) -> Result<WeightSource> {
         if path.is_dir() {
-            let config = huggingface::config(path)?.map(distilbert::config_as_bert);
-            let tensors = named_as_today(huggingface::tensors(path)?);
+            let config = config_of(path)?;
+            let image_processor = folder_settings::image_processor(path)?;
+            let mut tensors = named_as_today(huggingface::tensors(path)?);
+            let kind = config.as_ref().and_then(|c| c.get("model_type")).and_then(Value::as_str);
+            let size = image_processor.as_ref().and_then(ImageProcessor::size);
+            if let (true, Some(size)) = (kind == Some("dinov2"), size) {
+                dinov2::resize_positions(&mut tensors, size)?;
+            }
             return Ok(WeightSource {
-                tensors,
                 config,
-                keras: None,
+                image_processor,
+                pooling: folder_settings::pooling(path)?,
+                tensors,
                 kind: "a Hugging Face directory",
-                masks_padding: false,
+                ..WeightSource::default()
             });
         }
         let mut source = WeightSource::from_bytes(&path.display().to_string(), huggingface::file(path)?)?;
         let named = path.file_name().is_some_and(|n| n == "model.safetensors" || n == "pytorch_model.bin");
         if let (true, Some(folder)) = (named, path.parent()) {
-            source.config = huggingface::config(folder)?.map(distilbert::config_as_bert);
+            source.config = config_of(folder)?;
         }
         Ok(source)
     }
@@ -55,10 +72,8 @@ impl WeightSource {
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<WeightSource> {
         let plain = |tensors, kind| WeightSource {
             tensors: named_as_today(tensors),
-            config: None,
-            keras: None,
             kind,
-            masks_padding: false,
+            ..WeightSource::default()
         };
         let read = || -> Result<WeightSource> {
             if bytes.starts_with(b"PK") {
@@ -66,10 +81,9 @@ impl WeightSource {
                     let tensors = keras.tensors()?;
                     return Ok(WeightSource {
                         tensors,
-                        config: None,
                         keras: Some(keras),
                         kind: "a Keras model",
-                        masks_padding: false,
+                        ..WeightSource::default()
                     });
                 }
                 return Ok(plain(torch::read(&bytes)?, "a PyTorch file"));
@@ -82,10 +96,9 @@ impl WeightSource {
                 let tensors = keras.tensors()?;
                 return Ok(WeightSource {
                     tensors,
-                    config: None,
                     keras: Some(keras),
                     kind: "Keras weights",
-                    masks_padding: false,
+                    ..WeightSource::default()
                 });
             }
             if safetensors::is_one(&bytes) {
@@ -105,9 +118,30 @@ impl WeightSource {
         Ok(())
     }
 
-    /// Makes token 0 of a BERT padding that attention masks: its tokenizer pads texts with it.
-    pub fn mask_padding(&mut self) {
-        self.masks_padding = true;
+    /// Makes a token padding that attention masks: the tokenizer pads texts with it.
+    pub fn mask_padding(&mut self, token: u32) {
+        self.padding = Some(token);
+    }
+
+    /// Selects the encoder of a model of images and texts, such as CLIP.
+    pub fn select_tower(&mut self, tower: Tower) {
+        self.tower = tower;
+    }
+
+    /// Whether the file has an encoder of images and one of texts.
+    pub fn has_towers(&self) -> bool {
+        let starts = |with: &str| self.tensors.iter().any(|(name, _)| name.starts_with(with));
+        starts("vision_model.") && starts("text_model.")
+    }
+
+    /// Returns how images are prepared for the model, if its folder states it.
+    pub fn image_processor(&self) -> Option<&ImageProcessor> {
+        self.image_processor.as_ref()
+    }
+
+    /// Returns the `model_type` of config.json, if there is one.
+    pub fn model_type(&self) -> Option<&str> {
+        self.config.as_ref()?.get("model_type")?.as_str()
     }
 
     /// Returns the class names of `id2label` in config.json, by index; none if there are only transformers' defaults
@@ -133,7 +167,7 @@ impl WeightSource {
     }
 
     /// Infers the layers and the type of one sample of each input, if possible: from a Keras model, or from the tensor
-    /// names of a ResNet, GPT-2, BERT or ViT.
+    /// names of one of [`families`](crate::families).
     ///
     /// # Errors
     /// If a layer is unsupported (names it), or the file is inconsistent.
@@ -167,19 +201,32 @@ impl WeightSource {
         }
     }
 
+    fn files(&self) -> WeightFiles<'_> {
+        WeightFiles {
+            tensors: &self.tensors,
+            config: self.config.as_ref(),
+            padding: self.padding,
+            pooling: self.pooling,
+            image_size: self.image_processor.as_ref().and_then(ImageProcessor::size),
+            tower: self.tower,
+        }
+    }
+
+    /// Returns the family of the tensors, and their common name prefix.
+    fn family(&self, files: &WeightFiles<'_>) -> Option<(&'static ModelFamily, &'static str)> {
+        FAMILIES.iter().find_map(|family| (family.prefix)(files).map(|prefix| (family, prefix)))
+    }
+
     /// Derives the layers from tensor names and config.json.
     fn derived(&self) -> Result<Option<DerivedModel>> {
-        let (all, config) = (&self.tensors, self.config.as_ref());
-        if let Some(prefix) = gpt2::prefix(all) {
-            return gpt2::architecture(all, config, prefix).map(Some);
+        let files = self.files();
+        let Some((family, prefix)) = self.family(&files) else { return Ok(None) };
+        let mut derived = (family.architecture)(&files, prefix)?;
+        let is_image = derived.inputs.first().is_some_and(|ty| ty.dtype.is_float() && ty.rank() == 3);
+        if let Some(processor) = self.image_processor.as_ref().filter(|_| is_image) {
+            prepend_normalization(&mut derived.architecture, &processor.mean, &processor.deviation);
         }
-        if let Some(prefix) = bert::prefix(all) {
-            return bert::architecture(all, config, prefix, self.masks_padding).map(Some);
-        }
-        if let Some(prefix) = vit::prefix(all) {
-            return vit::architecture(all, config, prefix).map(Some);
-        }
-        resnet::style(all).map(|style| resnet::architecture(all, config, style)).transpose()
+        Ok(Some(derived))
     }
 
     /// Fills the weights of a built model. Without `partial`, unmatched tensors are an error.
@@ -189,60 +236,54 @@ impl WeightSource {
     pub fn fill(&self, model: &mut Model, partial: bool) -> Result<ImportReport> {
         ensure!(model.is_built(), err!(Config, "the model has no weights yet").hint("build the model first"));
         let (rules, note) = self.rules(model)?;
-        let is_idle = self.idle(model);
-        let theirs = self.tensors.iter().filter(|(n, v)| is_weight(n, v) && !is_idle(n));
+        let files = self.files();
+        let family = self.family(&files).map(|(family, _)| family);
+        // Only the family's layers make a tensor superfluous; GPT-2's masks are never weights.
+        let family = family.filter(|family| (family.is_one)(model) || family.name == gpt2::FAMILY.name);
+        let is_idle = |name: &str| family.is_some_and(|family| (family.is_unused)(model, &files, name));
+        let idle: HashSet<&str> =
+            self.tensors.iter().map(|(n, _)| n.as_str()).filter(|n| is_idle(n)).collect();
+        let theirs = self.tensors.iter().filter(|(n, v)| is_weight(n, v) && !idle.contains(n.as_str()));
         let wrong_order =
             (note == BY_ORDER && match_by_order::is_sorted(&self.tensors)).then_some(match_by_order::SORTED);
         let theirs = theirs.cloned().collect::<Vec<_>>();
         let mut report = weight_mapping::fill(model, &rules, &theirs, partial, wrong_order)?;
-        report.notes.push(note.into());
-        let mut heads = self.tensors.iter().filter(|(n, _)| is_idle(n) && !gpt2::is_mask(n));
+        report.notes.push(note);
+        let mut heads = self.tensors.iter().filter(|(n, _)| idle.contains(n.as_str()) && !gpt2::is_mask(n));
         if let Some((first, _)) = heads.next().filter(|(n, _)| n != "lm_head.weight") {
             let more = heads.count();
             report.notes.push(format!(
-                "ignored: {first} and {more} more, which belong to heads that the model does not have"
+                "ignored: {first} and {more} more, which belong to parts that the model does not have"
             ));
         }
         Ok(report)
     }
 
-    /// Returns a filter for a family's arrays that are not weights of the model: masks, tied tables, pretraining heads.
-    fn idle(&self, model: &Model) -> impl Fn(&str) -> bool + use<> {
-        let is_gpt2 = gpt2::prefix(&self.tensors).is_some();
-        let tied = is_gpt2 && model.weight("token_embedding/reverse_embeddings").is_err();
-        let is_bert = bert::prefix(&self.tensors).is_some() && bert::is_one(model);
-        let vit = vit::prefix(&self.tensors).filter(|_| vit::is_one(model));
-        move |name| {
-            (is_gpt2 && gpt2::is_mask(name))
-                || (tied && name == "lm_head.weight")
-                || (is_bert && bert::is_head(name))
-                || vit.is_some_and(|prefix| vit::is_pooler(name, prefix))
-        }
-    }
-
-    fn rules(&self, model: &Model) -> Result<(Vec<weight_mapping::WeightRule>, &'static str)> {
+    fn rules(&self, model: &Model) -> Result<(Vec<weight_mapping::WeightRule>, String)> {
         if let Some(keras) = &self.keras {
-            return keras_names::rules(model, &keras.weights, &self.tensors);
+            let (rules, note) = keras_names::rules(model, &keras.weights, &self.tensors)?;
+            return Ok((rules, note.into()));
         }
-        if let Some(style) = resnet::style(&self.tensors).filter(|_| resnet::is_one(model)) {
-            return Ok((resnet::rules(model, style)?, "by ResNet tensor names"));
-        }
-        if let Some(prefix) = bert::prefix(&self.tensors).filter(|_| bert::is_one(model)) {
-            let names = BertNames::of(&self.tensors, self.config.as_ref(), prefix)?;
-            return Ok((bert::rules(model, names)?, "by BERT tensor names"));
-        }
-        if let Some(prefix) = vit::prefix(&self.tensors).filter(|_| vit::is_one(model)) {
-            return Ok((vit::rules(model, prefix)?, "by ViT tensor names"));
-        }
-        if let Some(prefix) = gpt2::prefix(&self.tensors).filter(|_| gpt2::is_one(model)) {
-            return Ok((gpt2::rules(model, prefix)?, "by GPT-2 tensor names"));
+        let files = self.files();
+        if let Some((family, prefix)) = self.family(&files).filter(|(family, _)| (family.is_one)(model)) {
+            return Ok(((family.rules)(model, &files, prefix)?, format!("by {} tensor names", family.name)));
         }
         if let Some(rules) = keras_names::ours(model, &self.tensors) {
-            return Ok((rules, "by Systole weight paths"));
+            return Ok((rules, "by Systole weight paths".into()));
         }
         let rules = match_by_order::rules(model, &self.tensors)?;
-        Ok((rules, BY_ORDER))
+        Ok((rules, BY_ORDER.into()))
     }
+}
+
+/// Reads config.json of a folder.
+///
+/// # Errors
+/// If it is that of a large language model.
+fn config_of(folder: &Path) -> Result<Option<Value>> {
+    let config = huggingface::config(folder)?.map(distilbert::config_as_bert);
+    config.as_ref().map_or(Ok(()), language_models::refuse).at(|| folder.display().to_string())?;
+    Ok(config)
 }
 
 /// Renames a BERT's tensors to their current names, and a DistilBERT's to a BERT's.

@@ -2,6 +2,7 @@
 //! round-trip. For the origin of the files see `fixtures/weights`.
 
 mod configs;
+mod hugging_face;
 
 use std::path::{Path, PathBuf};
 use systole_data::Dataset;

@@ -3,7 +3,10 @@
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_extension, check_out};
 use crate::models::command_target::{CommandTarget, config_of};
-use crate::models::imported::{FolderTokenizer, built, name_classes, shortened, unknown_model};
+use crate::models::image_preparation::ImagePreparation;
+use crate::models::imported::{
+    FolderTokenizer, built, keep_settings, name_classes, shortened, unknown_model,
+};
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use clap::Args;
@@ -12,59 +15,107 @@ use std::path::PathBuf;
 use systole_config::{first_rescaling, shown_scale, size_conflicts};
 use systole_ir::{Error, ErrorKind, ResultExt, TensorType};
 use systole_nn::Model;
-use systole_weights::{ImportReport, ImportRow, WeightSource};
+use systole_weights::{FamilyInfo, ImportReport, ImportRow, Tower, WeightSource, families};
 
 #[derive(Args)]
 pub(crate) struct ImportArgs {
     /// Weights: .pt, .pth, .safetensors, .keras, .h5, or a Hugging Face folder
-    file: PathBuf,
+    #[arg(required_unless_present = "list")]
+    file: Option<PathBuf>,
     /// Use the layers of this preset, TOML file or model [default: those in the file]
     #[arg(long, value_name = "PRESET|TOML|MODEL")]
     model: Option<String>,
     /// Write this model file
-    #[arg(short, long, value_name = "FILE.safetensors")]
-    out: PathBuf,
+    #[arg(short, long, value_name = "FILE.safetensors", required_unless_present = "list")]
+    out: Option<PathBuf>,
     /// Skip tensors that the model does not have
     #[arg(long)]
     partial: bool,
+    /// Read this encoder of a model of images and texts [default: images]
+    #[arg(long, value_name = "ENCODER", value_parser = ["images", "texts"])]
+    encoder: Option<String>,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
+    /// List the model families whose folders are read without --model
+    #[arg(long, conflicts_with_all = ["file", "out", "model", "partial", "encoder", "force"])]
+    list: bool,
+}
+
+/// Arguments of an import.
+struct ImportFiles<'a> {
+    file: &'a PathBuf,
+    out: &'a PathBuf,
+    args: &'a ImportArgs,
 }
 
 impl RunCommand for ImportArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        run(&self, screen)
+        match (&self.file, &self.out) {
+            (Some(file), Some(out)) => run(&ImportFiles { file, out, args: &self }, screen),
+            _ => list(screen),
+        }
+    }
+
+    fn only_prints(&self) -> bool {
+        self.list
     }
 }
 
-fn run(args: &ImportArgs, screen: &Screen) -> CommandResult {
-    check_extension(&args.out, &[".safetensors"])?;
-    check_out(&args.out, args.force)?;
-    if !args.file.exists() {
-        return Err(crate::args::missing_path::missing(&args.file).into());
+/// Lists the model families.
+fn list(screen: &Screen) -> CommandResult {
+    if screen.json {
+        let family = |f: FamilyInfo| json!({"name": f.name, "model_types": f.model_types, "about": f.about});
+        screen.object(&families().map(family).collect::<Value>());
+        return Ok(0);
     }
-    let mut source = WeightSource::open(&args.file)?;
+    let mut rows =
+        vec![["family", "model_type in config.json", "inputs: outputs"].map(String::from).to_vec()];
+    rows.extend(families().map(|f| vec![f.name.into(), f.model_types.join(", "), f.about.into()]));
+    screen.line(table(&rows));
+    Ok(0)
+}
+
+fn run(args: &ImportFiles<'_>, screen: &Screen) -> CommandResult {
+    check_extension(args.out, &[".safetensors"])?;
+    check_out(args.out, args.args.force)?;
+    if !args.file.exists() {
+        return Err(crate::args::missing_path::missing(args.file).into());
+    }
+    let mut source = WeightSource::open(args.file)?;
+    select_encoder(args.args, &mut source)?;
     let place = || args.file.display().to_string();
-    let mut tokenizer = FolderTokenizer::of(&args.file);
+    let mut tokenizer = FolderTokenizer::of(args.file);
     tokenizer.mask_padding(&mut source);
     let (mut model, is_derived) = model(args, &source)?;
-    let mut report = source.fill(&mut model, args.partial).at(place)?;
+    let mut report = source.fill(&mut model, args.args.partial).at(place)?;
     tokenizer.keep_in(&mut model);
     name_classes(&mut model, &source);
+    keep_settings(&mut model, &source);
     report.notes.extend(tokenizer.note);
     let (guesses, unused) =
         if is_derived { (source.guesses()?, source.unused_settings()?) } else { (Vec::new(), Vec::new()) };
-    model.save(&args.out)?;
+    model.save(args.out)?;
     show(args, &source, &model, &report, [&guesses, &unused], screen);
     Ok(0)
 }
 
+/// Applies `--encoder` to a file with encoders of images and of texts.
+fn select_encoder(args: &ImportArgs, source: &mut WeightSource) -> Result<(), CommandError> {
+    let Some(name) = &args.encoder else { return Ok(()) };
+    if !source.has_towers() {
+        let e = Error::new(ErrorKind::Config, "the file does not have encoders of images and of texts");
+        return Err(CommandError::usage(e.at("--encoder").hint_command("remove --encoder")));
+    }
+    source.select_tower(if name == "texts" { Tower::Texts } else { Tower::Images });
+    Ok(())
+}
+
 /// Builds the model for the weights: named by `--model`, or described by the file. Also returns whether its sizes are
 /// derived from the file.
-fn model(args: &ImportArgs, source: &WeightSource) -> Result<(Model, bool), CommandError> {
+fn model(args: &ImportFiles<'_>, source: &WeightSource) -> Result<(Model, bool), CommandError> {
     let place = || args.file.display().to_string();
-    let Some(name) = &args.model else {
+    let Some(name) = &args.args.model else {
         let told = source.architecture().at(place)?;
         let unknown = || CommandError::usage(unknown_model(&place(), source));
         let (layers, inputs) = told.ok_or_else(unknown)?;
@@ -117,7 +168,7 @@ pub(crate) fn rows_json(rows: &[ImportRow]) -> Vec<Value> {
 }
 
 fn show(
-    args: &ImportArgs,
+    args: &ImportFiles<'_>,
     source: &WeightSource,
     model: &Model,
     report: &ImportReport,
@@ -169,7 +220,8 @@ fn show(
 
 /// Whether the model reads images, and has no configuration that states their scale.
 fn lacks_scale(model: &Model) -> bool {
-    reads_images(model) && config_of(model, "").ok().flatten().is_none()
+    let is_prepared = ImagePreparation::in_model(model).is_ok_and(|found| found.is_some());
+    reads_images(model) && !is_prepared && config_of(model, "").ok().flatten().is_none()
 }
 
 fn reads_images(model: &Model) -> bool {
@@ -179,29 +231,37 @@ fn reads_images(model: &Model) -> bool {
 }
 
 /// Returns the commands that use the imported model, a line each.
-fn next_commands(args: &ImportArgs, model: &Model) -> String {
+fn next_commands(args: &ImportFiles<'_>, model: &Model) -> String {
     let scale = match (first_rescaling(model.architecture()), lacks_scale(model)) {
         (Some(_), _) => " --scale 1",
         (None, true) => " --scale 1/255",
         (None, false) => "",
     };
     let dataset = if lacks_scale(model) { " --dataset NAME" } else { "" };
-    let is_classifier = model.output_type().is_some_and(|t| t.rank() == 1 && t.elements() > 1);
+    // The last layer of a folder's model is named by its family.
+    let has_head = classifies(model) || ImagePreparation::in_model(model).is_ok_and(|found| found.is_none());
+    let is_classifier = has_head && model.output_type().is_some_and(|t| t.rank() == 1 && t.elements() > 1);
     let tokenizer = tokenizer_of(model).ok().flatten();
     let uses = match tokenizer {
         _ if reads_images(model) && is_classifier => {
             vec![("predict", format!("IMAGE{scale}")), ("evaluate", format!("{dataset}{scale}"))]
         }
-        _ if reads_images(model) => vec![("predict", format!("IMAGE{scale}"))],
-        Some(t) if t.pads() && is_classifier => vec![("predict", "--text TEXT".into())],
+        _ if reads_images(model) => vec![("predict", format!("IMAGE --embed{scale}"))],
+        Some(t) if t.pads() && classifies(model) => vec![("predict", "--text TEXT".into())],
+        Some(t) if t.pads() => vec![("predict", "--text TEXT --embed".into())],
         Some(t) if !t.pads() => vec![("generate", "--prompt TEXT".into())],
         _ => vec![("predict", "FILES".into())],
     };
-    let (program, out) = (program(), quoted(&args.out));
+    let (program, out) = (program(), quoted(args.out));
     let all = [("summary", String::new())].into_iter().chain(uses);
     all.map(|(command, options)| {
         format!("\n  {program} {command} {out} {}", options.trim()).trim_end().into()
     })
     .collect::<Vec<String>>()
     .concat()
+}
+
+/// Whether the model's last layer is a classification head.
+fn classifies(model: &Model) -> bool {
+    model.architecture().nodes.last().is_some_and(|node| node.name == "predictions")
 }

@@ -1,4 +1,4 @@
-//! `systole ops`: lists the operations of the intermediate representation.
+//! `systole ops`: lists the operations of the intermediate representation, and the operators of ONNX and .tflite files.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandResult, RunCommand};
@@ -7,14 +7,57 @@ use clap::Args;
 use serde_json::{Value, json};
 use systole_ir::op::{OpEntry, OpRule, TABLE};
 use systole_ir::{DType, TensorType};
+use systole_onnx::OnnxOperator;
+use systole_tflite::TfliteOp;
 
 #[derive(Args)]
-pub(crate) struct OpsArgs {}
+pub(crate) struct OpsArgs {
+    /// List the ONNX operators that are read instead
+    #[arg(long, conflicts_with = "tflite")]
+    onnx: bool,
+    /// List the .tflite operators that are read instead
+    #[arg(long)]
+    tflite: bool,
+}
 
 impl RunCommand for OpsArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        ops(screen)
+        match (self.onnx, self.tflite) {
+            (true, _) => onnx(screen),
+            (_, true) => tflite(screen),
+            _ => ops(screen),
+        }
     }
+}
+
+/// Lists the ONNX operators with the opsets that define them.
+fn onnx(screen: &Screen) -> CommandResult {
+    let all = systole_onnx::coverage();
+    if screen.json {
+        let operator = |o: &OnnxOperator| json!({"name": o.name, "first_opset": o.first, "newest_opset": o.newest, "is_written": o.is_written});
+        screen.object(&all.iter().map(operator).collect::<Value>());
+        return Ok(0);
+    }
+    let mut rows = vec![["operator", "opsets", "written by export"].map(String::from).to_vec()];
+    rows.extend(all.iter().map(|o| {
+        let written = if o.is_written { "yes" } else { "no" };
+        vec![o.name.into(), format!("{} to {}", o.first, o.newest), written.into()]
+    }));
+    screen.line(table(&rows));
+    Ok(0)
+}
+
+/// Lists the TFLite operators with their codes in the schema.
+fn tflite(screen: &Screen) -> CommandResult {
+    if screen.json {
+        let operator = |o: TfliteOp| json!({"name": o.name(), "code": o.code()});
+        screen.object(&TfliteOp::all().map(operator).collect::<Value>());
+        return Ok(0);
+    }
+    let mut rows = vec![["operator", "code"].map(String::from).to_vec()];
+    rows.extend(TfliteOp::all().map(|o| vec![o.name().into(), o.code().to_string()]));
+    screen.line(table(&rows));
+    Ok(0)
 }
 
 /// Lists every op with its description, specification, derivative support and element types.

@@ -1,5 +1,6 @@
 //! Builds models from the weights of other programs: layers, loss and tokenizer that a file or folder describes.
 
+use crate::models::image_preparation::ImagePreparation;
 use crate::models::model_data::{keep_tokenizer, tokenizer_of};
 use crate::render::screen::note;
 use std::path::Path;
@@ -10,7 +11,10 @@ use systole_ir::{Error, Result, ResultExt, TensorType, err};
 use systole_nn::loss::Loss;
 use systole_nn::metric::{Metric, root_mean_squared_error};
 use systole_nn::{Activation, Architecture, Compile, Model};
-use systole_weights::WeightSource;
+use systole_weights::{Tower, WeightSource};
+
+/// Tensor, and note in a model file: logarithm of the factor of similarities between images and texts.
+pub(crate) const LOGIT_SCALE: &str = "logit_scale";
 
 /// Tokenizer of a folder with weights, and a note about it.
 #[derive(Default)]
@@ -40,16 +44,23 @@ impl FolderTokenizer {
         }
     }
 
-    /// Lets attention mask the padding token 0, if the tokenizer pads with it.
+    /// Lets attention mask the padding token, unless the tokenizer pads with the end of texts.
     pub(crate) fn mask_padding(&self, source: &mut WeightSource) {
-        if self.tokenizer.as_ref().is_some_and(|t| t.padding() == Some(0)) {
-            source.mask_padding();
+        if let Some(token) = self.tokenizer.as_ref().filter(|t| t.has_own_padding()).and_then(|t| t.padding())
+        {
+            source.mask_padding(token);
         }
     }
 
     /// Stores the tokenizer in the model, unless it has more tokens than the model.
     pub(crate) fn keep_in(&mut self, model: &mut Model) {
         let Some(tokenizer) = &self.tokenizer else { return };
+        // The encoder of a model of images and texts that reads the images has no tokens.
+        let first = model.architecture().inputs.first().and_then(|i| i.ty.as_ref());
+        if !first.is_some_and(|ty| ty.dtype.is_int()) {
+            self.note = None;
+            return;
+        }
         let table = model.weights().into_iter().find(|(path, _)| *path == "token_embedding/embeddings");
         let rows = table.map(|(_, value)| value.ty().shape[0]);
         let size = tokenizer.vocabulary_size();
@@ -76,22 +87,29 @@ pub(crate) fn is_model_folder(name: &str) -> bool {
 /// If the file is damaged or not a model, or see [`open_folder`].
 pub(crate) fn load(path: impl AsRef<str>) -> Result<Model> {
     let path = path.as_ref();
-    if is_model_folder(path) { open_folder(path) } else { Model::load(path) }
+    if is_model_folder(path) { open_folder(path, Tower::Images) } else { Model::load(path) }
 }
 
 /// Like [`load`], without compiling the training step.
 pub(crate) fn load_to_predict(path: &str) -> Result<Model> {
-    if is_model_folder(path) { open_folder(path) } else { Model::load_to_predict(path) }
+    load_tower(path, Tower::Images)
 }
 
-/// Builds the model of a Hugging Face folder, with its weights, class names and tokenizer.
+/// Like [`load_to_predict`], with this encoder of a folder of images and texts.
+pub(crate) fn load_tower(path: &str, tower: Tower) -> Result<Model> {
+    if is_model_folder(path) { open_folder(path, tower) } else { Model::load_to_predict(path) }
+}
+
+/// Builds the model of a Hugging Face folder, with its weights, class names, tokenizer and image processor. Of a model of
+/// images and texts, `tower` is read.
 ///
 /// # Errors
 /// If config.json has an unsupported setting, or the weights do not match it.
-fn open_folder(name: &str) -> Result<Model> {
+fn open_folder(name: &str, tower: Tower) -> Result<Model> {
     let folder = Path::new(name);
     let place = || name.to_string();
     let mut source = WeightSource::open(folder)?;
+    source.select_tower(tower);
     let mut tokenizer = FolderTokenizer::of(folder);
     tokenizer.mask_padding(&mut source);
     let (layers, inputs) = source.architecture().at(place)?.ok_or_else(|| unknown_model(name, &source))?;
@@ -99,6 +117,7 @@ fn open_folder(name: &str) -> Result<Model> {
     source.fill(&mut model, false).at(place)?;
     tokenizer.keep_in(&mut model);
     name_classes(&mut model, &source);
+    keep_settings(&mut model, &source);
     for guess in source.guesses().at(place)? {
         note(&format!("{name}: guessed, because no file states it: {guess}"));
     }
@@ -110,6 +129,17 @@ fn open_folder(name: &str) -> Result<Model> {
         note(&format!("{name} is read {why}"));
     }
     Ok(model)
+}
+
+/// Stores the image processor and the scale of similarities in the model.
+pub(crate) fn keep_settings(model: &mut Model, source: &WeightSource) {
+    if let Some(processor) = source.image_processor() {
+        ImagePreparation::of(processor).keep_in(model);
+    }
+    let scale = source.tensors().iter().find(|(name, _)| name == LOGIT_SCALE);
+    if let Some(scale) = scale.and_then(|(_, value)| value.to_f32s().first().copied()) {
+        model.notes.insert(LOGIT_SCALE.into(), scale.to_string());
+    }
 }
 
 /// Lists the first settings, and counts the others.
@@ -126,8 +156,9 @@ pub(crate) fn shortened(settings: &[String]) -> String {
 pub(crate) fn unknown_model(name: &str, source: &WeightSource) -> Error {
     err!(Config, "cannot determine the model of {name}")
         .because(format!(
-            "the file is {} and its tensor names match no ResNet, GPT-2, BERT or ViT",
-            source.kind()
+            "the file is {}{} and its tensor names match no family that `systole import --list` prints",
+            source.kind(),
+            source.model_type().map_or(String::new(), |kind| format!(" of the model_type `{kind}`")),
         ))
         .hint_command("name the model with --model: a preset, a TOML file with the layers, or a model file")
 }

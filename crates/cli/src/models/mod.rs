@@ -4,6 +4,7 @@
 pub(crate) mod accuracy;
 pub(crate) mod binary_output;
 pub(crate) mod command_target;
+pub(crate) mod image_preparation;
 pub(crate) mod imported;
 pub(crate) mod model_data;
 pub(crate) mod onnx;

@@ -7,6 +7,7 @@ use crate::models::tflite;
 use systole_ir::{DType, Literal, Result, ResultExt, TensorType, err};
 use systole_nn::{Architecture, InputSpec, Model as Layers, NodeInput};
 use systole_quant::FloatPredictor;
+use systole_weights::Tower;
 
 /// Prefix of the metadata keys that Systole stores in a file.
 pub(crate) const NOTE: &str = "systole.";
@@ -44,6 +45,11 @@ pub(crate) fn is_of_operators(name: &str) -> bool {
 
 /// Loads a predictor from a model file, a .tflite file or an ONNX file.
 pub(crate) fn answerer(name: &str) -> Result<Predictor> {
+    answerer_of_tower(name, Tower::Images)
+}
+
+/// Like [`answerer`], with this encoder of a folder of images and texts.
+pub(crate) fn answerer_of_tower(name: &str, tower: Tower) -> Result<Predictor> {
     if onnx::is_onnx_file(name) {
         let asked = OnnxPredictor::open(name)?;
         let model = in_place_of_layers(asked.takes(), &asked.model().notes)?;
@@ -51,7 +57,7 @@ pub(crate) fn answerer(name: &str) -> Result<Predictor> {
         return Ok(Predictor { model, operators: Some(OperatorGraph::Onnx(Box::new(asked))), binary_output });
     }
     if !tflite::is_lite_file(name) {
-        let model = imported::load_to_predict(name)?;
+        let model = imported::load_tower(name, tower)?;
         let binary_output = BinaryOutput::of_layers(&model);
         return Ok(Predictor { model, operators: None, binary_output });
     }

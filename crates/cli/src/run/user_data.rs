@@ -2,6 +2,7 @@
 
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::CommandTarget;
+use crate::models::image_preparation::ImagePreparation;
 use crate::models::model_data::{set_columns, tokenizer_of};
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, RunConfig, application_of, first_rescaling, layer_tables};
@@ -139,6 +140,7 @@ pub(crate) fn beside_imported(
 ) -> CommandResult<Option<ConfigDraft>> {
     let Some(own) = UserData::of(name)? else { return Ok(None) };
     let Some(table) = application_of(model.architecture()) else {
+        check_describable(model, path)?;
         return beside_classifier(&own, name, model, path);
     };
     let is_language = table.get("application").and_then(Value::as_str) == Some("gpt2");
@@ -170,6 +172,20 @@ pub(crate) fn beside_imported(
     Ok(Some(draft))
 }
 
+/// Rejects an encoder of texts whose layers no configuration describes.
+fn check_describable(model: &Model, path: &str) -> Result<(), CommandError> {
+    let first = model.architecture().inputs.first().and_then(|input| input.ty.as_ref());
+    if !first.is_some_and(|ty| ty.dtype.is_int()) || tokenizer_of(model)?.is_none_or(|t| !t.pads()) {
+        return Ok(());
+    }
+    let e =
+        err!(Unsupported, "`{path}` cannot be trained or evaluated: no configuration describes its layers")
+            .because("of the encoders of texts, only BERT-like ones are supported");
+    Err(e
+        .hint_command("use a BERT, RoBERTa, DistilBERT or ELECTRA; `systole predict` supports this model")
+        .into())
+}
+
 /// Returns the configuration of the preset `folder` with the layers of a saved image classifier; `None` for other data, or
 /// if no configuration describes the layers.
 fn beside_classifier(
@@ -186,6 +202,9 @@ fn beside_classifier(
     own.set(&mut draft, name, None, model);
     if first_rescaling(model.architecture()).is_some() {
         draft.set_value(path, "data.scale", 1.0.into());
+    }
+    if let Some(preparation) = ImagePreparation::in_model(model)? {
+        draft.set_value(path, "data.resize", preparation.resize_table().into());
     }
     match model.architecture().output_activation(0) {
         Some((_, Activation::Softmax)) => {}
@@ -216,7 +235,9 @@ fn set_language_model(draft: &mut ConfigDraft, path: &str, table: Table) {
 
 /// Sets the sizes of a saved text encoder, whose padding is masked.
 fn set_encoder(draft: &mut ConfigDraft, path: &str, mut table: Table) {
-    table.insert("mask_zero".into(), true.into());
+    if !table.contains_key("padding_token") {
+        table.insert("mask_zero".into(), true.into());
+    }
     table.insert("output".into(), "pooled".into());
     draft.set(path, "layers", "none");
     draft.set_value(path, "optimizer.learning_rate", 1e-4.into());

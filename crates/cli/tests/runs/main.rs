@@ -13,6 +13,7 @@ mod distributed;
 mod faults;
 mod fine_tune;
 mod hosts;
+mod hugging_face;
 mod int8_limits;
 mod limits;
 mod lr_find;

@@ -206,8 +206,8 @@ fn what_cannot_be_generated_is_told() {
     refused(&["--top-p=1.5"], "usage", &["top_p", "1.5"]);
     f.run(&["generate", "run", "--max-tokens=0"]).fails("usage", &["--max-tokens"]);
     refused(&["--tokenizer=nowhere.json"], "io", &["nowhere.json"]);
-    f.write("bad.json", "{\"model\": {\"type\": \"Unigram\"}}");
-    refused(&["--tokenizer=bad.json"], "unsupported", &["`Unigram`", "bad.json"]);
+    f.write("bad.json", "{\"model\": {\"type\": \"WordLevel\"}}");
+    refused(&["--tokenizer=bad.json"], "unsupported", &["`WordLevel`", "bad.json"]);
     f.train("pictures");
     f.run(&["generate", "pictures/fashion-mnist.safetensors"])
         .fails("unsupported", &["pictures/fashion-mnist.safetensors"]);

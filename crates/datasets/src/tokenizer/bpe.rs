@@ -3,6 +3,7 @@
 //! Sources: Sennrich, Haddow and Birch 2016; for bytes: Radford et al. 2019.
 
 use super::pre_tokenizer::PreTokenizer;
+use super::text_ends::TextEnds;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use systole_base::{Result, err};
@@ -20,7 +21,21 @@ pub(super) struct SpecialToken {
     pub(super) id: u32,
     /// Whether the token is special: decoding can skip it.
     pub(super) special: bool,
+    /// Whether white space before the token belongs to it.
+    pub(super) lstrip: bool,
 }
+
+impl SpecialToken {
+    /// Returns the first added token in the text; at one position, the longest. `added` is sorted by length.
+    pub(super) fn next<'a>(added: &'a [SpecialToken], text: &str) -> Option<(usize, &'a SpecialToken)> {
+        let places = added.iter().filter_map(|a| Some((text.find(&a.text)?, a)));
+        // The first of equals is kept, which is the longest.
+        places.reduce(|best, next| if next.0 < best.0 { next } else { best })
+    }
+}
+
+/// Ends words in CLIP's vocabulary.
+pub(super) const WORD_END: &[u8] = b"</w>";
 
 /// Parts of a BPE vocabulary.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +51,10 @@ pub(super) struct BpeParts {
     pub(super) ignore_merges: bool,
     /// Added tokens, longest first.
     pub(super) added: Vec<SpecialToken>,
+    /// Ends of a text, for encoders.
+    pub(super) ends: Option<TextEnds>,
+    /// Whether texts become lower case and words end in `</w>`, as in CLIP.
+    pub(super) marks_word_ends: bool,
 }
 
 /// BPE vocabulary and merges.
@@ -85,24 +104,23 @@ impl Bpe {
         let (mut ids, mut known) = (Vec::with_capacity(text.len() / 3), HashMap::new());
         let mut rest = text;
         while !rest.is_empty() {
-            let found = self.next_added(rest);
+            let found = SpecialToken::next(&self.parts.added, rest);
             let (before, added) = match found {
                 Some((at, added)) => (&rest[..at], Some(added)),
                 None => (rest, None),
             };
-            self.encode_plain(before, &mut known, &mut ids)?;
+            let is_stripped = added.is_some_and(|a| a.lstrip);
+            let plain = if is_stripped { before.trim_end() } else { before };
+            if self.parts.marks_word_ends {
+                self.encode_plain(&plain.to_lowercase(), &mut HashMap::new(), &mut ids)?;
+            } else {
+                self.encode_plain(plain, &mut known, &mut ids)?;
+            }
             let Some(added) = added else { break };
             ids.push(added.id);
             rest = &rest[before.len() + added.text.len()..];
         }
         Ok(ids)
-    }
-
-    /// Returns the first added token in the text; at one position, the longest.
-    fn next_added(&self, text: &str) -> Option<(usize, &SpecialToken)> {
-        let places = self.parts.added.iter().filter_map(|a| Some((text.find(&a.text)?, a)));
-        // The first of equals is kept, which is the longest.
-        places.reduce(|best, next| if next.0 < best.0 { next } else { best })
     }
 
     fn encode_plain<'t>(
@@ -145,6 +163,12 @@ impl Bpe {
             })
         };
         let mut symbols = word.bytes().map(of_byte).collect::<Result<Vec<u32>>>()?;
+        if let (true, Some((last, symbol))) =
+            (self.parts.marks_word_ends, word.bytes().last().zip(symbols.last_mut()))
+        {
+            let ended = [&[last], WORD_END].concat();
+            *symbol = self.by_bytes.get(&ended).copied().unwrap_or(*symbol);
+        }
         let mut chain = MergeList::new(symbols.len());
         let mut queue = BinaryHeap::new();
         let rank_at = |symbols: &[u32], chain: &MergeList, i: usize| {

@@ -31,6 +31,8 @@ pub(super) fn train(text: &str, size: usize) -> Result<Bpe> {
         add_prefix_space: false,
         ignore_merges: false,
         added: Vec::new(),
+        ends: None,
+        marks_word_ends: false,
     })
 }
 

@@ -5,8 +5,10 @@
 
 use super::bpe::{Bpe, BpeParts, SpecialToken, byte_order};
 use super::pre_tokenizer::PreTokenizer;
+use super::text_ends::TextEnds;
+use super::unigram_json;
 use super::vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
-use super::wordpiece::{self, BertNormalizer, CONTINUES, SPECIAL, WordPiece};
+use super::wordpiece::{self, BertNormalizer, CONTINUES, MASKS, SPECIAL, WordPiece};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use systole_base::{Error, Result, ensure, err};
@@ -23,10 +25,26 @@ pub(super) fn from_vocabulary(vocabulary: &str, merges: &str) -> Result<Vocabula
     let vocabulary = object(&parsed, "the vocabulary")?;
     let lines = merges.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let pairs = lines.map(pair_of_line).collect::<Result<Vec<_>>>()?;
-    let end = vocabulary.get(END_OF_TEXT).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-    let added =
-        end.map(|id| SpecialToken { text: END_OF_TEXT.into(), id, special: true }).into_iter().collect();
-    byte_pairs(vocabulary, &pairs, added, (PreTokenizer::Gpt2, false), false)
+    let id = |name: &str| vocabulary.get(name).and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+    // RoBERTa's files, unlike GPT-2's, have tokens around each text.
+    if let (Some(start), Some(padding), Some(end), None) =
+        (id("<s>"), id("<pad>"), id("</s>"), id(END_OF_TEXT))
+    {
+        let special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"].into_iter();
+        let added = special.filter_map(|name| {
+            let lstrip = name == "<mask>";
+            id(name).map(|id| SpecialToken { text: name.into(), id, special: true, lstrip })
+        });
+        let ends = TextEnds { padding, before: vec![start], after: vec![end] };
+        let settings = BytePairSettings { added: added.collect(), ends: Some(ends), ..Default::default() };
+        return byte_pairs(vocabulary, &pairs, settings);
+    }
+    let end = id(END_OF_TEXT);
+    let added = end
+        .map(|id| SpecialToken { text: END_OF_TEXT.into(), id, special: true, lstrip: false })
+        .into_iter()
+        .collect();
+    byte_pairs(vocabulary, &pairs, BytePairSettings { added, ..BytePairSettings::default() })
 }
 
 pub(super) fn from_json(text: &str) -> Result<Vocabulary> {
@@ -48,6 +66,7 @@ pub(super) fn from_json(text: &str) -> Result<Vocabulary> {
             }
         }
         Some("WordPiece") => word_pieces(&root, model),
+        Some("Unigram") => unigram_json::parse(&root, model, text),
         // Files of the first versions have no `type`.
         Some("BPE") | None if model.get("merges").is_some() => of_hugging_face(&root, model),
         other => Err(unsupported(&format!("a model `{}`", other.unwrap_or("without merges")))),
@@ -78,12 +97,9 @@ fn word_pieces(root: &Value, model: &Value) -> Result<Vocabulary> {
         let kind = root.get(key).map_or("none".into(), kind_of);
         ensure!(kind == expected, unsupported(&format!("the {key} {kind} for WordPiece")));
     }
-    if let Some(other) = root.get("post_processor").filter(|p| !p.is_null() && !adds_class_and_separator(p)) {
-        return Err(unsupported(&format!("the post_processor {} for WordPiece", kind_of(other))));
-    }
-    for (key, expected) in [("continuing_subword_prefix", CONTINUES), ("unk_token", SPECIAL[1])] {
-        let text = model.get(key).and_then(Value::as_str).unwrap_or(expected);
-        ensure!(text == expected, unsupported(&format!("`{key}` {text} for WordPiece")));
+    let prefix = model.get("continuing_subword_prefix").and_then(Value::as_str).unwrap_or(CONTINUES);
+    if prefix != CONTINUES {
+        return Err(unsupported(&format!("`continuing_subword_prefix` {prefix} for WordPiece")));
     }
     let vocabulary = object(model.get("vocab").unwrap_or(&Value::Null), "`vocab`")?;
     let added = root.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
@@ -113,38 +129,42 @@ fn word_pieces(root: &Value, model: &Value) -> Result<Vocabulary> {
     };
     let longest = model.get("max_input_chars_per_word").and_then(Value::as_u64);
     let longest = longest.map_or(wordpiece::LONGEST_WORD, |n| n as usize);
-    WordPiece::new(tokens, normalizer, longest).map(|pieces| Vocabulary::WordPiece(Box::new(pieces)))
+    let names = special_names(root, model, &tokens, &added)?;
+    WordPiece::with_names(tokens, normalizer, longest, names)
+        .map(|pieces| Vocabulary::WordPiece(Box::new(pieces)))
 }
 
-/// Whether a post-processor is BERT's: `[CLS]`, the tokens, `[SEP]`.
-fn adds_class_and_separator(post_processor: &Value) -> bool {
-    match kind_of(post_processor).as_str() {
-        "BertProcessing" => {
-            let marks = [("cls", SPECIAL[2]), ("sep", SPECIAL[3])];
-            marks
-                .iter()
-                .all(|(key, mark)| post_processor.pointer(&format!("/{key}/0")).is_some_and(|m| m == mark))
-        }
-        "TemplateProcessing" => {
-            let pieces = post_processor.get("single").and_then(Value::as_array);
-            let name = |piece: &Value| {
-                let special = piece.pointer("/SpecialToken/id").and_then(Value::as_str);
-                special.map(str::to_string).or(piece.get("Sequence").map(|_| String::new()))
-            };
-            let names: Option<Vec<String>> = pieces.and_then(|all| all.iter().map(name).collect());
-            names.is_some_and(|names| names == [SPECIAL[2], "", SPECIAL[3]])
-        }
-        _ => false,
+/// Names of the padding, unknown, start and end tokens: those of the post-processor, which are BERT's without one.
+fn special_names(
+    root: &Value,
+    model: &Value,
+    tokens: &[String],
+    added: &[SpecialToken],
+) -> Result<[String; 4]> {
+    let mut names = SPECIAL.map(String::from);
+    if let Some(unknown) = model.get("unk_token").and_then(Value::as_str) {
+        names[1] = unknown.into();
     }
+    let Some(processor) = root.get("post_processor").filter(|p| !p.is_null()) else { return Ok(names) };
+    let refused = || unsupported(&format!("the post_processor {} for WordPiece", kind_of(processor)));
+    let ends = TextEnds::of(root, added).ok_or_else(refused)?;
+    let ([start], [end]) = (&ends.before[..], &ends.after[..]) else { return Err(refused()) };
+    let name = |id: u32| tokens.get(id as usize).cloned().ok_or_else(|| broken("an end has no token"));
+    (names[2], names[3]) = (name(*start)?, name(*end)?);
+    if ends.padding != *end {
+        names[0] = name(ends.padding)?;
+    }
+    Ok(names)
 }
 
 fn word_pieces_json(pieces: &WordPiece) -> Value {
     let vocabulary: Map<String, Value> =
         pieces.tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
     let special = |name: &str| pieces.id(name).unwrap_or_default();
-    let added: Vec<Value> = SPECIAL
+    let names = pieces.names.each_ref().map(String::as_str);
+    let added: Vec<Value> = names
         .iter()
-        .chain(&["[MASK]"])
+        .chain(&MASKS)
         .filter(|name| pieces.id(name).is_some())
         .map(|name| {
             json!({"id": special(name), "content": name, "single_word": false, "lstrip": false, "rstrip": false,
@@ -152,54 +172,72 @@ fn word_pieces_json(pieces: &WordPiece) -> Value {
         })
         .collect();
     let n = &pieces.normalizer;
-    let sequence = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
-    let mark = |name: &str| json!({"SpecialToken": {"id": name, "type_id": 0}});
-    let one = |name: &str| json!({"id": name, "ids": [special(name)], "tokens": [name]});
+    let (padding, start, end) = pieces.ends();
+    let ends = TextEnds { padding, before: vec![start], after: vec![end] };
+    let text = |id: u32| pieces.tokens.get(id as usize).cloned().unwrap_or_default();
+    let (processor, padding) = ends.to_json(text);
     json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+        "version": "1.0", "truncation": null, "padding": padding, "added_tokens": added,
         "normalizer": {"type": "BertNormalizer", "clean_text": n.clean_text, "strip_accents": n.strip_accents,
                        "handle_chinese_chars": n.handle_chinese_chars, "lowercase": n.lowercase},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "TemplateProcessing",
-            "single": [mark(SPECIAL[2]), sequence("A"), mark(SPECIAL[3])],
-            "pair": [mark(SPECIAL[2]), sequence("A"), mark(SPECIAL[3]), sequence("B"), mark(SPECIAL[3])],
-            "special_tokens": {(SPECIAL[2]): one(SPECIAL[2]), (SPECIAL[3]): one(SPECIAL[3])}},
+        "post_processor": processor,
         "decoder": {"type": "WordPiece", "prefix": CONTINUES, "cleanup": true},
-        "model": {"type": "WordPiece", "unk_token": SPECIAL[1], "continuing_subword_prefix": CONTINUES,
+        "model": {"type": "WordPiece", "unk_token": names[1], "continuing_subword_prefix": CONTINUES,
                   "max_input_chars_per_word": pieces.longest_word, "vocab": vocabulary},
     })
 }
 
 fn of_hugging_face(root: &Value, model: &Value) -> Result<Vocabulary> {
     refuse_others(root, model)?;
-    let added = match root.get("added_tokens") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(list) => {
-            let list = list.as_array().ok_or_else(|| broken("`added_tokens` is not a list"))?;
-            list.iter().map(added_token).collect::<Result<Vec<_>>>()?
-        }
-    };
+    let added = added_tokens(root)?;
+    let marks_word_ends = model.get("end_of_word_suffix").and_then(Value::as_str) == Some("</w>");
     let pairs =
         model.get("merges").and_then(Value::as_array).ok_or_else(|| broken("`merges` is not a list"))?;
     let pairs = pairs.iter().map(pair).collect::<Result<Vec<_>>>()?;
     let vocabulary = model.get("vocab").ok_or_else(|| broken("`vocab` is missing"))?;
     let ignore = model.get("ignore_merges").and_then(Value::as_bool).unwrap_or(false);
-    byte_pairs(object(vocabulary, "`vocab`")?, &pairs, added, words(root.get("pre_tokenizer"))?, ignore)
+    let settings = BytePairSettings {
+        ends: TextEnds::of(root, &added),
+        added,
+        words: words(root.get("pre_tokenizer"))?,
+        ignore_merges: ignore,
+        marks_word_ends,
+    };
+    byte_pairs(object(vocabulary, "`vocab`")?, &pairs, settings)
+}
+
+pub(super) fn added_tokens(root: &Value) -> Result<Vec<SpecialToken>> {
+    match root.get("added_tokens") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(list) => {
+            let list = list.as_array().ok_or_else(|| broken("`added_tokens` is not a list"))?;
+            list.iter().map(added_token).collect()
+        }
+    }
 }
 
 /// Returns an error for settings that would change the tokens and are not supported.
 fn refuse_others(root: &Value, model: &Value) -> Result<()> {
-    if let Some(kind) = root.get("normalizer").filter(|n| !n.is_null()) {
+    if let Some(kind) = root.get("normalizer").filter(|n| !n.is_null() && !is_normalizer_of_clip(n)) {
         return Err(unsupported(&format!("a normalizer {}", kind_of(kind))));
     }
     for key in ["dropout", "continuing_subword_prefix", "end_of_word_suffix"] {
-        let is_set = |v: &&Value| !v.is_null() && v.as_str() != Some("") && v.as_f64() != Some(0.0);
+        let is_set = |v: &&Value| {
+            !v.is_null() && v.as_str() != Some("") && v.as_f64() != Some(0.0) && v.as_str() != Some("</w>")
+        };
         ensure!(model.get(key).filter(is_set).is_none(), unsupported(&format!("`{key}`")));
     }
     match model.get("byte_fallback").and_then(Value::as_bool) {
         Some(true) => Err(unsupported("`byte_fallback`")),
         _ => Ok(()),
     }
+}
+
+/// Whether a normalizer is CLIP's: white space becomes single spaces, letters lower case.
+fn is_normalizer_of_clip(normalizer: &Value) -> bool {
+    let steps = normalizer.get("normalizers").and_then(Value::as_array).into_iter().flatten();
+    steps.map(kind_of).eq(["NFC", "Replace", "Lowercase"])
 }
 
 /// Returns the pattern that splits words, and whether to put a space before the text.
@@ -216,7 +254,10 @@ fn words(pre: Option<&Value>) -> Result<(PreTokenizer, bool)> {
                     && !flag(split, "invert", false)
                     && !flag(bytes, "use_regex", true);
                 let regex = split.pointer("/pattern/Regex").and_then(Value::as_str).unwrap_or_default();
-                let pattern = PreTokenizer::of(regex).filter(|_| plain);
+                let is_clip = split.get("behavior").and_then(Value::as_str) == Some("Removed")
+                    && flag(split, "invert", false);
+                let pattern = PreTokenizer::of(regex)
+                    .filter(|found| if *found == PreTokenizer::Clip { is_clip } else { plain });
                 let pattern = pattern.ok_or_else(|| unsupported(&format!("words split by `{regex}`")))?;
                 Ok((pattern, flag(bytes, "add_prefix_space", true)))
             }
@@ -226,7 +267,7 @@ fn words(pre: Option<&Value>) -> Result<(PreTokenizer, bool)> {
     }
 }
 
-fn kind_of(value: &Value) -> String {
+pub(super) fn kind_of(value: &Value) -> String {
     value.get("type").and_then(Value::as_str).unwrap_or("without a type").to_string()
 }
 
@@ -236,23 +277,45 @@ fn added_token(value: &Value) -> Result<SpecialToken> {
     let (Some(text), Some(id)) = (text, id) else {
         return Err(broken("an added token has no `id` or `content`"));
     };
-    if let Some(key) = ["single_word", "lstrip", "rstrip"]
-        .into_iter()
-        .find(|key| value.get(*key) == Some(&Value::Bool(true)))
+    if let Some(key) =
+        ["single_word", "rstrip"].into_iter().find(|key| value.get(*key) == Some(&Value::Bool(true)))
     {
         return Err(unsupported(&format!("`{key}` of the token `{text}`")));
     }
     let special = value.get("special").and_then(Value::as_bool).unwrap_or(false);
-    Ok(SpecialToken { text: text.into(), id, special })
+    let lstrip = value.get("lstrip").and_then(Value::as_bool).unwrap_or(false);
+    Ok(SpecialToken { text: text.into(), id, special, lstrip })
+}
+
+/// Settings of a byte-level BPE tokenizer.
+struct BytePairSettings {
+    added: Vec<SpecialToken>,
+    /// Pattern that splits words, and whether to put a space before the text.
+    words: (PreTokenizer, bool),
+    ignore_merges: bool,
+    ends: Option<TextEnds>,
+    marks_word_ends: bool,
+}
+
+impl Default for BytePairSettings {
+    fn default() -> BytePairSettings {
+        BytePairSettings {
+            added: Vec::new(),
+            words: (PreTokenizer::Gpt2, false),
+            ignore_merges: false,
+            ends: None,
+            marks_word_ends: false,
+        }
+    }
 }
 
 fn byte_pairs(
     vocabulary: &Map<String, Value>,
     pairs: &[(String, String)],
-    added: Vec<SpecialToken>,
-    (pattern, add_prefix_space): (PreTokenizer, bool),
-    ignore_merges: bool,
+    settings: BytePairSettings,
 ) -> Result<Vocabulary> {
+    let BytePairSettings { added, words: (pattern, add_prefix_space), ignore_merges, ends, marks_word_ends } =
+        settings;
     let bytes_of = bytes_by_char();
     let most = 2 * (vocabulary.len() + added.len()) + 1024;
     let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
@@ -286,7 +349,8 @@ fn byte_pairs(
             .ok_or_else(|| broken(&format!("a merge contains `{text}`, which is not a token")))
     };
     let merges = pairs.iter().map(|(a, b)| Ok((id(a)?, id(b)?))).collect::<Result<Vec<_>>>()?;
-    let parts = BpeParts { tokens, merges, pattern, add_prefix_space, ignore_merges, added };
+    let parts =
+        BpeParts { tokens, merges, pattern, add_prefix_space, ignore_merges, added, ends, marks_word_ends };
     Ok(Vocabulary::Bpe(Box::new(Bpe::new(parts)?)))
 }
 
@@ -334,6 +398,7 @@ pub(super) fn to_json(vocabulary: &Vocabulary) -> String {
         }
         Vocabulary::Bpe(bpe) => hugging_face(&bpe.parts),
         Vocabulary::WordPiece(pieces) => word_pieces_json(pieces),
+        Vocabulary::Unigram(unigram) => return unigram.parts.source.clone(),
     };
     value.to_string()
 }
@@ -355,7 +420,7 @@ fn hugging_face(bpe: &BpeParts) -> Value {
     let added: Vec<Value> = added
         .into_iter()
         .map(|a| {
-            json!({"id": a.id, "content": a.text, "single_word": false, "lstrip": false, "rstrip": false,
+            json!({"id": a.id, "content": a.text, "single_word": false, "lstrip": a.lstrip, "rstrip": false,
                    "normalized": false, "special": a.special})
         })
         .collect();
@@ -363,17 +428,32 @@ fn hugging_face(bpe: &BpeParts) -> Value {
                        "use_regex": bpe.pattern == PreTokenizer::Gpt2});
     let pre = match bpe.pattern {
         PreTokenizer::Gpt2 => bytes,
+        PreTokenizer::Clip => json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": bpe.pattern.regex()}, "behavior": "Removed", "invert": true},
+            {"type": "ByteLevel", "add_prefix_space": bpe.add_prefix_space, "trim_offsets": true},
+        ]}),
         pattern => json!({"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": pattern.regex()}, "behavior": "Isolated", "invert": false},
             bytes,
         ]}),
     };
+    let shown = |id: u32| bpe.added.iter().find(|a| a.id == id).map_or_else(|| text(id), |a| a.text.clone());
+    let ends = bpe.ends.as_ref().map(|ends| ends.to_json(shown));
+    let (processor, padding) = ends.unwrap_or((Value::Null, Value::Null));
+    let (normalizer, suffix) = match bpe.marks_word_ends {
+        true => {
+            let spaces = json!({"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "});
+            let steps = json!([{"type": "NFC"}, spaces, {"type": "Lowercase"}]);
+            (json!({"type": "Sequence", "normalizers": steps}), json!("</w>"))
+        }
+        false => (Value::Null, Value::Null),
+    };
     json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
-        "pre_tokenizer": pre, "post_processor": null,
+        "version": "1.0", "truncation": null, "padding": padding, "added_tokens": added, "normalizer": normalizer,
+        "pre_tokenizer": pre, "post_processor": processor,
         "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
         "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                  "end_of_word_suffix": suffix, "fuse_unk": false, "byte_fallback": false,
                   "ignore_merges": bpe.ignore_merges, "vocab": vocabulary, "merges": merges},
     })
 }
@@ -386,34 +466,16 @@ fn object<'v>(value: &'v Value, what: &str) -> Result<&'v Map<String, Value>> {
     value.as_object().ok_or_else(|| broken(&format!("{what} is not an object")))
 }
 
-fn broken(why: &str) -> Error {
+pub(super) fn broken(why: &str) -> Error {
     err!(Data, "cannot read the tokenizer")
         .because(why)
         .hint_setting("name another tokenizer file: data.tokenizer=FILE, a tokenizer.json, or a vocab.json with merges.txt next to it")
 }
 
-fn unsupported(what: &str) -> Error {
+pub(super) fn unsupported(what: &str) -> Error {
     err!(Unsupported, "tokenizers with {what} are not supported")
-        .because("byte-level BPE, as in GPT-2, GPT-4, Llama 3 and Qwen 2, and BERT's WordPiece are supported")
+        .because(
+            "byte-level BPE, as in GPT-2, GPT-4, Llama 3 and Qwen 2, WordPiece and Unigram are supported",
+        )
         .hint_setting("use a byte-level BPE tokenizer, or train one: data.tokenizer = \"bpe\"")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_berts_marks_are_accepted_around_word_pieces() {
-        let special = |name: &str| json!({"SpecialToken": {"id": name, "type_id": 0}});
-        let text = json!({"Sequence": {"id": "A", "type_id": 0}});
-        let template = |single: Vec<Value>| json!({"type": "TemplateProcessing", "single": single});
-        assert!(adds_class_and_separator(&template(vec![special("[CLS]"), text.clone(), special("[SEP]")])));
-        assert!(!adds_class_and_separator(&template(vec![text.clone(), special("[SEP]")])));
-        assert!(!adds_class_and_separator(&template(vec![special("<s>"), text, special("</s>")])));
-        let bert = json!({"type": "BertProcessing", "sep": ["[SEP]", 102], "cls": ["[CLS]", 101]});
-        assert!(adds_class_and_separator(&bert));
-        assert!(!adds_class_and_separator(
-            &json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]})
-        ));
-    }
 }

@@ -1,19 +1,25 @@
-//! Tokenizers: bytes, characters, byte-pair encoding (BPE) and WordPiece, trained here or read from Hugging Face files.
+//! Tokenizers: bytes, characters, byte-pair encoding (BPE), WordPiece and Unigram, trained here or read from Hugging Face
+//! files.
 //!
 //! A model stores its tokenizer as JSON: Hugging Face's `tokenizer.json` for byte pairs and WordPiece, and the same
 //! layout with custom model types for bytes and characters.
 
 mod bpe;
 mod bpe_training;
+mod charsmap;
 mod json;
 mod pre_tokenizer;
+mod text_ends;
 mod unicode_categories;
 mod unicode_letters;
+mod unigram;
+mod unigram_json;
 mod vocabulary;
 mod wordpiece;
 
 use std::path::Path;
 use systole_base::{Error, Result, err};
+use text_ends::TextEnds;
 use vocabulary::{CharVocabulary, END_OF_TEXT, Vocabulary};
 use wordpiece::WordPiece;
 
@@ -76,7 +82,7 @@ impl Tokenizer {
     /// `tokenizer_config.json` next to it), or a folder that contains one of them.
     ///
     /// # Errors
-    /// `Io` if there is none; `Data` if it is damaged; `Unsupported` if it is neither byte-level BPE nor WordPiece.
+    /// `Io` if there is none; `Data` if it is damaged; `Unsupported` if it is not byte-level BPE, WordPiece or Unigram.
     pub fn read(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         let within = |name: &str| path.join(name);
@@ -123,13 +129,14 @@ impl Tokenizer {
         json::to_json(&self.0)
     }
 
-    /// Returns the kind of token: `bytes`, `chars`, `bpe` or `wordpiece`.
+    /// Returns the kind of token: `bytes`, `chars`, `bpe`, `wordpiece` or `unigram`.
     pub fn name(&self) -> &'static str {
         match &self.0 {
             Vocabulary::Bytes => "bytes",
             Vocabulary::Chars(_) => "chars",
             Vocabulary::Bpe(_) => "bpe",
             Vocabulary::WordPiece(_) => "wordpiece",
+            Vocabulary::Unigram(_) => "unigram",
         }
     }
 
@@ -140,6 +147,7 @@ impl Tokenizer {
             Vocabulary::Chars(chars) => chars.chars.len(),
             Vocabulary::Bpe(bpe) => bpe.parts.tokens.len(),
             Vocabulary::WordPiece(pieces) => pieces.tokens.len(),
+            Vocabulary::Unigram(unigram) => unigram.parts.tokens.len(),
         }
     }
 
@@ -153,37 +161,49 @@ impl Tokenizer {
             Vocabulary::Chars(chars) => chars.encode(text),
             Vocabulary::Bpe(bpe) => bpe.encode(text),
             Vocabulary::WordPiece(pieces) => Ok(pieces.encode(text)),
+            Vocabulary::Unigram(unigram) => Ok(unigram.encode(text)),
+        }
+    }
+
+    /// Tokens around each text of an encoder, if the tokenizer has them.
+    fn ends(&self) -> Option<TextEnds> {
+        match &self.0 {
+            Vocabulary::WordPiece(pieces) => {
+                let (padding, start, end) = pieces.ends();
+                Some(TextEnds { padding, before: vec![start], after: vec![end] })
+            }
+            Vocabulary::Bpe(bpe) => bpe.parts.ends.clone(),
+            Vocabulary::Unigram(unigram) => unigram.parts.ends.clone(),
+            Vocabulary::Bytes | Vocabulary::Chars(_) => None,
         }
     }
 
     /// Whether the tokenizer marks the ends of a text and has a padding token, for classifiers of whole texts.
     pub fn pads(&self) -> bool {
-        matches!(self.0, Vocabulary::WordPiece(_))
+        self.ends().is_some()
     }
 
     /// Returns the padding token's id, if the tokenizer has one.
     pub fn padding(&self) -> Option<u32> {
-        match &self.0 {
-            Vocabulary::WordPiece(pieces) => Some(pieces.ends().0),
-            _ => None,
-        }
+        self.ends().map(|ends| ends.padding)
     }
 
-    /// Converts a text to token ids between BERT's start and end tokens: at most `length`, cut at the end.
+    /// Whether padding is told from the tokens of texts: CLIP pads with the end of the text.
+    pub fn has_own_padding(&self) -> bool {
+        self.ends()
+            .is_some_and(|ends| !ends.before.contains(&ends.padding) && !ends.after.contains(&ends.padding))
+    }
+
+    /// Converts a text to token ids between its start and end tokens: at most `length`, cut before the end.
     ///
     /// # Errors
-    /// If the tokenizer has no start and end tokens.
+    /// If the tokenizer has no start and end tokens, or lacks a byte of the text.
     pub fn encode_with_ends(&self, text: &str, length: usize) -> Result<Vec<u32>> {
-        let Vocabulary::WordPiece(pieces) = &self.0 else {
+        let Some(ends) = self.ends() else {
             return Err(err!(Unsupported, "a {} tokenizer has no start and end tokens", self.name())
-                .hint_setting("name a WordPiece tokenizer: data.tokenizer=FILE, such as BERT's vocab.txt"));
+                .hint_setting("name an encoder's tokenizer: data.tokenizer=FILE, such as BERT's vocab.txt"));
         };
-        let (_, start, end) = pieces.ends();
-        let mut ids = vec![start];
-        ids.extend(pieces.encode(text));
-        ids.truncate(length.saturating_sub(1).max(1));
-        ids.push(end);
-        Ok(ids)
+        Ok(ends.around(self.encode(text)?, length))
     }
 
     /// Converts token ids to bytes: a token may be a part of a character. Invalid ids are skipped.
@@ -192,6 +212,7 @@ impl Tokenizer {
         for (i, &id) in tokens.iter().enumerate() {
             match &self.0 {
                 Vocabulary::WordPiece(pieces) => text.extend(pieces.text(id, i == 0).bytes()),
+                Vocabulary::Unigram(unigram) => text.extend(unigram.text(id).bytes()),
                 Vocabulary::Bytes => text.extend(u8::try_from(id).ok()),
                 Vocabulary::Chars(chars) => {
                     let c = chars.chars.get(id as usize);

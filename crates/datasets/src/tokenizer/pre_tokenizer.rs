@@ -13,10 +13,14 @@ pub(super) enum PreTokenizer {
     Gpt2,
     /// Pattern of GPT-4 and Llama 3 (3 digits), and of Qwen 2 (1 digit).
     Digits { most: usize },
+    /// CLIP's pattern: words without white space, single digits.
+    Clip,
 }
 
 const LIKE_GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const LIKE_QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const SPECIAL_OF_CLIP: &str = r"<\|startoftext\|>|<\|endoftext\|>|";
+const LIKE_CLIP: &str = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 const LIKE_GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 impl PreTokenizer {
@@ -26,6 +30,10 @@ impl PreTokenizer {
             LIKE_GPT2 => Some(PreTokenizer::Gpt2),
             LIKE_GPT4 => Some(PreTokenizer::Digits { most: 3 }),
             LIKE_QWEN2 => Some(PreTokenizer::Digits { most: 1 }),
+            // Special tokens are split off before.
+            regex if regex.strip_prefix(SPECIAL_OF_CLIP).unwrap_or(regex) == LIKE_CLIP => {
+                Some(PreTokenizer::Clip)
+            }
             _ => None,
         }
     }
@@ -34,18 +42,23 @@ impl PreTokenizer {
     pub(super) fn regex(self) -> &'static str {
         match self {
             PreTokenizer::Gpt2 => LIKE_GPT2,
+            PreTokenizer::Clip => LIKE_CLIP,
             PreTokenizer::Digits { most: 1 } => LIKE_QWEN2,
             PreTokenizer::Digits { .. } => LIKE_GPT4,
         }
     }
 
-    /// Returns the words of a text; concatenated, they are the text.
+    /// Returns the words of a text; concatenated, they are the text, except that CLIP drops white space.
     pub(super) fn words(self, text: &str) -> impl Iterator<Item = &str> {
         let mut rest = text;
         std::iter::from_fn(move || {
+            if self == PreTokenizer::Clip {
+                rest = rest.trim_start();
+            }
             let length = match self {
                 _ if rest.is_empty() => return None,
                 PreTokenizer::Gpt2 => gpt2(rest),
+                PreTokenizer::Clip => clip(rest),
                 PreTokenizer::Digits { most } => digits(rest, most),
             };
             let (word, after) = rest.split_at_checked(length).filter(|_| length > 0)?;
@@ -87,6 +100,18 @@ fn gpt2(text: &str) -> usize {
     match after.chars().next().map(class) {
         None | Some(CharClass::Space) => white(text),
         Some(of) => space + run(after, |c| class(c) == of),
+    }
+}
+
+/// Length in bytes of the first word by CLIP's pattern; `text` starts with a character that is not white space.
+fn clip(text: &str) -> usize {
+    if let Some(length) = contraction(text, |a, b| a == b) {
+        return length;
+    }
+    match text.chars().next().map(|c| (c, class(c))) {
+        Some((c, CharClass::Number)) => c.len_utf8(),
+        Some((_, of)) => run(text, |c| class(c) == of),
+        None => 0,
     }
 }
 

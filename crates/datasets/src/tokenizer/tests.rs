@@ -128,8 +128,9 @@ fn files_that_are_no_tokenizer_are_refused_by_name() {
         *changed.pointer_mut(pointer).unwrap() = value;
         Tokenizer::from_json(&changed.to_string()).unwrap_err().to_string()
     };
-    let e = with("/model/type", "Unigram".into());
-    assert!(e.contains("a model `Unigram`") && e.contains("try: "), "{e}");
+    let e = with("/model/type", "WordLevel".into());
+    assert!(e.contains("a model `WordLevel`") && e.contains("try: "), "{e}");
+    assert!(with("/model/type", "Unigram".into()).contains("`vocab`"));
     assert!(with("/normalizer", serde_json::json!({"type": "NFC"})).contains("a normalizer NFC"));
     assert!(with("/pre_tokenizer", serde_json::json!({"type": "Metaspace"})).contains("Metaspace"));
     assert!(with("/model/byte_fallback", true.into()).contains("byte_fallback"));
@@ -138,7 +139,7 @@ fn files_that_are_no_tokenizer_are_refused_by_name() {
     assert!(with("/model/merges/0", "one".into()).contains("expected a pair"));
     assert!(with("/model/merges/0", serde_json::json!(["a", "nowhere"])).contains("`nowhere`"));
     assert!(with("/model/merges/0", serde_json::json!(["!", "~"])).contains("is not a token"));
-    assert!(with("/added_tokens/0/lstrip", true.into()).contains("`lstrip`"));
+    assert!(with("/added_tokens/0/rstrip", true.into()).contains("`rstrip`"));
     for text in ["", "{}", "[1]", "{\"model\": 3}", "{\"model\": {\"type\": \"Chars\", \"vocab\": \"aa\"}}"] {
         assert!(Tokenizer::from_json(text).is_err(), "{text}");
     }
@@ -147,4 +148,44 @@ fn files_that_are_no_tokenizer_are_refused_by_name() {
     for end in (0..whole.len()).step_by(97).filter(|end| whole.is_char_boundary(*end)) {
         assert!(Tokenizer::from_json(&whole[..end]).is_err());
     }
+}
+
+/// Tokenizers of encoders (`fixtures/tokenizer/encoders.py`): RoBERTa, CLIP, MPNet, T5, ALBERT, XLM-R.
+#[test]
+fn texts_of_encoders_have_the_tokens_of_hugging_faces_library() {
+    let text = include_str!("../../../../fixtures/tokenizer/encoders.json");
+    let all: Value = serde_json::from_str(text).unwrap();
+    for (name, case) in all["tokenizers"].as_object().unwrap() {
+        let tokenizer =
+            Tokenizer::from_json(&case["json"].to_string()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let padding = if name == "clip" {
+            tokenizer.ends().unwrap().after[0]
+        } else {
+            u32::from(name.contains("roberta") || name == "mpnet")
+        };
+        assert_eq!(tokenizer.padding(), Some(padding), "{name}");
+        assert_eq!(tokenizer.has_own_padding(), name != "clip", "{name}");
+        let again = Tokenizer::from_json(&tokenizer.to_json()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(again, tokenizer, "{name}");
+        let texts = all["texts"].as_array().unwrap().iter().zip(case["tokens"].as_array().unwrap());
+        for (text, tokens) in texts.filter(|(_, tokens)| !tokens.is_null()) {
+            let text = text.as_str().unwrap();
+            assert_eq!(tokenizer.encode_with_ends(text, 1000).unwrap(), numbers(tokens), "{name}: {text:?}");
+            let short = tokenizer.encode_with_ends(text, 4).unwrap();
+            assert!(short.len() <= 4 && short.last() == numbers(tokens).last(), "{name}: {text:?}");
+        }
+    }
+}
+
+/// RoBERTa's `vocab.json` and `merges.txt` without a `tokenizer.json`.
+#[test]
+fn robertas_two_files_have_start_and_end() {
+    let all: Value =
+        serde_json::from_str(include_str!("../../../../fixtures/tokenizer/encoders.json")).unwrap();
+    let json = &all["tokenizers"]["roberta"]["json"];
+    let whole = Tokenizer::from_json(&json.to_string()).unwrap();
+    let line = |pair: &Value| format!("{} {}\n", pair[0].as_str().unwrap(), pair[1].as_str().unwrap());
+    let merges: String = json["model"]["merges"].as_array().unwrap().iter().map(line).collect();
+    let two = super::json::from_vocabulary(&json["model"]["vocab"].to_string(), &merges).unwrap();
+    assert_eq!(Tokenizer(two), whole);
 }

@@ -6,7 +6,7 @@ pub(super) fn is_punctuation(c: char) -> bool {
 }
 
 /// Whether a character is a nonspacing mark (category Mn), such as a combining accent.
-fn is_mark(c: char) -> bool {
+pub(super) fn is_mark(c: char) -> bool {
     is_within(&MARKS, c)
 }
 

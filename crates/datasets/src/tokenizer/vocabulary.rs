@@ -1,6 +1,7 @@
-//! Vocabulary of a tokenizer: bytes, characters, byte pairs or WordPiece.
+//! Vocabulary of a tokenizer: bytes, characters, byte pairs, WordPiece or Unigram.
 
 use super::bpe::Bpe;
+use super::unigram::Unigram;
 use super::wordpiece::WordPiece;
 use std::collections::HashMap;
 use systole_base::{Result, err};
@@ -15,6 +16,7 @@ pub(super) enum Vocabulary {
     Chars(CharVocabulary),
     Bpe(Box<Bpe>),
     WordPiece(Box<WordPiece>),
+    Unigram(Box<Unigram>),
 }
 
 /// Characters by token id.

@@ -11,6 +11,8 @@ use systole_data::with_defaults;
 pub(super) const CONTINUES: &str = "##";
 /// BERT's special tokens: padding, unknown word, start, end.
 pub(super) const SPECIAL: [&str; 4] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"];
+/// Names of the token that stands for a hidden word.
+pub(super) const MASKS: [&str; 2] = ["[MASK]", "<mask>"];
 /// Maximum length in characters of a word that is split into pieces.
 pub(super) const LONGEST_WORD: usize = 100;
 
@@ -33,7 +35,9 @@ pub(super) struct WordPiece {
     pub(super) normalizer: BertNormalizer,
     pub(super) longest_word: usize,
     ids: HashMap<String, u32>,
-    /// Ids of [`SPECIAL`].
+    /// Names of the padding, unknown, start and end tokens: [`SPECIAL`] in BERT.
+    pub(super) names: [String; 4],
+    /// Ids of [`WordPiece::names`].
     special: [u32; 4],
     /// Tokens in brackets, such as `[MASK]`: matched as a whole before the text is normalized.
     whole: Vec<String>,
@@ -49,6 +53,16 @@ impl WordPiece {
         normalizer: BertNormalizer,
         longest_word: usize,
     ) -> Result<WordPiece> {
+        WordPiece::with_names(tokens, normalizer, longest_word, SPECIAL.map(String::from))
+    }
+
+    /// Like [`WordPiece::new`], with other names of the special tokens.
+    pub(super) fn with_names(
+        tokens: Vec<String>,
+        normalizer: BertNormalizer,
+        longest_word: usize,
+        names: [String; 4],
+    ) -> Result<WordPiece> {
         let mut ids = HashMap::with_capacity(tokens.len());
         for (id, token) in tokens.iter().enumerate() {
             if ids.insert(token.clone(), id as u32).is_some() {
@@ -56,12 +70,12 @@ impl WordPiece {
             }
         }
         let mut special = [0; 4];
-        for (id, name) in special.iter_mut().zip(SPECIAL) {
+        for (id, name) in special.iter_mut().zip(&names) {
             *id = *ids.get(name).ok_or_else(|| broken(&format!("the token {name} is missing")))?;
         }
-        let is_whole = |t: &&String| SPECIAL.contains(&t.as_str()) || t.as_str() == "[MASK]";
+        let is_whole = |t: &&String| names.contains(t) || MASKS.contains(&t.as_str());
         let whole = tokens.iter().filter(is_whole).cloned().collect();
-        Ok(WordPiece { tokens, normalizer, longest_word, ids, special, whole })
+        Ok(WordPiece { tokens, normalizer, longest_word, names, ids, special, whole })
     }
 
     /// Parses a `vocab.txt`: a token per line.

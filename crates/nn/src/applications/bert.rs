@@ -52,6 +52,8 @@ arguments! {
         pub classifier_activation: Activation = Activation::Softmax,
         /// Whether token 0 is padding, as in BERT's vocabularies, which attention masks. Default: false.
         pub mask_zero: bool = false,
+        /// Another token that is padding, such as 1 in RoBERTa's vocabularies; masked like 0 with `mask_zero`. Default: none.
+        pub padding_token: Option<u32> = None,
         /// Whether the backward pass recomputes blocks (rematerialization). Default: false.
         pub remat: bool = false,
     }
@@ -117,7 +119,11 @@ impl Bert {
         let table = |rows: usize, name: &str| {
             embedding(rows, self.hidden_dim).embeddings_initializer(BERT_INITIALIZER).name(name)
         };
-        let x = tokens.apply(table(self.vocabulary_size, "token_embedding").mask_zero(self.mask_zero));
+        let words = table(self.vocabulary_size, "token_embedding").mask_zero(self.mask_zero);
+        let x = tokens.apply(match self.padding_token {
+            Some(token) => words.padding_token(token),
+            None => words,
+        });
         let positions = position_embedding(self.max_sequence_length).initializer(BERT_INITIALIZER);
         let positions = x.apply(positions.name("position_embedding"));
         let sum = add().name("embeddings_add");
@@ -125,7 +131,8 @@ impl Bert {
             0 => sum.on(&[&x, &positions]),
             // A sum has a mask only if all of its terms have one; a token is valid if any of them is not zero.
             n => {
-                let segments = table(n, "segment_embedding").mask_zero(self.mask_zero);
+                let segments =
+                    table(n, "segment_embedding").mask_zero(self.mask_zero || self.padding_token.is_some());
                 sum.on(&[&x, &positions, &segment_ids.apply(segments)])
             }
         };

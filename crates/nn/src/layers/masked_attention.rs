@@ -17,20 +17,44 @@ pub(super) fn seen(cx: &Cx, [query, value, key]: [&Tensor; 3], causal: bool) -> 
     if !causal {
         return Some(seen);
     }
-    let place = |dim| seen.builder().iota(TensorType::new(DType::I32, shape.clone()), dim);
-    Some(seen.and(&place(1).greater_equal(&place(2))))
+    Some(seen.and(&looking_back(&seen, &shape)))
 }
 
-/// Masked attention: `q: T[B, S, N, K], k: T[B, T, N, K], v: T[B, T, N, V], seen: bool[B, S, T] → T[B, S, N, V]`.
-pub(super) fn weigh(cx: &mut Cx, [q, k, v]: [&Tensor; 3], scale: f64, seen: &Tensor, dropout: f64) -> Tensor {
-    let scores = (q * scale).dot_general(k, &[0, 2], &[0, 2], &[3], &[3]).convert(DType::F32);
-    let seen = seen.broadcast_in_dim(scores.shape(), &[0, 2, 3]);
-    // Below all scores, and finite.
-    let hidden = scores.builder().full(scores.ty(), -1e9);
-    let mut weights = seen.select(&scores, &hidden).softmax();
+/// Causal mask: `q: T[B, S, N, K], k: T[B, T, N, K] → bool[B, S, T]`.
+pub(super) fn causal(q: &Tensor, k: &Tensor) -> Tensor {
+    looking_back(q, &Shape::new([q.dim(0), q.dim(1), k.dim(1)]))
+}
+
+fn looking_back(like: &Tensor, shape: &Shape) -> Tensor {
+    let place = |dim| like.builder().iota(TensorType::new(DType::I32, shape.clone()), dim);
+    place(1).greater_equal(&place(2))
+}
+
+/// Masked attention: `q: T[B, S, N, K], k: T[B, T, N, K], v: T[B, T, N, V] → T[B, S, N, V]`, with the mask `seen: bool[B,
+/// S, T]`, and a `bias: T[B, N, S, T]` of the scores.
+pub(super) fn weigh(
+    cx: &mut Cx,
+    [q, k, v]: [&Tensor; 3],
+    scale: f64,
+    (seen, bias): (Option<&Tensor>, Option<&Tensor>),
+    dropout: f64,
+) -> Tensor {
+    let mut scores = (q * scale).dot_general(k, &[0, 2], &[0, 2], &[3], &[3]).convert(DType::F32);
+    if let Some(bias) = bias {
+        scores = scores + bias.convert(DType::F32);
+    }
+    let seen = seen.map(|seen| seen.broadcast_in_dim(scores.shape(), &[0, 2, 3]));
+    if let Some(seen) = &seen {
+        // Below all scores, and finite.
+        let hidden = scores.builder().full(scores.ty(), -1e9);
+        scores = seen.select(&scores, &hidden);
+    }
+    let mut weights = scores.softmax();
     if dropout > 0.0 {
         // As in Keras's softmax layer, which it uses with dropout.
-        weights = seen.select(&weights, &weights.zeros_like());
+        if let Some(seen) = &seen {
+            weights = seen.select(&weights, &weights.zeros_like());
+        }
         if let Some(kept) = kept(cx, weights.shape(), dropout) {
             let factor = if dropout < 1.0 { 1.0 / (1.0 - dropout) } else { 0.0 };
             weights = kept.select(&(&weights * factor), &weights.zeros_like());

@@ -138,6 +138,9 @@ layers! {
         GroupQueryAttention in mod group_query_attention;
         TransformerBlock in mod transformer;
         ClassToken, FirstStep in mod class_token;
+        TokenStep in mod token_step;
+        RelativePositionBias in mod relative_position_bias;
+        WindowAttention in mod window_attention;
     }
 }
 

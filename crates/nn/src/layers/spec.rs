@@ -406,10 +406,11 @@ impl LayerSpec {
                 "depthwise_constraint",
                 "pointwise_constraint",
                 "noise_shape",
+                "padding_token",
             ];
             let rules = [rules.as_slice(), &of_parts, &constraints].concat();
             keys.retain(|key, value| !value.is_null() || !rules.contains(&key.as_str()));
-            let of_masks = ["mask_zero", "zero_output_for_mask"];
+            let of_masks = ["mask_zero", "zero_output_for_mask", "use_attention_bias"];
             keys.retain(|key, value| *value != Value::Bool(false) || !of_masks.contains(&key.as_str()));
         }
         config

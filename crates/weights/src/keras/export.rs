@@ -57,14 +57,18 @@ fn check(model: &Model) -> Result<()> {
         )
         .hint(FLATTEN));
     }
-    match nodes.iter().find(|n| OURS.contains(&n.layer.class_name())) {
-        Some(node) => Err(err!(
-            Config,
-            "layer {} is a {}, which Keras does not have",
-            node.name,
-            node.layer.class_name()
-        )
-        .hint_command("use --format torch or safetensors")),
+    let lacks = nodes.iter().find_map(|node| {
+        let (name, class) = (&node.name, node.layer.class_name());
+        let config = node.layer.layer().config();
+        let is_set = |key: &&str| config.get(*key).is_some_and(|v| !v.is_null() && *v != Value::Bool(false));
+        if OURS.contains(&class) {
+            return Some(format!("layer {name} is a {class}, which Keras does not have"));
+        }
+        let key = ["padding_token", "use_attention_bias"].into_iter().find(is_set)?;
+        Some(format!("layer {name} has the argument `{key}`, which Keras does not have"))
+    });
+    match lacks {
+        Some(what) => Err(err!(Config, "{what}").hint_command("use --format torch or safetensors")),
         None => Ok(()),
     }
 }

@@ -1,6 +1,8 @@
 //! Maps weight names of Hugging Face's BERT, RoBERTa, DistilBERT and ELECTRA to Systole's: encoder, pooled output and
 //! classifier.
 
+use super::encoder_layers::append_pooling;
+use super::family::{ModelFamily, WeightFiles};
 use super::hf_config::{DerivedModel, FamilyConfig};
 use super::transformer_encoder::{EncoderBlockNames, dense, same, shape_of};
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
@@ -18,6 +20,19 @@ const BLOCK: EncoderBlockNames = EncoderBlockNames {
         ("feedforward_output_dense", "output.dense"),
         ("feedforward_layer_norm", "output.LayerNorm"),
     ],
+};
+
+pub(crate) const FAMILY: ModelFamily = ModelFamily {
+    name: "BERT",
+    model_types: &["bert", "roberta", "camembert", "xlm-roberta", "distilbert", "electra"],
+    about: "texts: classes, features",
+    prefix: |files| prefix(files.tensors),
+    architecture,
+    is_one,
+    rules: |model, files, prefix| rules(model, BertNames::of(files.tensors, files.config, prefix)?),
+    is_unused: |model, _, name| {
+        is_head(name) || (name.contains("pooler.") && model.weight("pooled_dense/kernel").is_err())
+    },
 };
 
 /// Families with BERT's layers whose positions start after the padding token's.
@@ -45,7 +60,7 @@ const HEADS: [&str; 7] = [
 ];
 
 /// Whether a tensor belongs to a pretraining head, which the models here lack.
-pub(crate) fn is_head(name: &str) -> bool {
+fn is_head(name: &str) -> bool {
     HEADS.iter().any(|head| name.starts_with(head))
 }
 
@@ -126,8 +141,7 @@ impl BertNames {
 }
 
 fn family(config: Option<&Value>) -> Result<FamilyConfig<'_>> {
-    let kinds = ["bert", "roberta", "camembert", "xlm-roberta", "distilbert", "electra"];
-    FamilyConfig::new("BERT", &kinds, config)
+    FamilyConfig::new(FAMILY.name, FAMILY.model_types, config)
 }
 
 /// Returns the current name of a tensor; early files used TensorFlow's names for normalizations.
@@ -142,18 +156,12 @@ pub(crate) fn today(name: &str) -> String {
 /// Dropout rates besides `hidden_dropout_prob`.
 const OTHER_RATES: [&str; 2] = ["attention_probs_dropout_prob", "classifier_dropout"];
 
-/// Derives the layers from the tensors, and from config.json for heads and activations. With `mask_zero`, token 0 is
-/// padding.
+/// Derives the layers from the tensors, and from config.json for heads and activations.
 ///
 /// # Errors
 /// If a table is missing, or config.json has an unsupported setting.
-pub(crate) fn architecture(
-    theirs: &[(String, Literal)],
-    config: Option<&Value>,
-    prefix: &'static str,
-    mask_zero: bool,
-) -> Result<DerivedModel> {
-    let config = family(config)?;
+fn architecture(files: &WeightFiles<'_>, prefix: &'static str) -> Result<DerivedModel> {
+    let (theirs, config) = (files.tensors, family(files.config)?);
     let names = BertNames::read(theirs, &config, prefix)?;
     let table = |name: &str| {
         let name = format!("{name}.weight");
@@ -170,7 +178,7 @@ pub(crate) fn architecture(
     let [intermediate_dim, _] = own("encoder.layer.0.intermediate.dense")?;
     let num_layers =
         (0..1000).take_while(|i| own(&format!("encoder.layer.{i}.intermediate.dense")).is_ok()).count();
-    for (key, size) in [
+    config.same_all(&[
         ("vocab_size", vocabulary_size),
         ("hidden_size", hidden_dim),
         ("max_position_embeddings", positions),
@@ -178,12 +186,12 @@ pub(crate) fn architecture(
         ("intermediate_size", intermediate_dim),
         ("num_hidden_layers", num_layers),
         ("embedding_size", hidden_dim),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     let max_sequence_length = names.sequence_length(&config, positions)?;
     let is_pooled = table(&names.pooler()).is_ok();
     let classes = table(names.classifier()).ok().filter(|_| is_pooled).map_or(0, |[n, _]| n);
+    let pooling = files.pooling.filter(|_| classes == 0);
+    let is_pooled = is_pooled && pooling.is_none();
     let pooled_activation = pooled_activation(&config, prefix, is_pooled && names.has_dense_head)?;
     let usual_epsilon = if names.first_position > 0 { 1e-5 } else { 1e-12 };
     let bert = Bert {
@@ -201,11 +209,16 @@ pub(crate) fn architecture(
         output: if is_pooled { "pooled" } else { "sequence" }.into(),
         classes,
         classifier_activation: config.head(classes)?,
-        mask_zero,
+        mask_zero: files.padding == Some(0),
+        padding_token: files.padding.filter(|token| *token > 0),
         ..Bert::default()
     };
     let inputs = vec![TensorType::new(DType::I32, [max_sequence_length]); 1 + usize::from(num_segments > 0)];
-    Ok(DerivedModel { architecture: bert.architecture()?, inputs, config: config.finish()? })
+    let mut architecture = bert.architecture()?;
+    if let Some(pooling) = pooling {
+        append_pooling(&mut architecture, pooling);
+    }
+    Ok(DerivedModel { architecture, inputs, config: config.finish()? })
 }
 
 /// Returns the activation of the dense layer before a classifier, which the families choose.

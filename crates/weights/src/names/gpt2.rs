@@ -1,5 +1,6 @@
 //! Pairs weights of Hugging Face's GPT-2 with Systole's: names, kernels `[in, out]`, fused query, key and value.
 
+use super::family::ModelFamily;
 use super::hf_config::{DerivedModel, FamilyConfig};
 use super::layer::ModelLayers;
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
@@ -7,6 +8,20 @@ use serde_json::Value;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, TensorType};
 use systole_nn::Model;
 use systole_nn::applications::Gpt2;
+
+pub(crate) const FAMILY: ModelFamily = ModelFamily {
+    name: "GPT-2",
+    model_types: &["gpt2"],
+    about: "texts: the next token",
+    prefix: |files| prefix(files.tensors),
+    architecture: |files, prefix| architecture(files.tensors, files.config, prefix),
+    is_one,
+    rules: |model, _, prefix| rules(model, prefix),
+    is_unused: |model, _, name| {
+        let is_tied = model.weight("token_embedding/reverse_embeddings").is_err();
+        is_mask(name) || (is_tied && name == "lm_head.weight")
+    },
+};
 
 /// Returns the common name prefix if the tensors are a GPT-2's.
 pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {

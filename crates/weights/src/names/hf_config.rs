@@ -198,6 +198,26 @@ impl<'a> FamilyConfig<'a> {
         }
     }
 
+    /// Marks keys as known that do not change what the model computes.
+    pub fn ignore(&self, keys: &[&str]) {
+        self.read.borrow_mut().extend(keys.iter().map(ToString::to_string));
+    }
+
+    /// Marks the keys of a classification head as known, for encoders without one.
+    pub fn ignore_head(&self) {
+        self.ignore(&["id2label", "label2id", "num_labels", "problem_type"]);
+    }
+
+    /// Rejects settings that turn an encoder into a decoder, and removed heads.
+    pub fn check_encoder(&self) -> Result<()> {
+        for key in ["is_decoder", "add_cross_attention", "is_encoder_decoder"] {
+            self.only(key, false)?;
+        }
+        self.ignore(&["tie_word_embeddings", "tie_encoder_decoder", "cross_attention_hidden_size"]);
+        self.ignore_head();
+        self.nothing_pruned()
+    }
+
     /// Rejects heads that were removed from single layers.
     pub fn nothing_pruned(&self) -> Result<()> {
         match self.value("pruned_heads") {
@@ -216,6 +236,11 @@ impl<'a> FamilyConfig<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Rejects size keys that differ from the tensors' sizes.
+    pub fn same_all(&self, sizes: &[(&str, usize)]) -> Result<()> {
+        sizes.iter().try_for_each(|(key, size)| self.same(key, *size))
     }
 
     /// Rejects a list of sizes that differs from the tensors' sizes.

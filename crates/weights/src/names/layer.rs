@@ -6,7 +6,15 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Layer, LayerLowering, LayerNode, Model, NodeInput, WeightLayout, WeightRole};
 
 /// Layers that Keras does not have.
-pub(crate) const OURS: [&str; 4] = ["TransformerBlock", "PositionEmbedding", "ClassToken", "FirstStep"];
+pub(crate) const OURS: [&str; 7] = [
+    "TransformerBlock",
+    "PositionEmbedding",
+    "ClassToken",
+    "FirstStep",
+    "TokenStep",
+    "RelativePositionBias",
+    "WindowAttention",
+];
 /// What to do about a nested model, which no format of weights supports.
 pub(crate) const FLATTEN: &str = "write the layers of the nested model into the model itself, and train that";
 
@@ -115,6 +123,24 @@ impl LayerInfo<'_> {
         let start = format!("{}/", self.name);
         let all = self.shapes.keys().filter(|path| path.starts_with(&start)).count();
         if rules.len() == all { Ok(rules) } else { Err(self.unknown()) }
+    }
+
+    /// Returns the paths of the layer's weights within the layer, with their shapes, in order of the paths.
+    pub(crate) fn weights(&self) -> Vec<(&str, &[usize])> {
+        let start = format!("{}/", self.name);
+        let own = self.shapes.iter().filter_map(|(path, dims)| Some((path.strip_prefix(&start)?, &dims[..])));
+        let mut all: Vec<(&str, &[usize])> = own.collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Returns the rule of one weight for external names that start with `prefix`.
+    pub(crate) fn rule_of(&self, weight: &str, prefix: &str) -> Option<WeightRule> {
+        self.layer
+            .weight_roles()
+            .iter()
+            .find(|role| role.name == weight)
+            .and_then(|role| self.of_role(role, prefix))
     }
 
     fn unknown(&self) -> Error {

@@ -4,6 +4,7 @@
 //! Keras's ResNet50 strides in a block's first convolution and adds biases; these ("v1.5") stride in the 3×3
 //! convolution and have none. So they need their own architecture, with Keras's layer names.
 
+use super::family::ModelFamily;
 use super::hf_config::{DerivedModel, FamilyConfig};
 use super::layer::{LayerInfo, ModelLayers};
 use crate::weight_mapping::{OTHER_MODEL, WeightRule};
@@ -16,6 +17,17 @@ use systole_nn::layers::{
 };
 use systole_nn::{Architecture, Symbol, any_input};
 
+pub(crate) const FAMILY: ModelFamily = ModelFamily {
+    name: "ResNet",
+    model_types: &["resnet"],
+    about: "images: classes; also torchvision's files",
+    prefix: |files| style(files.tensors).map(|_| ""),
+    architecture: |files, _| architecture(files.tensors, files.config, style_of(files.tensors)?),
+    is_one,
+    rules: |model, files, _| rules(model, style_of(files.tensors)?),
+    is_unused: |_, _, _| false,
+};
+
 /// Naming scheme of a ResNet file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ResNetNaming {
@@ -24,8 +36,12 @@ pub(crate) enum ResNetNaming {
     HuggingFace(&'static str),
 }
 
+fn style_of(theirs: &[(String, Literal)]) -> Result<ResNetNaming> {
+    style(theirs).ok_or_else(|| odd("its tensors do not have the names of a ResNet"))
+}
+
 /// Returns the naming scheme if the tensors are a ResNet's.
-pub(crate) fn style(theirs: &[(String, Literal)]) -> Option<ResNetNaming> {
+fn style(theirs: &[(String, Literal)]) -> Option<ResNetNaming> {
     let has = |name: &str| theirs.iter().any(|(n, _)| n == name);
     if has("conv1.weight") && has("layer1.0.conv1.weight") && has("layer1.0.bn1.weight") {
         return Some(ResNetNaming::Torchvision);

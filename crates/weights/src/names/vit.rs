@@ -1,5 +1,6 @@
 //! Pairs weight names of Hugging Face's ViT with Systole's: encoder, and classifier on the class token.
 
+use super::family::ModelFamily;
 use super::hf_config::{DerivedModel, FamilyConfig};
 use super::transformer_encoder::{EncoderBlockNames, dense, odd, same, shape_of};
 use crate::weight_mapping::{LayoutStep, WeightPart, WeightRule};
@@ -19,8 +20,19 @@ const BLOCK: EncoderBlockNames = EncoderBlockNames {
     ],
 };
 
+pub(crate) const FAMILY: ModelFamily = ModelFamily {
+    name: "ViT",
+    model_types: &["vit"],
+    about: "images: classes, features",
+    prefix: |files| prefix(files.tensors),
+    architecture: |files, prefix| architecture(files.tensors, files.config, prefix),
+    is_one,
+    rules: |model, _, prefix| rules(model, prefix),
+    is_unused: |_, files, name| prefix(files.tensors).is_some_and(|prefix| is_pooler(name, prefix)),
+};
+
 /// Returns the common name prefix if the tensors are a ViT's.
-pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
+fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
     let has = |name: String| theirs.iter().any(|(n, _)| *n == name);
     ["vit.", ""].into_iter().find(|p| {
         has(format!("{p}embeddings.cls_token")) && has(format!("{p}encoder.layer.0.layernorm_before.weight"))
@@ -28,7 +40,7 @@ pub(crate) fn prefix(theirs: &[(String, Literal)]) -> Option<&'static str> {
 }
 
 /// Whether a tensor belongs to the pooler, which classifiers do not use.
-pub(crate) fn is_pooler(name: &str, prefix: &str) -> bool {
+fn is_pooler(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|name| name.starts_with("pooler."))
 }
 
@@ -37,12 +49,8 @@ pub(crate) fn is_pooler(name: &str, prefix: &str) -> bool {
 ///
 /// # Errors
 /// If a tensor is missing, or config.json has an unsupported setting.
-pub(crate) fn architecture(
-    theirs: &[(String, Literal)],
-    config: Option<&Value>,
-    prefix: &str,
-) -> Result<DerivedModel> {
-    let config = FamilyConfig::new("ViT", &["vit"], config)?;
+fn architecture(theirs: &[(String, Literal)], config: Option<&Value>, prefix: &str) -> Result<DerivedModel> {
+    let config = FamilyConfig::new(FAMILY.name, FAMILY.model_types, config)?;
     let lacks = |name: &str| odd("ViT", &format!("{prefix}{name} is missing or has another rank"));
     let name = "embeddings.patch_embeddings.projection.weight";
     let [hidden_dim, channels, patch_size, other] =
@@ -61,16 +69,14 @@ pub(crate) fn architecture(
     let num_layers = (0..1000).take_while(|i| inside(*i).is_some()).count();
     check(&config)?;
     let image_size = side.saturating_mul(patch_size);
-    for (key, size) in [
+    config.same_all(&[
         ("hidden_size", hidden_dim),
         ("intermediate_size", mlp_dim),
         ("num_hidden_layers", num_layers),
         ("num_channels", channels),
         ("patch_size", patch_size),
         ("image_size", image_size),
-    ] {
-        config.same(key, size)?;
-    }
+    ])?;
     let classes = shape_of::<2>(theirs, "classifier.weight").map_or(0, |[n, _]| n);
     let vit = ViT {
         classes,

@@ -1,6 +1,7 @@
 //! `systole predict`: runs inference on images, records (TFRecord, CSV, NumPy) or texts.
 
 mod arrays;
+mod embedding;
 mod prediction;
 mod sample_sources;
 
@@ -8,16 +9,19 @@ use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::binary_output::BinaryOutput;
 use crate::models::command_target::{config_of, with_settings};
+use crate::models::image_preparation::ImagePreparation;
+use crate::models::imported::LOGIT_SCALE;
 use crate::models::predictor::{self, OperatorGraph, Predictor};
 use crate::models::run_directory;
 use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, note};
 use crate::run::evaluation;
 use clap::Args;
+use embedding::Candidates;
 use prediction::{PredictionFormat, SamplePrediction};
 use sample_sources::{
-    IMAGE_FORMATS, InputKind, RECORD_FORMATS, ReadOptions, SampleSource, UnreadableFile, nothing, or_go_on,
-    stacked, tokens_of,
+    IMAGE_FORMATS, InputKind, RECORD_FORMATS, ReadOptions, SampleSource, UnreadableFile, is_named_as_picture,
+    is_of_sentences, nothing, or_go_on, stacked, tokens_of,
 };
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -29,6 +33,7 @@ use systole_data::Sample;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
 use systole_nn::{Activation, Model, counted};
+use systole_weights::Tower;
 
 /// Batch size: large enough for full utilization, small enough for any memory.
 const BATCH: usize = 256;
@@ -43,7 +48,7 @@ pub(crate) struct PredictArgs {
     model: String,
     #[arg(required_unless_present = "text", value_name = "FILES", help = files_help(), long_help = files_long_help())]
     files: Vec<String>,
-    /// Classify this text; repeatable
+    /// Classify or embed this text; repeatable
     #[arg(long, value_name = "TEXT")]
     text: Vec<String>,
     /// Predict at most N samples of each file
@@ -69,6 +74,16 @@ pub(crate) struct PredictArgs {
     /// Multiply pixel values, 0 to 255, by X [default: as in training]
     #[arg(long, value_name = "X")]
     scale: Option<String>,
+    /// Print embeddings: the features before the classification layer
+    ///
+    /// Features of several positions are averaged, without padding.
+    #[arg(long, conflicts_with_all = ["top", "tta"])]
+    embed: bool,
+    /// Rank this text or image file by similarity to each sample; repeatable
+    ///
+    /// With CLIP, texts are ranked for images and images for texts, as probabilities. Other encoders report the cosine.
+    #[arg(long = "candidate", value_name = "TEXT|IMAGE", conflicts_with_all = ["embed", "tta"])]
+    candidates: Vec<String>,
     /// Average over N augmented versions of each image (test-time augmentation)
     ///
     /// Blends the predictions as fastai's `tta` does. [default: data.tta of the TOML]
@@ -116,13 +131,19 @@ fn tell_of_outputs(model: &Model, screen: &Screen) {
 fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
     let form = args.out.as_deref().map(PredictionFormat::of).transpose().map_err(CommandError::usage)?;
     let file = run_directory::model_file(&args.model)?;
-    let Predictor { mut model, operators, binary_output } = predictor::answerer(&file)?;
+    let tower = tower(args);
+    let Predictor { mut model, operators, binary_output } = opened(args, &file, tower)?;
     let config = with_settings(config_of(&model, &file)?, &args.sets, &file)?;
-    let takes = InputKind::of(&model, &file)?;
+    let embeds = args.embed || !args.candidates.is_empty();
+    let takes = InputKind::of(&model, &file, !embeds)?;
     check_image_options(args, takes)?;
     tell_of_outputs(&model, screen);
-    if matches!(takes, InputKind::Text(_)) {
-        model.class_names = tokens_of(&model)?;
+    let candidates = candidates(args, &file, screen)?;
+    match takes {
+        InputKind::Text(_) if embeds => return Err(no_embeddings(&file).into()),
+        InputKind::Text(_) => model.class_names = tokens_of(&model)?,
+        _ if candidates.is_some() => model.class_names.clone_from(&args.candidates),
+        _ => {}
     }
     let scale = match takes {
         InputKind::Pictures(_) => scale(args, config.as_ref(), &model, screen)?,
@@ -137,20 +158,16 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         keep_going: args.keep_going,
     };
     let sources = sources(args, &reading)?;
-    let is_of_values = predicts_values(&model, takes, config.as_ref());
-    let tta = test_time(args, takes, config.as_ref())?;
-    let is_multi_label = is_multi_label(&model, takes);
+    let is_of_values = args.embed || (!embeds && predicts_values(&model, takes, config.as_ref()));
     let mut answering = BatchPredictor {
-        takes,
-        scale,
         is_of_values,
-        is_multi_label,
-        screen,
-        told: 0,
-        answers: Vec::new(),
-        tta,
+        is_multi_label: is_multi_label(&model, takes),
+        embeds,
+        candidates,
+        tta: test_time(args, takes, config.as_ref())?,
         operators,
         binary_output,
+        ..BatchPredictor::new(takes, scale, screen)
     };
     let show = |answer: SamplePrediction, model: &Model, all: &mut Vec<SamplePrediction>| match form {
         Some(_) => all.push(answer),
@@ -168,6 +185,70 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
         write_predictions(&text, answering.answers.len(), out, screen)?;
     }
     Ok(answering.finish())
+}
+
+/// Encoder of a folder of images and texts that the samples need.
+fn tower(args: &PredictArgs) -> Tower {
+    let is_of_texts = !args.text.is_empty() || args.files.iter().any(|file| is_of_sentences(file));
+    if is_of_texts { Tower::Texts } else { Tower::Images }
+}
+
+/// Opens the model; for embeddings without its classification layer.
+fn opened(args: &PredictArgs, file: &str, tower: Tower) -> Result<Predictor> {
+    let predictor = predictor::answerer_of_tower(file, tower)?;
+    if !args.embed && args.candidates.is_empty() {
+        return Ok(predictor);
+    }
+    if predictor.operators.is_some() {
+        let what = format!("{file} consists of operators, of which the features are unknown");
+        return Err(Error::new(ErrorKind::Unsupported, what)
+            .hint_command("name the model file that the operators were exported from"));
+    }
+    Ok(Predictor { model: embedding::without_head(predictor.model)?, ..predictor })
+}
+
+fn no_embeddings(file: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{file} continues texts and has no embeddings"))
+        .hint_command("use an encoder of texts: `systole import --list` prints the families")
+}
+
+/// Embeds the candidates of the command line: texts, or image files.
+fn candidates(args: &PredictArgs, file: &str, screen: &Screen) -> Result<Option<Candidates>, CommandError> {
+    let Some(first) = args.candidates.first() else { return Ok(None) };
+    let is_image = |name: &String| is_named_as_picture(Path::new(name)) && Path::new(name).is_file();
+    let are_images = is_image(first);
+    if let Some(other) = args.candidates.iter().find(|name| is_image(name) != are_images) {
+        let what = format!("the candidates `{first}` and `{other}` are a text and an image");
+        let e = Error::new(ErrorKind::Config, what).at("--candidate");
+        return Err(CommandError::usage(e.hint_command("pass either texts or image files as --candidate")));
+    }
+    let tower = if are_images { Tower::Images } else { Tower::Texts };
+    let Predictor { mut model, .. } = opened(args, file, tower)?;
+    let takes = InputKind::of(&model, file, false)?;
+    let scale = if are_images { scale(args, None, &model, screen)? } else { 1.0 };
+    let reading = ReadOptions {
+        takes,
+        model: &model,
+        config: None,
+        limit: None,
+        invert: args.invert,
+        keep_going: false,
+    };
+    let mut sources = Vec::new();
+    for name in &args.candidates {
+        match are_images {
+            true => sources.extend(reading.open(name)?.into_iter().flatten()),
+            false => sources.push(reading.text(name)?),
+        }
+    }
+    let mut answering =
+        BatchPredictor { is_of_values: true, embeds: true, ..BatchPredictor::new(takes, scale, screen) };
+    for source in &sources {
+        answering.all(source, &mut model, &|answer, _, all| all.push(answer))?;
+    }
+    let factor = model.notes.get(LOGIT_SCALE).and_then(|text| text.parse::<f32>().ok());
+    let embeddings = answering.answers.iter().map(|answer| embedding::unit(&answer.values)).collect();
+    Ok(Some(Candidates { embeddings, scale: factor.map(f32::exp) }))
 }
 
 /// Opens all files before the first prediction, so that a bad file does not leave a partial result.
@@ -247,9 +328,31 @@ struct BatchPredictor<'a> {
     binary_output: BinaryOutput,
     /// Test-time augmentation: number of versions and augmentation.
     tta: Option<(u64, TestTimeAugmentation)>,
+    /// Whether the outputs are features, which are averaged over positions.
+    embeds: bool,
+    /// Candidates whose similarities replace the outputs.
+    candidates: Option<Candidates>,
 }
 
-impl BatchPredictor<'_> {
+impl<'a> BatchPredictor<'a> {
+    /// Predicts classes with the layers of the model.
+    fn new(takes: InputKind, scale: f64, screen: &'a Screen) -> BatchPredictor<'a> {
+        BatchPredictor {
+            takes,
+            scale,
+            is_of_values: false,
+            is_multi_label: false,
+            screen,
+            told: 0,
+            answers: Vec::new(),
+            operators: None,
+            binary_output: BinaryOutput::Probability,
+            tta: None,
+            embeds: false,
+            candidates: None,
+        }
+    }
+
     /// Predicts the samples of a file or folder.
     fn all(
         &mut self,
@@ -287,11 +390,13 @@ impl BatchPredictor<'_> {
             _ => x,
         };
         if matches!(self.takes, InputKind::Sentences(_)) {
-            return sentence_outputs(x, model);
+            let outputs = sentence_outputs(x.clone(), model)?;
+            return if self.embeds { embedding::pooled(&outputs, Some(&x), model) } else { Ok(outputs) };
         }
         let x = fit_input(model, &x)?;
         match &self.operators {
             Some(operators) => operators.predict(&x),
+            None if self.embeds => embedding::pooled(&model.predict_on_batch(&x)?, None, model),
             None => model.predict_on_batch(&x),
         }
     }
@@ -328,20 +433,26 @@ impl BatchPredictor<'_> {
                 self.tell(&path, many.then_some(index), &not_finite());
                 continue;
             }
-            let values = match (self.is_of_values || self.is_multi_label, row.as_slice()) {
-                (true, _) => row,
-                (false, [output]) if model.class_names.len() == 2 => {
-                    self.binary_output.probabilities(*output).to_vec()
-                }
-                (false, _) => evaluation::probabilities(&row),
-            };
-            show(
-                SamplePrediction { path, index, many, values, is_of_values: self.is_of_values },
-                model,
-                &mut self.answers,
-            );
+            let is_similarity = self.candidates.as_ref().is_some_and(|c| c.scale.is_none());
+            let (values, is_of_values) = (self.values(row, model), self.is_of_values);
+            let answer = SamplePrediction { path, index, many, values, is_of_values, is_similarity };
+            show(answer, model, &mut self.answers);
         }
         Ok(())
+    }
+
+    /// Probabilities of the classes, similarities to the candidates, or the outputs themselves.
+    fn values(&self, row: Vec<f32>, model: &Model) -> Vec<f32> {
+        if let Some(candidates) = &self.candidates {
+            return candidates.similarities(&row);
+        }
+        match (self.is_of_values || self.is_multi_label, row.as_slice()) {
+            (true, _) => row,
+            (false, [output]) if model.class_names.len() == 2 => {
+                self.binary_output.probabilities(*output).to_vec()
+            }
+            (false, _) => evaluation::probabilities(&row),
+        }
     }
 
     /// Reports why a sample could not be predicted; `index` is its number in a file of several.
@@ -419,6 +530,8 @@ fn scale(
             fraction(text).map_err(|e| CommandError::usage(e.at(format!("--scale {text}"))))?
         }
         (None, Some(config)) => config.data.scale,
+        // Its mean and standard deviation are those of pixels from 0 to 255.
+        (None, None) if ImagePreparation::in_model(model)?.is_some() => 1.0,
         (None, None) => {
             let how = match first_rescaling(model.architecture()) {
                 Some(_) => "which its first layer rescales",

@@ -16,6 +16,8 @@ pub(super) struct SamplePrediction {
     pub values: Vec<f32>,
     /// Whether the values are regression outputs rather than class probabilities.
     pub is_of_values: bool,
+    /// Whether the values are cosines of candidates rather than probabilities.
+    pub is_similarity: bool,
 }
 
 impl SamplePrediction {
@@ -36,7 +38,10 @@ impl SamplePrediction {
             let values: Vec<String> = self.values.iter().map(f32::to_string).collect();
             return screen.line(format!("{place}: {}", values.join(", ")));
         }
-        let class = |k: &usize| format!("{} {:.1} %", name(model, takes, *k), 100.0 * self.values[*k]);
+        let class = |k: &usize| match self.is_similarity {
+            true => format!("{} {:.3}", name(model, takes, *k), self.values[*k]),
+            false => format!("{} {:.1} %", name(model, takes, *k), 100.0 * self.values[*k]),
+        };
         let shown: Vec<String> = self.best(top).iter().map(class).collect();
         let others = if shown.len() > 1 { format!("  ({})", shown[1..].join(", ")) } else { String::new() };
         screen.line(format!("{place}: {}{others}", shown[0]));
@@ -48,11 +53,12 @@ impl SamplePrediction {
             return json!({what: self.path, "index": self.index, "values": self.values});
         }
         let (best, p) = (self.best(top), &self.values);
-        let class = |k: &usize| json!({"class": name(model, takes, *k), "label": k, "probability": p[*k]});
+        let key = if self.is_similarity { "similarity" } else { "probability" };
+        let class = |k: &usize| json!({"class": name(model, takes, *k), "label": k, key: p[*k]});
         let ranked: Vec<_> = best.iter().map(class).collect();
         json!({
             what: self.path, "index": self.index, "class": name(model, takes, best[0]), "label": best[0],
-            "probability": p[best[0]], "top": ranked,
+            key: p[best[0]], "top": ranked,
         })
     }
 

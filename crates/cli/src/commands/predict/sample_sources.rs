@@ -3,6 +3,7 @@
 
 use super::arrays;
 use crate::models::command_target::config_of;
+use crate::models::image_preparation::ImagePreparation;
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::note;
 use std::io::Read;
@@ -44,10 +45,13 @@ pub(super) enum InputKind {
 
 impl InputKind {
     /// Determines the kind of prediction input (images, records, text) from the type of the model's input.
-    pub fn of(model: &Model, path: &str) -> Result<InputKind> {
+    /// Features of texts, unlike classes, need no head.
+    pub fn of(model: &Model, path: &str, needs_head: bool) -> Result<InputKind> {
         let inputs = &model.architecture().inputs;
         if let Some(length) = sentence_length(model)? {
-            check_head(model, path)?;
+            if needs_head {
+                check_head(model, path)?;
+            }
             return Ok(InputKind::Sentences(length));
         }
         let ty = match inputs.as_slice() {
@@ -96,7 +100,10 @@ fn check_head(model: &Model, path: &str) -> Result<()> {
     }
     Err(Error::new(ErrorKind::Unsupported, format!("`{path}` has no classification head"))
         .because(format!("it returns features of shape {output:?} for a text"))
-        .hint_command("train a head on labeled texts: systole train DATA --from MODEL --fine-tune"))
+        .hint_command(
+            "pass --embed for the features, or train a head on labeled texts: systole train DATA --from MODEL \
+             --fine-tune",
+        ))
 }
 
 /// Options for reading samples.
@@ -199,9 +206,10 @@ impl ReadOptions<'_> {
         }
         pictures.sort();
         let files = pictures.iter().map(|(file, _)| file.display().to_string()).collect();
-        let (image, invert) = (self.image_fit(size), self.invert);
+        let (image, invert, preparation) = (self.image_fit(size), self.invert, self.preparation()?);
         let fit = move |s: Sample| {
             let x = HostArray::from(s.get("image")?);
+            let x = if let Some(preparation) = preparation { preparation.apply(x) } else { x };
             let fitted = image.apply(x).into_literal()?;
             Sample::new([("image", if invert { inverted(&fitted)? } else { fitted })]).check()
         };
@@ -286,6 +294,11 @@ impl ReadOptions<'_> {
         Ok(Some(if self.invert && name == "image" { samples.map(with_inverted_image) } else { samples }))
     }
 
+    /// Image processor of an imported model, if it has one.
+    fn preparation(&self) -> Result<Option<ImagePreparation>> {
+        ImagePreparation::in_model(self.model)
+    }
+
     /// Conversion of images to the model's input, as in training.
     fn image_fit(&self, size: [usize; 3]) -> ImageFit {
         let resizing = self.config.map(|c| c.data.resizing()).unwrap_or_default();
@@ -321,7 +334,7 @@ impl ReadOptions<'_> {
     /// Opens a text of the command line.
     pub fn text(&self, text: &str) -> Result<SampleSource> {
         let InputKind::Sentences(length) = self.takes else {
-            let e = Error::new(ErrorKind::Config, "the model does not classify texts").at("--text");
+            let e = Error::new(ErrorKind::Config, "the model does not read whole texts").at("--text");
             return Err(e.hint_command(
                 "name files instead, or continue a text with `systole generate MODEL --prompt TEXT`",
             ));
@@ -389,11 +402,14 @@ impl ReadOptions<'_> {
             true => HostArray::from(any_format::read(path)?).expand_dims(0).into_literal()?,
             false => from_idx(path, [h, w, c])?,
         };
+        let preparation = self.preparation()?;
         let count = all.shape()[0].min(self.limit.map_or(usize::MAX, |n| n as usize));
         let mut bytes = Vec::with_capacity(count * h * w * c);
         for i in 0..count {
             let one = rows(&all, i, 1)?.reshape(&all.shape()[1..])?;
-            let fitted = self.image_fit([h, w, c]).apply(one.into()).into_literal();
+            let one = HostArray::from(one);
+            let one = if let Some(preparation) = preparation { preparation.apply(one) } else { one };
+            let fitted = self.image_fit([h, w, c]).apply(one).into_literal();
             let fitted = fitted.map_err(|e| e.at(path))?;
             bytes.extend_from_slice(if self.invert { inverted(&fitted)? } else { fitted }.bytes());
         }
@@ -423,7 +439,7 @@ fn tell_of_cut(cut: usize, most: usize) {
 }
 
 /// Whether a file may contain texts to classify.
-fn is_of_sentences(name: &str) -> bool {
+pub(super) fn is_of_sentences(name: &str) -> bool {
     let is_table =
         [".csv", ".tsv"].iter().any(|end| name.to_lowercase().trim_end_matches(".gz").ends_with(end));
     is_table || is_plain_text(name) || is_json_lines(name)
@@ -500,7 +516,7 @@ fn is_other_table(file: &String) -> bool {
     is_table && !lists_images(file)
 }
 
-fn is_named_as_picture(file: &Path) -> bool {
+pub(super) fn is_named_as_picture(file: &Path) -> bool {
     let end = file.extension().map(|e| e.to_string_lossy().to_lowercase());
     end.is_some_and(|end| PICTURES.contains(&end.as_str()))
 }

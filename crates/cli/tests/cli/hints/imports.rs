@@ -35,6 +35,9 @@ const ROWS: &[(&str, &str)] = &[
         "export bare.safetensors --format keras --out x.keras",
         "export bare.safetensors --format torch --out `x.pt`",
     ),
+    ("import @weights/gpt2 --encoder texts --out x.safetensors", "import @weights/gpt2 --out x.safetensors"),
+    ("import llm --out x.safetensors", "import `@weights/gpt2` --out x.safetensors"),
+    ("predict small.tflite new.csv --embed", "predict `runs/t` new.csv --embed"),
     ("import empty --out x.safetensors", "import `@weights/gpt2` --out x.safetensors"),
     ("import hello.h5 --out x.safetensors", "import `@weights/rank1.pt` --out x.safetensors"),
     ("import model.gguf --out x.safetensors", "import `@weights/rank1.pt` --out x.safetensors"),
@@ -145,6 +148,7 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     f.write("hello.h5", "hello");
     f.write("model.gguf", b"GGUF\x03\0\0\0");
     f.write("there.pt", "");
+    f.write("llm/config.json", r#"{"model_type": "llama"}"#);
     f.write("x.png", picture(20, 1, None));
     let array = systole_data::format::npy::to_bytes(&Literal::from_slice([2], &[1i32, 2]).unwrap()).unwrap();
     f.write("wrong.npz", npz(&[("arg0", array)]));

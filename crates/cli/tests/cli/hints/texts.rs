@@ -36,6 +36,9 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         "named.csv",
         table("text,a kind", 30, |i| format!("a {} film it was,{}", ["good", "bad"][i % 2], i % 2)),
     );
+    folder(&f, "hugging_face/mpnet_classifier", "mp");
+    f.write("mp/vocab.txt", &tokens);
+    f.write("p.png", "an image by its name");
     f.write("broken.json", "{");
     f.write("bytes.json", [0xff, 0xfe]);
     f.write("unigram.json", r#"{"model": {"type": "Unigram", "vocab": []}}"#);
@@ -112,6 +115,15 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         tried("texts.csv", "--from g.safetensors")
             .typed("train my.txt --from g.safetensors --out=out --epochs=1 --steps-per-epoch=1")
             .own("my.txt"),
+        row("predict g.safetensors my.txt --embed", "predict `encoder` my.txt --embed"),
+        row(
+            "predict encoder --text bad --candidate good --candidate p.png",
+            "predict encoder --text bad --candidate good --candidate `film`",
+        ),
+        row(
+            "train texts.csv --from mp --fine-tune --out=out --epochs=1 --steps-per-epoch=1",
+            "train texts.csv --from `bert` --fine-tune --out=out --epochs=1 --steps-per-epoch=1",
+        ),
         row("predict g.safetensors short2.txt", "generate g.safetensors `--prompt` `bad`"),
         row("predict g.safetensors latin.txt", "predict g.safetensors `my.txt`"),
         case("train gpt-micro --print-config --set=model.application=none")

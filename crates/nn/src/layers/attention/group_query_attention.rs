@@ -108,7 +108,13 @@ impl GroupQueryAttention {
         let mut found = match seen {
             Some(seen) => {
                 let scale = 1.0 / (self.head_dim as f64).sqrt();
-                masked_attention::weigh(cx, [&asked, &keys, &values], scale, &seen, self.dropout)
+                masked_attention::weigh(
+                    cx,
+                    [&asked, &keys, &values],
+                    scale,
+                    (Some(&seen), None),
+                    self.dropout,
+                )
             }
             None => self.weigh(cx, &asked, &keys, &values),
         };

@@ -42,6 +42,9 @@ arguments! {
         /// Whether each position attends only to itself and earlier positions; a call argument in Keras. Default:
         /// false.
         pub use_causal_mask: bool = false,
+        /// Whether the last input is a bias `T[B, num_heads, S, T]` that is added to the scores, such as that of
+        /// [`RelativePositionBias`](crate::layers::RelativePositionBias). Not in Keras. Default: false.
+        pub use_attention_bias: bool = false,
         /// Initializer of the kernels. Default: `glorot_uniform`.
         pub kernel_initializer: Initializer = Initializer::GlorotUniform,
         /// Initializer of the biases. Default: `zeros`.
@@ -71,12 +74,22 @@ impl Layer for MultiHeadAttention {
     named!("MultiHeadAttention");
 
     fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
-        query_value_key(self, cx, inputs, "multi_head_attention(8, 64)", |cx, [query, value, key]| {
-            self.attend(cx, query, value, key)
+        let (inputs, bias) = match inputs.split_last() {
+            Some((bias, others)) if self.use_attention_bias => (others, Some(bias)),
+            _ => (inputs, None),
+        };
+        if let Some(bias) = bias.filter(|bias| bias.is_poisoned()) {
+            return bias.clone();
+        }
+        query_value_key(self, cx, inputs, "multi_head_attention(8, 64)", |cx, inputs| {
+            self.attend(cx, inputs, bias)
         })
     }
 
     fn lowering(&self) -> Result<LayerLowering> {
+        if self.use_attention_bias {
+            return Err(no_operators(self.class_name()));
+        }
         Ok(LayerLowering::Attention {
             heads: self.num_heads,
             key_dim: self.key_dim,
@@ -85,6 +98,10 @@ impl Layer for MultiHeadAttention {
             causal: self.use_causal_mask,
             axes: self.attention_axes.as_ref().map(|axes| axes.0.clone()),
         })
+    }
+
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {
@@ -97,8 +114,13 @@ impl MultiHeadAttention {
         self.value_dim.unwrap_or(self.key_dim)
     }
 
-    fn attend(&self, cx: &mut Cx, query: &Tensor, value: &Tensor, key: &Tensor) -> Result<Tensor> {
-        if cx.has_rounded_layers() {
+    fn attend(
+        &self,
+        cx: &mut Cx,
+        [query, value, key]: [&Tensor; 3],
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        if cx.has_rounded_layers() && bias.is_none() {
             return self.attend_rounded(cx, [query, key, value]);
         }
         let fold = FoldedAxes::of(self.attention_axes.as_ref(), query)?;
@@ -116,7 +138,7 @@ impl MultiHeadAttention {
         let k = self.project(cx, "key", &k, self.key_dim)?;
         let v = self.project(cx, "value", &v, self.value_dim())?;
         if cx.decoding().is_some() {
-            let is_of_itself = query.id() == value.id() && query.id() == key.id();
+            let is_of_itself = bias.is_none() && query.id() == value.id() && query.id() == key.id();
             let heads = self.attend_to_kept(cx, [&q, &k, &v], is_of_itself && query.rank() == 3)?;
             return Ok(fold.undo(&self.join(cx, &heads, features)?));
         }
@@ -124,9 +146,11 @@ impl MultiHeadAttention {
             3 => masked_attention::seen(cx, [query, value, key], self.use_causal_mask),
             _ => None,
         };
-        if let Some(seen) = seen {
+        if seen.is_some() || bias.is_some() {
             let scale = 1.0 / (self.key_dim as f64).sqrt();
-            let heads = masked_attention::weigh(cx, [&q, &k, &v], scale, &seen, self.dropout);
+            let seen = seen.or_else(|| self.use_causal_mask.then(|| masked_attention::causal(&q, &k)));
+            check_bias(bias, &q, &k)?;
+            let heads = masked_attention::weigh(cx, [&q, &k, &v], scale, (seen.as_ref(), bias), self.dropout);
             return Ok(fold.undo(&self.join(cx, &heads, features)?));
         }
         let random = if self.dropout > 0.0 { cx.random_state() } else { None };
@@ -235,6 +259,18 @@ impl MultiHeadAttention {
     }
 }
 
+/// Rejects a bias of the scores that does not have their shape.
+fn check_bias(bias: Option<&Tensor>, q: &Tensor, k: &Tensor) -> Result<()> {
+    let scores = [q.dim(0), q.dim(2), q.dim(1), k.dim(1)];
+    match bias.filter(|bias| bias.shape().dims() != scores) {
+        Some(bias) => {
+            Err(unfit("MultiHeadAttention", &format!("an attention bias of shape {scores:?}"), bias.ty())
+                .hint("pass the output of relative_position_bias(num_heads) as the last input"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Appends to a cache: `new: T[B, S, N, K] → T[B, context, N, K]`. Returns the values cached under `name` with the new
 /// ones, and keeps them for the next call.
 fn with_kept(cx: &mut Cx, name: &str, new: &Tensor) -> Result<Tensor> {
@@ -338,6 +374,8 @@ setters!(LayerSpec:
     value_dim: usize as usize;
     /// Output features of MultiHeadAttention.
     output_shape: usize as usize;
+    /// Whether the last input of MultiHeadAttention is a bias of its scores.
+    use_attention_bias: bool as bool;
     /// Dimensions that MultiHeadAttention attends over.
     attention_axes: impl Into<Axes> as Axes;
 );

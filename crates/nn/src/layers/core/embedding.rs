@@ -18,6 +18,8 @@ arguments! {
         pub embeddings_initializer: Initializer = Initializer::RandomUniform { minval: -0.05, maxval: 0.05 },
         /// Whether id 0 is padding, masked in later layers and losses. Default: false.
         pub mask_zero: bool = false,
+        /// Another id that is padding, such as 1 in RoBERTa; masked like 0 with `mask_zero`. Default: none.
+        pub padding_token: Option<u32> = None,
     }
 }
 
@@ -41,10 +43,17 @@ impl Arguments for Embedding {
         };
         // Casts after the lookup, because the table may be far larger than a batch.
         let y = cast(cx, &rows);
-        if self.mask_zero {
-            cx.set_mask(&y, &x.not_equal(&x.zeros_like()));
+        if let Some(padding) = self.padding() {
+            cx.set_mask(&y, &x.not_equal(&(x.zeros_like() + f64::from(padding))));
         }
         Ok(y)
+    }
+}
+
+impl Embedding {
+    /// Id of padding, which is masked.
+    fn padding(&self) -> Option<u32> {
+        self.padding_token.or(self.mask_zero.then_some(0))
     }
 }
 
@@ -52,7 +61,7 @@ impl Layer for Embedding {
     named!("Embedding", one_input);
 
     fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Embedding { rows: self.input_dim, mask_zero: self.mask_zero })
+        Ok(LayerLowering::Embedding { rows: self.input_dim, mask_zero: self.padding().is_some() })
     }
 
     fn weight_roles(&self) -> Vec<WeightRole> {
@@ -171,7 +180,7 @@ impl ReversibleEmbedding {
             input_dim: self.input_dim,
             output_dim: self.output_dim,
             embeddings_initializer: self.embeddings_initializer.clone(),
-            mask_zero: false,
+            ..Default::default()
         }
     }
 
@@ -286,6 +295,8 @@ constructors!(LayerSpec:
 setters!(LayerSpec:
     /// Whether id 0 is padding in Embedding, masked in later layers.
     mask_zero: bool as bool;
+    /// Id that is padding in Embedding, if it is not 0.
+    padding_token: u32 as u32;
     /// Initializer of Embedding's table.
     embeddings_initializer: impl Into<Value> as Value;
     /// Initializer of PositionEmbedding's table.

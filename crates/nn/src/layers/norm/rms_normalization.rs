@@ -41,6 +41,10 @@ impl Arguments for RMSNormalization {
 impl Layer for RMSNormalization {
     named!("RMSNormalization", one_input);
 
+    fn masks(&self) -> Result<MaskPropagation> {
+        Ok(MaskPropagation::First)
+    }
+
     fn decoding(&self) -> Result<IncrementalDecoding> {
         Ok(IncrementalDecoding::Positionwise)
     }

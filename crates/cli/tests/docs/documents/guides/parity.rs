@@ -7,12 +7,15 @@ use std::collections::BTreeMap;
 use systole_nn::applications::by_name;
 
 /// Layers with random outputs or with losses: property tests in a file of `crates/nn/tests`.
-const PROMISES: [(&str, &str, &str); 14] = [
+const PROMISES: [(&str, &str, &str); 17] = [
     ("ModelOutput", "graphs", "graphs_match_keras"),
     ("RandomCrop", "layers", "pictures_are_changed_by_chance"),
     ("RandomFlip", "layers", "pictures_are_changed_by_chance"),
     ("RandomContrast", "layers", "pictures_are_changed_by_chance"),
     ("ResidualGain", "biggan", "networks_equal_those_of_jax"),
+    ("TokenStep", "encoder_attention", "the_step_of_a_token_is_selected"),
+    ("RelativePositionBias", "encoder_attention", "position_biases_depend_on_the_distance"),
+    ("WindowAttention", "encoder_attention", "a_window_over_the_image_is_plain_attention"),
     ("Dropout", "layers", "dropout_keeps_its_share_and_the_mean"),
     ("SpatialDropout1D", "rules", "spatial_dropout_drops_whole_channels"),
     ("SpatialDropout2D", "rules", "spatial_dropout_drops_whole_channels"),
@@ -24,8 +27,8 @@ const PROMISES: [(&str, &str, &str); 14] = [
     ("ActivityRegularization", "rules", "penalties_on_outputs_are_those_of_what_comes_out"),
 ];
 
-/// Imported and exported weight formats: source, comparison, and tests in `crates/weights/tests/files.rs`.
-const IMPORTERS: [(&str, &str, &[&str]); 10] = [
+/// Imported and exported weight formats: source, comparison, and tests in `crates/weights/tests`.
+const IMPORTERS: [(&str, &str, &[&str]); 12] = [
     (
         "torchvision ResNet, `.pt`",
         "outputs to 1e-5; round trip",
@@ -43,6 +46,16 @@ const IMPORTERS: [(&str, &str, &[&str]); 10] = [
             "folders_of_hugging_face_fill_what_their_names_say",
             "berts_of_the_first_years_are_read_without_their_heads",
         ],
+    ),
+    (
+        "RoBERTa, MPNet, ALBERT, T5, DeiT, DINOv2, ConvNeXt, Swin, Whisper: Hugging Face folders",
+        "outputs to 1e-5; round trip",
+        &["families_compute_what_transformers_does", "weights_of_every_family_survive_an_export"],
+    ),
+    (
+        "CLIP, Hugging Face folder",
+        "features of images and texts to 1e-5",
+        &["clip_is_read_as_either_of_its_encoders"],
     ),
     (
         "ResNet-18, Hugging Face folder",
@@ -130,10 +143,18 @@ fn named(file: &str, test: &str) -> String {
     code(test)
 }
 
+/// File of an importer's test.
+fn importer_file(test: &str) -> &'static str {
+    let own = "crates/weights/tests/files.rs";
+    match crate::documents::read(own).contains(&format!("fn {test}()")) {
+        true => own,
+        false => "crates/weights/tests/hugging_face/mod.rs",
+    }
+}
+
 pub fn importers() -> String {
     let rows = IMPORTERS.iter().map(|(of, compared, tests)| {
-        let tests: Vec<String> =
-            tests.iter().map(|test| named("crates/weights/tests/files.rs", test)).collect();
+        let tests: Vec<String> = tests.iter().map(|test| named(importer_file(test), test)).collect();
         [of.to_string(), compared.to_string(), tests.join(", ")]
     });
     table(["weights", "compared with the original program", "tests"], rows)

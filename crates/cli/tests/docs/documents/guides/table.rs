@@ -118,7 +118,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
     }
     let inner = ty.strip_prefix("Option<").and_then(|t| t.strip_suffix('>')).unwrap_or(ty);
     let words = match inner {
-        "usize" | "u64" | "i64" => "integer",
+        "usize" | "u32" | "u64" | "i64" => "integer",
         "f64" => "number",
         "bool" => "boolean",
         "String" | "PathBuf" => "string",
