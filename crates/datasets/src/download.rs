@@ -1,11 +1,12 @@
-//! Downloads files and verifies their SHA-256.
+//! Downloads files and verifies their published digests (SHA-256, MD5).
 //!
-//! No TLS here: a file is trusted only if its SHA-256 matches. A file grows as `NAME.part`, resumes after an
+//! No TLS here: a file is trusted only if its digests match. A file grows as `NAME.part`, resumes after an
 //! interruption, and is renamed when complete. All waits have a timeout.
 
+use md5::Md5;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use systole_base::{Error, ErrorKind, Result};
@@ -18,24 +19,55 @@ pub(super) const MARK: &str = ".downloading";
 /// First words of the error that lists the result of each address.
 pub(super) const REFUSED: &str = "cannot download";
 
-/// Remote file with its expected size and SHA-256.
-pub(super) struct RemoteFile {
-    pub file: &'static str,
-    pub size: u64,
-    pub sha256: &'static str,
+/// Maximum number of redirects that a download follows.
+const REDIRECTS: usize = 5;
+
+/// Published digest of a file, in lowercase hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileDigest {
+    /// SHA-256: 64 digits.
+    Sha256(&'static str),
+    /// MD5: 32 digits. Detects damaged downloads, but not deliberate changes.
+    Md5(&'static str),
 }
 
-/// Downloads the missing `files` into `folder`, each from the first of `sources` that has it.
+impl FileDigest {
+    /// Returns the name of the algorithm: `SHA-256` or `MD5`.
+    pub fn algorithm(self) -> &'static str {
+        match self {
+            FileDigest::Sha256(_) => "SHA-256",
+            FileDigest::Md5(_) => "MD5",
+        }
+    }
+
+    /// Returns the digest in lowercase hexadecimal.
+    pub fn hex(self) -> &'static str {
+        match self {
+            FileDigest::Sha256(hex) | FileDigest::Md5(hex) => hex,
+        }
+    }
+}
+
+/// Remote file with its expected size and digests.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteFile {
+    /// Name of the file; an address is that of the source followed by this name.
+    pub file: &'static str,
+    /// Size in bytes.
+    pub size: u64,
+    /// Published digests, at least one; all are verified.
+    pub digests: &'static [FileDigest],
+}
+
+/// Runs `work`, which downloads into `folder`, while holding the folder's lock. The folder counts as incomplete
+/// (marked by [`MARK`]) until `work` succeeds, or fails without leaving data: `has_data`.
 ///
 /// # Errors
-/// `Io` if no server answers within `timeout` or every source rejects the request; `Data` for a wrong checksum. Partial
-/// downloads are kept for the next attempt.
-pub(super) fn fetch_all(
-    files: &[RemoteFile],
-    sources: &[&str],
+/// Those of `work`; `Io` if another process holds the lock or the folder cannot be written.
+pub(super) fn locked(
     folder: &Path,
-    timeout: Duration,
-    progress: &dyn Fn(&str, u64, u64),
+    has_data: impl Fn() -> bool,
+    work: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     fs::create_dir_all(folder).map_err(|e| Error::io("cannot create", folder, e))?;
     let mark = folder.join(MARK);
@@ -45,16 +77,31 @@ pub(super) fn fetch_all(
             .at(folder.display().to_string())
             .hint("wait until that download has finished"));
     }
-    let deadline = Instant::now() + timeout;
-    let mut download = DownloadPolicy { sources, folder, progress, deadline, answered: false, timeout };
-    let lacking = files.iter().filter(|r| !folder.join(r.file).is_file());
-    let fetched = lacking.into_iter().try_for_each(|remote| download.fetch(remote));
-    if fetched.is_ok() || files.iter().all(|r| !folder.join(r.file).is_file()) {
+    let done = work();
+    if done.is_ok() || !has_data() {
         fs::remove_file(&mark).map_err(|e| Error::io("cannot remove", &mark, e))?;
         // Succeeds only if the directory is empty, that is, if nothing was downloaded.
         let _ = fs::remove_dir(folder);
     }
-    fetched
+    done
+}
+
+/// Downloads the missing `files` into `folder`, each from the first of `sources` that has it.
+///
+/// # Errors
+/// `Io` if no server answers within `timeout` or every source rejects the request; `Data` for a wrong digest. Partial
+/// downloads are kept for the next attempt.
+pub(super) fn fetch_missing(
+    files: &[RemoteFile],
+    sources: &[&str],
+    folder: &Path,
+    timeout: Duration,
+    progress: &dyn Fn(&str, u64, u64),
+) -> Result<()> {
+    let deadline = Instant::now() + timeout;
+    let mut download = DownloadPolicy { sources, folder, progress, deadline, answered: false, timeout };
+    let mut lacking = files.iter().filter(|r| !folder.join(r.file).is_file());
+    lacking.try_for_each(|remote| download.fetch(remote))
 }
 
 /// Settings shared by all files of a dataset, and the timeout. Until the first answer, all attempts share one timeout.
@@ -134,12 +181,25 @@ impl DownloadPolicy<'_> {
         Ok(())
     }
 
+    /// Sends a request and follows redirects. curl follows those of https addresses itself.
+    fn follow(&self, url: &str, fields: &[(String, String)]) -> Result<Response> {
+        let mut url = url.to_string();
+        for _ in 0..=REDIRECTS {
+            let patience = self.patience()?;
+            let answer =
+                Request { method: "GET", url: &url, fields, body: b"", patience, follow: true }.send()?;
+            let target = answer.field("location").filter(|_| matches!(answer.status, 301..=303 | 307 | 308));
+            let Some(target) = target else { return Ok(answer) };
+            url = redirected(&url, target)?;
+        }
+        Err(failed(format!("the server redirects more than {REDIRECTS} times")))
+    }
+
     /// Requests the bytes from `start` of a file of `size` bytes.
     fn open(&self, url: &str, start: u64, size: u64) -> Result<DownloadBody> {
         let range = ("Range".to_string(), format!("bytes={start}-"));
         let fields = if start > 0 { &[range][..] } else { &[] };
-        let patience = self.patience()?;
-        let from = Request { method: "GET", url, fields, body: b"", patience, follow: true }.send()?;
+        let from = self.follow(url, fields)?;
         let begin = match from.status {
             200 => 0,
             206 if from.field("content-range").is_some_and(|r| r.starts_with(&format!("bytes {start}-"))) => {
@@ -169,20 +229,57 @@ fn continue_at(part: &Path, offset: u64) -> Result<File> {
     open().map_err(|e| Error::io("cannot write", part, e))
 }
 
-/// Renames the partial file if its checksum matches; otherwise removes it.
+/// Resolves the target of a redirect: an address, or a path on the same server.
+fn redirected(url: &str, target: &str) -> Result<String> {
+    let scheme_end = url.find("://").map_or(0, |at| at + 3);
+    let host_end = url[scheme_end..].find('/').map_or(url.len(), |at| scheme_end + at);
+    match target {
+        _ if ["http://", "https://"].iter().any(|scheme| target.starts_with(scheme)) => Ok(target.into()),
+        _ if target.starts_with('/') && !target.starts_with("//") => {
+            Ok(format!("{}{target}", &url[..host_end]))
+        }
+        _ => {
+            Err(failed(format!("the server redirects to `{target}`, which is not an http or https address")))
+        }
+    }
+}
+
+/// Renames the partial file if its digests match; otherwise removes it.
 fn accept(remote: &RemoteFile, part: &Path, folder: &Path) -> Result<()> {
-    let mut hash = Sha256::new();
-    let mut file = File::open(part).map_err(|e| Error::io("cannot read", part, e))?;
-    std::io::copy(&mut file, &mut hash).map_err(|e| Error::io("cannot read", part, e))?;
-    let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
-    if found != remote.sha256 {
+    if let Err(e) = verify(remote, part) {
         OsFileSystem.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
-        return Err(Error::new(ErrorKind::Data, "the downloaded file is corrupt")
-            .because(format!("the SHA-256 of the file is {found}, expected {}", remote.sha256)));
+        return Err(e);
     }
     let path = folder.join(remote.file);
     let placed = OsFileSystem.rename(part, &path).and_then(|()| OsFileSystem.sync_dir(folder));
     placed.map_err(|e| Error::io("cannot rename to", path, e))
+}
+
+/// Verifies a file's digests.
+///
+/// # Errors
+/// `Data` for another digest than published; `Io` if the file cannot be read.
+pub(super) fn verify(remote: &RemoteFile, path: &Path) -> Result<()> {
+    for digest in remote.digests {
+        let found = match digest {
+            FileDigest::Sha256(_) => hex_digest::<Sha256>(path),
+            FileDigest::Md5(_) => hex_digest::<Md5>(path),
+        };
+        let found = found.map_err(|e| Error::io("cannot read", path, e))?;
+        if found != digest.hex() {
+            let (name, expected) = (digest.algorithm(), digest.hex());
+            return Err(Error::new(ErrorKind::Data, "the downloaded file is corrupt")
+                .at(path.display().to_string())
+                .because(format!("the {name} of the file is {found}, expected {expected}")));
+        }
+    }
+    Ok(())
+}
+
+fn hex_digest<D: Digest + Write>(path: &Path) -> io::Result<String> {
+    let mut hash = D::new();
+    io::copy(&mut File::open(path)?, &mut hash)?;
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// Running download: start offset in the file, and the byte stream.
@@ -200,57 +297,30 @@ impl DownloadBody {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::path::PathBuf;
-    use std::sync::{Arc, Mutex};
-    use std::thread;
+    use crate::test_server::{Act, CONTENT, Server};
+    use std::net::TcpListener;
     use systole_testing::assert_error;
 
-    const CONTENT: &[u8] = &[42; 100_000];
     const SHA256: &str = "4db26b160a82f67c4868bd06b8b028f21c8ca5f25615b996326cc40c092633bf";
+    const MD5: &str = "d88799ea915c2e290f816dc9b459ec91";
 
     fn remote() -> RemoteFile {
-        RemoteFile { file: "file.gz", size: CONTENT.len() as u64, sha256: SHA256 }
+        let digests = &[FileDigest::Sha256(SHA256), FileDigest::Md5(MD5)];
+        RemoteFile { file: "file.gz", size: CONTENT.len() as u64, digests }
     }
 
-    /// Server behavior for one connection.
-    #[derive(Clone, Copy)]
-    enum Act {
-        Serve,
-        /// Announces the full length, sends this many bytes, closes the connection.
-        Cut(usize),
-        /// Sends other bytes of the right length.
-        Lie,
-        Status(u16),
-        Silence,
-    }
-
-    struct Server {
-        base: String,
-        requests: Arc<Mutex<Vec<String>>>,
-        folder: PathBuf,
+    fn fetch_all(
+        files: &[RemoteFile],
+        sources: &[&str],
+        folder: &Path,
+        timeout: Duration,
+        progress: &dyn Fn(&str, u64, u64),
+    ) -> Result<()> {
+        let has_data = || files.iter().any(|r| folder.join(r.file).is_file());
+        locked(folder, has_data, || fetch_missing(files, sources, folder, timeout, progress))
     }
 
     impl Server {
-        /// Performs one act per connection, then closes all further connections.
-        fn new(name: &str, acts: &[Act]) -> Server {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let base = format!("http://{}/sets/", listener.local_addr().unwrap());
-            let requests = Arc::new(Mutex::new(Vec::new()));
-            let (log, acts) = (requests.clone(), acts.to_vec());
-            thread::spawn(move || {
-                let mut held = Vec::new();
-                for act in acts {
-                    let (stream, _) = listener.accept().unwrap();
-                    held.extend(answer(stream, act, &log));
-                }
-            });
-            let folder = std::env::temp_dir().join(format!("systole-download-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&folder);
-            Server { base, requests, folder }
-        }
-
         fn fetch(&self, timeout: Duration) -> Result<()> {
             fetch_all(&[remote()], &[&self.base], &self.folder, timeout, &|_, _, _| ())
         }
@@ -258,46 +328,6 @@ mod tests {
         fn file(&self) -> Option<Vec<u8>> {
             fs::read(self.folder.join("file.gz")).ok()
         }
-
-        fn requests(&self) -> Vec<String> {
-            self.requests.lock().unwrap().clone()
-        }
-    }
-
-    impl Drop for Server {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.folder);
-        }
-    }
-
-    fn answer(mut stream: TcpStream, act: Act, log: &Mutex<Vec<String>>) -> Option<TcpStream> {
-        let mut request = String::new();
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        while !request.ends_with("\r\n\r\n") && reader.read_line(&mut request).unwrap() > 0 {}
-        let range =
-            request.lines().find_map(|l| l.strip_prefix("Range: bytes=")?.strip_suffix('-')?.parse().ok());
-        log.lock().unwrap().push(request);
-        let start: usize = range.unwrap_or(0);
-        let body = &CONTENT[start..];
-        let total = CONTENT.len();
-        let head = match range {
-            None => format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()),
-            Some(_) => format!(
-                "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {start}-{}/{total}\r\ncontent-length: {}\r\n\r\n",
-                total - 1,
-                body.len()
-            ),
-        };
-        // The client may have disconnected; the test checks how the client handles it.
-        let mut send = |bytes: &[u8]| drop(stream.write_all(bytes));
-        match act {
-            Act::Silence => return Some(stream),
-            Act::Status(code) => send(format!("HTTP/1.1 {code} No\r\nContent-Length: 0\r\n\r\n").as_bytes()),
-            Act::Serve => send(&[head.as_bytes(), body].concat()),
-            Act::Cut(n) => send(&[head.as_bytes(), &body[..n.min(body.len())]].concat()),
-            Act::Lie => send(&[head.as_bytes(), &vec![1; body.len()]].concat()),
-        }
-        None
     }
 
     const SECOND: Duration = Duration::from_secs(10);
@@ -351,6 +381,54 @@ mod tests {
         let took = start.elapsed();
         assert!(took >= timeout && took < 10 * timeout, "{took:?}");
         assert!(e.kind() == ErrorKind::Io && e.to_string().contains("answer"), "{e}");
+    }
+
+    #[test]
+    fn each_digest_is_verified_by_itself() {
+        let wrong = [
+            (FileDigest::Sha256("0000000000000000000000000000000000000000000000000000000000000000"), SHA256),
+            (FileDigest::Md5("00000000000000000000000000000000"), MD5),
+        ];
+        for (digest, found) in wrong {
+            let server = Server::new("wrong", &[Act::Serve]);
+            let files = [RemoteFile { digests: Vec::leak(vec![digest]), ..remote() }];
+            let e = fetch_all(&files, &[&server.base], &server.folder, SECOND, &|_, _, _| ()).unwrap_err();
+            assert!(e.kind() == ErrorKind::Data && e.to_string().contains(found), "{e}");
+            assert!(e.to_string().contains(digest.algorithm()) && !server.folder.exists(), "{e}");
+        }
+        let server = Server::new("md5", &[Act::Serve]);
+        let files = [RemoteFile { digests: &[FileDigest::Md5(MD5)], ..remote() }];
+        fetch_all(&files, &[&server.base], &server.folder, SECOND, &|_, _, _| ()).unwrap();
+        assert_eq!(server.file().as_deref(), Some(CONTENT));
+    }
+
+    #[test]
+    fn slow_servers_are_waited_for_and_stalled_ones_are_asked_again() {
+        let timeout = Duration::from_millis(1000);
+        let server = Server::new("slow", &[Act::Slow(Duration::from_millis(200))]);
+        let start = Instant::now();
+        server.fetch(timeout).unwrap();
+        assert!(start.elapsed() > timeout && server.file().as_deref() == Some(CONTENT));
+        let server = Server::new("stalled", &[Act::Stall(40_000), Act::Serve]);
+        server.fetch(timeout).unwrap();
+        assert_eq!(server.file().as_deref(), Some(CONTENT));
+        assert!(server.requests()[1].contains("bytes=40000-"));
+    }
+
+    #[test]
+    fn redirects_are_followed_but_not_forever_and_not_to_files() {
+        let server = Server::new("moved", &[Act::Redirect("/other/file.gz"), Act::Serve]);
+        server.fetch(SECOND).unwrap();
+        assert_eq!(server.file().as_deref(), Some(CONTENT));
+        assert!(server.requests()[1].starts_with("GET /other/file.gz "));
+        let server = Server::new("circle", &[Act::Redirect("/sets/file.gz"); 6]);
+        assert_error(&server.fetch(SECOND).unwrap_err(), ErrorKind::Io, &[&server.base]);
+        assert_eq!(server.requests().len(), 6);
+        for target in ["file:///etc/passwd", "//elsewhere/file.gz", "file.gz"] {
+            let server = Server::new("elsewhere", &[Act::Redirect(target)]);
+            assert_error(&server.fetch(SECOND).unwrap_err(), ErrorKind::Io, &[target]);
+            assert!(!server.folder.exists());
+        }
     }
 
     #[test]
