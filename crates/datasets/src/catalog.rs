@@ -420,8 +420,8 @@ impl CatalogEntry {
     fn unavailable(&self, folder: &Path, dir: &DataDir, cause: &Error) -> Error {
         let place = folder.display();
         let mut e = Error::new(cause.kind(), format!("cannot fetch `{}`", self.name)).at(place.to_string());
-        let reasons = cause.reasons().iter().map(|why| why.replace("\n  ", "; "));
         let places = cause.places().iter().map(|place| format!("in {place}"));
+        let reasons = cause.reasons().iter().cloned();
         for why in std::iter::once(cause.what().to_string()).chain(places).chain(reasons) {
             e = e.because(why);
         }

@@ -19,6 +19,8 @@ pub(super) const MARK: &str = ".downloading";
 /// First words of the error that lists the result of each address.
 pub(super) const REFUSED: &str = "cannot download";
 
+/// Maximum number of requests to one address; all but the first resume a download that made progress.
+const ATTEMPTS: usize = 20;
 /// Maximum number of redirects that a download follows.
 const REDIRECTS: usize = 5;
 
@@ -131,7 +133,7 @@ impl DownloadPolicy<'_> {
         for source in self.sources {
             let url = format!("{source}{}", remote.file);
             // Retry after progress (an interrupted connection) or after a resumed file turned out wrong.
-            for _ in 0..4 {
+            for _ in 0..ATTEMPTS {
                 let before = fs::metadata(&part).map_or(0, |m| m.len());
                 match self.grow(remote, &url, &part).and_then(|()| accept(remote, &part, self.folder)) {
                     Ok(()) => return Ok(()),
@@ -140,7 +142,7 @@ impl DownloadPolicy<'_> {
                         let again = if e.kind() == ErrorKind::Data { before > 0 } else { after > before };
                         if !again {
                             kind = if e.kind() == ErrorKind::Data { e.kind() } else { kind };
-                            reasons.push(format!("{url}: {}", e.to_string().replace("\n  ", "; ")));
+                            reasons.push(format!("{url}: {}", in_a_line(&e)));
                             break;
                         }
                     }
@@ -214,6 +216,11 @@ impl DownloadPolicy<'_> {
             _ => Ok(DownloadBody { start: begin, from }),
         }
     }
+}
+
+/// Returns what failed and why in one line, without places and hint.
+pub(super) fn in_a_line(e: &Error) -> String {
+    std::iter::once(e.what()).chain(e.reasons().iter().map(String::as_str)).collect::<Vec<_>>().join("; ")
 }
 
 fn failed(why: impl Into<String>) -> Error {

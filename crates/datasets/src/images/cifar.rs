@@ -37,7 +37,7 @@ pub fn cifar10(dir: impl Into<DataDir>) -> Result<ImageDataset> {
     }
     if dir.is_named() && !dir.downloads() {
         return Err(missing("cifar10", FOLDER, &places).hint_command(
-            "get it with `systole data fetch cifar10`, or leave the folder out to use synthetic color glyphs",
+            "download it: `systole data fetch cifar10`; then leave the folder out, or name the one that is printed",
         ));
     }
     match catalog::CIFAR10.fetch(&dir) {
@@ -65,7 +65,9 @@ pub fn cifar100(dir: impl Into<DataDir>) -> Result<ImageDataset> {
         Some(folder) => folder,
         None if dir.is_named() && !dir.downloads() => {
             return Err(missing("cifar100", FOLDER_OF_100, &places)
-                .hint_command("get it with `systole data fetch cifar100`"));
+                .hint_command(
+                "download it: `systole data fetch cifar100`; then leave the folder out, or name the one that is printed",
+            ));
         }
         None => catalog::CIFAR100.fetch(&dir)?,
     };
