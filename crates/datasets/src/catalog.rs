@@ -457,7 +457,7 @@ fn remove_dir(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_server::{Act, Server};
+    use crate::download::tests::{Act, Server};
     use flate2::Compression;
     use flate2::write::GzEncoder;
     use sha2::{Digest, Sha256 as Sha256Hasher};

@@ -19,6 +19,9 @@ pub(super) const MARK: &str = ".downloading";
 /// First words of the error that lists the result of each address.
 pub(super) const REFUSED: &str = "cannot download";
 
+/// Reason of the error that reports a running download of the same files.
+pub(super) const LOCKED: &str = "another process is downloading the same files";
+
 /// Maximum number of requests to one address; all but the first resume a download that made progress.
 const ATTEMPTS: usize = 20;
 /// Maximum number of redirects that a download follows.
@@ -75,7 +78,7 @@ pub(super) fn locked(
     let mark = folder.join(MARK);
     let lock = File::create(&mark).map_err(|e| Error::io("cannot create", &mark, e))?;
     if lock.try_lock().is_err() {
-        return Err(Error::new(ErrorKind::Io, "another process is downloading the same files")
+        return Err(Error::new(ErrorKind::Io, LOCKED)
             .at(folder.display().to_string())
             .hint("wait until that download has finished"));
     }
@@ -302,159 +305,4 @@ impl DownloadBody {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::test_server::{Act, CONTENT, Server};
-    use std::net::TcpListener;
-    use systole_testing::assert_error;
-
-    const SHA256: &str = "4db26b160a82f67c4868bd06b8b028f21c8ca5f25615b996326cc40c092633bf";
-    const MD5: &str = "d88799ea915c2e290f816dc9b459ec91";
-
-    fn remote() -> RemoteFile {
-        let digests = &[FileDigest::Sha256(SHA256), FileDigest::Md5(MD5)];
-        RemoteFile { file: "file.gz", size: CONTENT.len() as u64, digests }
-    }
-
-    fn fetch_all(
-        files: &[RemoteFile],
-        sources: &[&str],
-        folder: &Path,
-        timeout: Duration,
-        progress: &dyn Fn(&str, u64, u64),
-    ) -> Result<()> {
-        let has_data = || files.iter().any(|r| folder.join(r.file).is_file());
-        locked(folder, has_data, || fetch_missing(files, sources, folder, timeout, progress))
-    }
-
-    impl Server {
-        fn fetch(&self, timeout: Duration) -> Result<()> {
-            fetch_all(&[remote()], &[&self.base], &self.folder, timeout, &|_, _, _| ())
-        }
-
-        fn file(&self) -> Option<Vec<u8>> {
-            fs::read(self.folder.join("file.gz")).ok()
-        }
-    }
-
-    const SECOND: Duration = Duration::from_secs(10);
-
-    #[test]
-    fn a_good_file_arrives_whole_and_once() {
-        let server = Server::new("good", &[Act::Serve]);
-        server.fetch(SECOND).unwrap();
-        assert_eq!(server.file().as_deref(), Some(CONTENT));
-        server.fetch(SECOND).unwrap();
-        assert_eq!(server.requests().len(), 1);
-        assert_eq!(fs::read_dir(&server.folder).unwrap().count(), 1, "no part file, no mark");
-    }
-
-    #[test]
-    fn a_wrong_checksum_is_told_and_leaves_nothing() {
-        let server = Server::new("lie", &[Act::Lie]);
-        let e = server.fetch(SECOND).unwrap_err();
-        assert!(e.kind() == ErrorKind::Data && e.to_string().contains(SHA256), "{e}");
-        assert!(!server.folder.exists());
-    }
-
-    #[test]
-    fn a_cut_line_is_continued_where_it_ended() {
-        let server = Server::new("cut", &[Act::Cut(30_000), Act::Cut(50_000), Act::Serve]);
-        server.fetch(SECOND).unwrap();
-        assert_eq!(server.file().as_deref(), Some(CONTENT));
-        let requests = server.requests();
-        assert!(!requests[0].contains("Range") && requests[1].contains("bytes=30000-"), "{requests:?}");
-        assert!(requests[2].contains("bytes=80000-"));
-    }
-
-    #[test]
-    fn another_run_continues_and_a_spoilt_part_is_fetched_anew() {
-        let server = Server::new("spoilt", &[Act::Serve, Act::Serve]);
-        fs::create_dir_all(&server.folder).unwrap();
-        fs::write(server.folder.join("file.gz.part"), vec![9; 1000]).unwrap();
-        server.fetch(SECOND).unwrap();
-        assert_eq!(server.file().as_deref(), Some(CONTENT));
-        let requests = server.requests();
-        assert!(requests[0].contains("bytes=1000-") && !requests[1].contains("Range"));
-    }
-
-    #[test]
-    fn silence_is_given_up_after_the_timeout() {
-        let server = Server::new("silent", &[Act::Silence, Act::Silence]);
-        let timeout = Duration::from_millis(300);
-        let start = Instant::now();
-        let sources = [server.base.as_str(), server.base.as_str()];
-        let e = fetch_all(&[remote()], &sources, &server.folder, timeout, &|_, _, _| ()).unwrap_err();
-        let took = start.elapsed();
-        assert!(took >= timeout && took < 10 * timeout, "{took:?}");
-        assert!(e.kind() == ErrorKind::Io && e.to_string().contains("answer"), "{e}");
-    }
-
-    #[test]
-    fn each_digest_is_verified_by_itself() {
-        let wrong = [
-            (FileDigest::Sha256("0000000000000000000000000000000000000000000000000000000000000000"), SHA256),
-            (FileDigest::Md5("00000000000000000000000000000000"), MD5),
-        ];
-        for (digest, found) in wrong {
-            let server = Server::new("wrong", &[Act::Serve]);
-            let files = [RemoteFile { digests: Vec::leak(vec![digest]), ..remote() }];
-            let e = fetch_all(&files, &[&server.base], &server.folder, SECOND, &|_, _, _| ()).unwrap_err();
-            assert!(e.kind() == ErrorKind::Data && e.to_string().contains(found), "{e}");
-            assert!(e.to_string().contains(digest.algorithm()) && !server.folder.exists(), "{e}");
-        }
-        let server = Server::new("md5", &[Act::Serve]);
-        let files = [RemoteFile { digests: &[FileDigest::Md5(MD5)], ..remote() }];
-        fetch_all(&files, &[&server.base], &server.folder, SECOND, &|_, _, _| ()).unwrap();
-        assert_eq!(server.file().as_deref(), Some(CONTENT));
-    }
-
-    #[test]
-    fn slow_servers_are_waited_for_and_stalled_ones_are_asked_again() {
-        let timeout = Duration::from_millis(1000);
-        let server = Server::new("slow", &[Act::Slow(Duration::from_millis(200))]);
-        let start = Instant::now();
-        server.fetch(timeout).unwrap();
-        assert!(start.elapsed() > timeout && server.file().as_deref() == Some(CONTENT));
-        let server = Server::new("stalled", &[Act::Stall(40_000), Act::Serve]);
-        server.fetch(timeout).unwrap();
-        assert_eq!(server.file().as_deref(), Some(CONTENT));
-        assert!(server.requests()[1].contains("bytes=40000-"));
-    }
-
-    #[test]
-    fn redirects_are_followed_but_not_forever_and_not_to_files() {
-        let server = Server::new("moved", &[Act::Redirect("/other/file.gz"), Act::Serve]);
-        server.fetch(SECOND).unwrap();
-        assert_eq!(server.file().as_deref(), Some(CONTENT));
-        assert!(server.requests()[1].starts_with("GET /other/file.gz "));
-        let server = Server::new("circle", &[Act::Redirect("/sets/file.gz"); 6]);
-        assert_error(&server.fetch(SECOND).unwrap_err(), ErrorKind::Io, &[&server.base]);
-        assert_eq!(server.requests().len(), 6);
-        for target in ["file:///etc/passwd", "//elsewhere/file.gz", "file.gz"] {
-            let server = Server::new("elsewhere", &[Act::Redirect(target)]);
-            assert_error(&server.fetch(SECOND).unwrap_err(), ErrorKind::Io, &[target]);
-            assert!(!server.folder.exists());
-        }
-    }
-
-    #[test]
-    fn refusals_name_each_source_and_the_next_is_tried() {
-        let server = Server::new("refused", &[Act::Status(404), Act::Status(503), Act::Serve]);
-        let sources = [server.base.as_str(), server.base.as_str()];
-        let go = || fetch_all(&[remote()], &sources, &server.folder, SECOND, &|_, _, _| ());
-        let e = go().unwrap_err().to_string();
-        assert!(e.contains("404") && e.contains("503") && e.contains(&server.base), "{e}");
-        go().unwrap();
-    }
-
-    #[test]
-    fn nobody_there_is_an_ordinary_error() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let base = format!("http://{}/", listener.local_addr().unwrap());
-        drop(listener);
-        let server = Server::new("closed", &[]);
-        let e = fetch_all(&[remote()], &[&base], &server.folder, SECOND, &|_, _, _| ()).unwrap_err();
-        assert_error(&e, ErrorKind::Io, &[&base]);
-    }
-}
+pub(crate) mod tests;

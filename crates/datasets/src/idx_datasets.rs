@@ -156,7 +156,12 @@ fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> E
                 format!("downloading {}: {}", known.entry.name, refused.to_string().replace("\n  ", "; "))
             });
             let first = match refused.what().starts_with(download::REFUSED) {
-                true => "check the network".into(),
+                true => {
+                    format!(
+                        "check the network, or see the addresses: `systole data fetch {}`",
+                        known.entry.name
+                    )
+                }
                 false => {
                     format!("choose a writable folder for downloads ({})", knobs::CACHE.name)
                 }

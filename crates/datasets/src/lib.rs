@@ -14,8 +14,6 @@ pub mod preprocessing;
 mod record_files;
 mod records;
 mod sentences;
-#[cfg(test)]
-mod test_server;
 mod text;
 mod tokenizer;
 

@@ -5,7 +5,7 @@
 use super::glyphs::colour_glyphs;
 use crate::catalog;
 use crate::data_dir::{DataDir, roots};
-use crate::download::MARK;
+use crate::download;
 use crate::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
 use systole_base::{Error, ErrorKind, Result};
@@ -42,7 +42,8 @@ pub fn cifar10(dir: impl Into<DataDir>) -> Result<ImageDataset> {
     }
     match catalog::CIFAR10.fetch(&dir) {
         Ok(folder) => read(&folder),
-        Err(e) if dir.is_named() || e.kind() == ErrorKind::Data => Err(e),
+        // Synthetic images must not replace files that are damaged, or about to arrive.
+        Err(e) if dir.is_named() || e.kind() == ErrorKind::Data || is_running(&e) => Err(e),
         Err(_) => {
             let mut drawn = colour_glyphs(0)?;
             drawn.origin +=
@@ -84,12 +85,17 @@ pub fn cifar100(dir: impl Into<DataDir>) -> Result<ImageDataset> {
     load("cifar100", &folder, &classes, CifarVariant::Hundred, (&files.0, &files.1))
 }
 
+/// Whether a download failed because another process is downloading the same files.
+fn is_running(e: &Error) -> bool {
+    e.reasons().iter().any(|why| why == download::LOCKED)
+}
+
 /// Returns the first folder that has the file `probe`: a location or one of its subfolders `names`. A folder whose
 /// download was interrupted is skipped.
 fn find(places: &[PathBuf], names: [&str; 2], probe: &str) -> Option<PathBuf> {
     let [published, short] = names;
     let mut folders = places.iter().flat_map(|root| [root.clone(), root.join(published), root.join(short)]);
-    folders.find(|f| f.join(probe).is_file() && !f.join(MARK).exists())
+    folders.find(|f| f.join(probe).is_file() && !f.join(download::MARK).exists())
 }
 
 fn missing(name: &str, folder: &str, places: &[PathBuf]) -> Error {
@@ -172,9 +178,19 @@ mod tests {
             assert_ne!(data.name, "cifar10");
             assert!(data.origin.contains("data fetch cifar10"), "{}", data.origin);
         }
+        let running = DataDir::default().cache(&cache).mirror("http://127.0.0.1:1/none");
+        let lock = std::fs::create_dir_all(cache.join("cifar10"))
+            .and_then(|()| std::fs::File::create(cache.join("cifar10").join(download::MARK)))
+            .unwrap();
+        lock.lock().unwrap();
+        if catalog::CIFAR10.locate(&running).is_none() {
+            assert_error(&cifar10(running.clone()).unwrap_err(), ErrorKind::Io, &["`cifar10`"]);
+            drop(lock);
+            assert_ne!(cifar10(running).unwrap().name, "cifar10");
+        }
         if catalog::CIFAR100.locate(&dir).is_none() {
             assert_error(&cifar100(dir).unwrap_err(), ErrorKind::Io, &["cifar-100-binary.tar.gz"]);
         }
-        assert!(!cache.exists());
+        std::fs::remove_dir_all(&cache).unwrap();
     }
 }

@@ -73,7 +73,14 @@ pub(super) fn fetch(args: &FetchArgs, screen: &Screen) -> CommandResult {
         }
         let folder = entry.fetch(&options)?;
         let command = next_command(entry, &folder, args.out.is_some());
-        let how = if was_here { "already here, not verified again" } else { "verified" };
+        let mut algorithms: Vec<&str> =
+            entry.files.iter().flat_map(|file| file.digests).map(|digest| digest.algorithm()).collect();
+        algorithms.sort_unstable();
+        algorithms.dedup();
+        let how = match was_here {
+            true => "already here, not verified again".into(),
+            false => format!("verified ({})", algorithms.join(", ")),
+        };
         screen.line(format!("{}: {how}: {}", entry.name, folder.display()));
         screen.detail(format!("  License: {}", entry.license));
         screen.detail(format!("  {command}"));
