@@ -95,6 +95,7 @@ fn without_a_network_the_error_names_file_address_digest_and_folder() {
 }
 
 #[test]
+#[allow(clippy::print_stdout)]
 fn a_cut_download_is_resumed_verified_and_trained_on() {
     let data = std::env::var("SYSTOLE_DATA").unwrap_or_default();
     let Ok(text) = fs::read(Path::new(&data).join("tiny-shakespeare/input.txt")) else {
