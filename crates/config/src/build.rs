@@ -70,6 +70,7 @@ impl RunConfig {
                 let data: TrainingData = datasets::cifar10(dir)?.into();
                 TrainingData { identity: Some(data.name.clone()), ..data }
             }
+            "cifar100" => datasets::cifar100(dir)?.into(),
             "folder" => datasets::folder(dir, &self.folder_options())?,
             "records" => {
                 datasets::records(dir, &self.data.records.clone().unwrap_or_default(), &self.record_shape())?
@@ -358,7 +359,7 @@ impl RunConfig {
             TensorType::new(DType::F32, [height, width, channels])
         };
         match self.data.dataset.as_str() {
-            "cifar10" => pictures(32, 32, 3),
+            "cifar10" | "cifar100" => pictures(32, 32, 3),
             "folder" => pictures(FOLDER_SIZE[0], FOLDER_SIZE[1], self.data.channels()),
             "text" | "sentences" => TensorType::new(DType::I32, [self.data.sequence_length()]),
             _ => pictures(28, 28, 1),

@@ -56,8 +56,8 @@ use systole_runtime::backend;
 use toml::{Table, Value};
 
 /// Names of the built-in datasets.
-pub const DATASETS: [&str; 8] =
-    ["fashion-mnist", "mnist", "glyphs", "cifar10", "folder", "records", "text", "sentences"];
+pub const DATASETS: [&str; 9] =
+    ["fashion-mnist", "mnist", "glyphs", "cifar10", "cifar100", "folder", "records", "text", "sentences"];
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {

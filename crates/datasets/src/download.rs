@@ -1,14 +1,15 @@
-//! Downloads files and verifies their SHA-256.
+//! Downloads files and verifies their published digests (SHA-256, MD5).
 //!
-//! No TLS here: a file is trusted only if its SHA-256 matches. A file grows as `NAME.part`, resumes after an
+//! No TLS here: a file is trusted only if its digests match. A file grows as `NAME.part`, resumes after an
 //! interruption, and is renamed when complete. All waits have a timeout.
 
+use md5::Md5;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use systole_base::{Error, ErrorKind, Result, err};
+use systole_base::{Error, ErrorKind, Result};
 use systole_data::file_system::{FileSystem, OsFileSystem, write_all};
 use systole_data::http::{Request, Response};
 
@@ -18,43 +19,94 @@ pub(super) const MARK: &str = ".downloading";
 /// First words of the error that lists the result of each address.
 pub(super) const REFUSED: &str = "cannot download";
 
-/// Remote file with its expected size and SHA-256.
-pub(super) struct RemoteFile {
+/// Reason of the error that reports a running download of the same files.
+pub(super) const LOCKED: &str = "another process is downloading the same files";
+
+/// Maximum number of requests to one address; all but the first resume a download that made progress.
+const ATTEMPTS: usize = 20;
+/// Maximum number of redirects that a download follows.
+const REDIRECTS: usize = 5;
+
+/// Published digest of a file, in lowercase hexadecimal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileDigest {
+    /// SHA-256: 64 digits.
+    Sha256(&'static str),
+    /// MD5: 32 digits. Detects damaged downloads, but not deliberate changes.
+    Md5(&'static str),
+}
+
+impl FileDigest {
+    /// Returns the name of the algorithm: `SHA-256` or `MD5`.
+    pub fn algorithm(self) -> &'static str {
+        match self {
+            FileDigest::Sha256(_) => "SHA-256",
+            FileDigest::Md5(_) => "MD5",
+        }
+    }
+
+    /// Returns the digest in lowercase hexadecimal.
+    pub fn hex(self) -> &'static str {
+        match self {
+            FileDigest::Sha256(hex) | FileDigest::Md5(hex) => hex,
+        }
+    }
+}
+
+/// Remote file with its expected size and digests.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteFile {
+    /// Name of the file; an address is that of the source followed by this name.
     pub file: &'static str,
+    /// Size in bytes.
     pub size: u64,
-    pub sha256: &'static str,
+    /// Published digests, at least one; all are verified.
+    pub digests: &'static [FileDigest],
+}
+
+/// Runs `work`, which downloads into `folder`, while holding the folder's lock. The folder counts as incomplete
+/// (marked by [`MARK`]) until `work` succeeds, or fails without leaving data: `has_data`.
+///
+/// # Errors
+/// Those of `work`; `Io` if another process holds the lock or the folder cannot be written.
+pub(super) fn locked(
+    folder: &Path,
+    has_data: impl Fn() -> bool,
+    work: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|e| Error::io("cannot create", folder, e))?;
+    let mark = folder.join(MARK);
+    let lock = File::create(&mark).map_err(|e| Error::io("cannot create", &mark, e))?;
+    if lock.try_lock().is_err() {
+        return Err(Error::new(ErrorKind::Io, LOCKED)
+            .at(folder.display().to_string())
+            .hint("wait until that download has finished"));
+    }
+    let done = work();
+    if done.is_ok() || !has_data() {
+        fs::remove_file(&mark).map_err(|e| Error::io("cannot remove", &mark, e))?;
+        // Succeeds only if the directory is empty, that is, if nothing was downloaded.
+        let _ = fs::remove_dir(folder);
+    }
+    done
 }
 
 /// Downloads the missing `files` into `folder`, each from the first of `sources` that has it.
 ///
 /// # Errors
-/// `Io` if no server answers within `timeout` or every source rejects the request; `Data` for a wrong checksum. Partial
+/// `Io` if no server answers within `timeout` or every source rejects the request; `Data` for a wrong digest. Partial
 /// downloads are kept for the next attempt.
-pub(super) fn fetch_all(
+pub(super) fn fetch_missing(
     files: &[RemoteFile],
     sources: &[&str],
     folder: &Path,
     timeout: Duration,
     progress: &dyn Fn(&str, u64, u64),
 ) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|e| Error::io("cannot create", folder, e))?;
-    let mark = folder.join(MARK);
-    let lock = File::create(&mark).map_err(|e| Error::io("cannot create", &mark, e))?;
-    if lock.try_lock().is_err() {
-        return Err(err!(Io, "another process is downloading the same files")
-            .at(folder.display().to_string())
-            .hint("wait until that download has finished"));
-    }
     let deadline = Instant::now() + timeout;
     let mut download = DownloadPolicy { sources, folder, progress, deadline, answered: false, timeout };
-    let lacking = files.iter().filter(|r| !folder.join(r.file).is_file());
-    let fetched = lacking.into_iter().try_for_each(|remote| download.fetch(remote));
-    if fetched.is_ok() || files.iter().all(|r| !folder.join(r.file).is_file()) {
-        fs::remove_file(&mark).map_err(|e| Error::io("cannot remove", &mark, e))?;
-        // Succeeds only if the directory is empty, that is, if nothing was downloaded.
-        let _ = fs::remove_dir(folder);
-    }
-    fetched
+    let mut lacking = files.iter().filter(|r| !folder.join(r.file).is_file());
+    lacking.try_for_each(|remote| download.fetch(remote))
 }
 
 /// Settings shared by all files of a dataset, and the timeout. Until the first answer, all attempts share one timeout.
@@ -84,7 +136,7 @@ impl DownloadPolicy<'_> {
         for source in self.sources {
             let url = format!("{source}{}", remote.file);
             // Retry after progress (an interrupted connection) or after a resumed file turned out wrong.
-            for _ in 0..4 {
+            for _ in 0..ATTEMPTS {
                 let before = fs::metadata(&part).map_or(0, |m| m.len());
                 match self.grow(remote, &url, &part).and_then(|()| accept(remote, &part, self.folder)) {
                     Ok(()) => return Ok(()),
@@ -93,7 +145,7 @@ impl DownloadPolicy<'_> {
                         let again = if e.kind() == ErrorKind::Data { before > 0 } else { after > before };
                         if !again {
                             kind = if e.kind() == ErrorKind::Data { e.kind() } else { kind };
-                            reasons.push(format!("{url}: {}", e.to_string().replace("\n  ", "; ")));
+                            reasons.push(format!("{url}: {}", in_a_line(&e)));
                             break;
                         }
                     }
@@ -134,12 +186,25 @@ impl DownloadPolicy<'_> {
         Ok(())
     }
 
+    /// Sends a request and follows redirects. curl follows those of https addresses itself.
+    fn follow(&self, url: &str, fields: &[(String, String)]) -> Result<Response> {
+        let mut url = url.to_string();
+        for _ in 0..=REDIRECTS {
+            let patience = self.patience()?;
+            let answer =
+                Request { method: "GET", url: &url, fields, body: b"", patience, follow: true }.send()?;
+            let target = answer.field("location").filter(|_| matches!(answer.status, 301..=303 | 307 | 308));
+            let Some(target) = target else { return Ok(answer) };
+            url = redirected(&url, target)?;
+        }
+        Err(failed(format!("the server redirects more than {REDIRECTS} times")))
+    }
+
     /// Requests the bytes from `start` of a file of `size` bytes.
     fn open(&self, url: &str, start: u64, size: u64) -> Result<DownloadBody> {
         let range = ("Range".to_string(), format!("bytes={start}-"));
         let fields = if start > 0 { &[range][..] } else { &[] };
-        let patience = self.patience()?;
-        let from = Request { method: "GET", url, fields, body: b"", patience, follow: true }.send()?;
+        let from = self.follow(url, fields)?;
         let begin = match from.status {
             200 => 0,
             206 if from.field("content-range").is_some_and(|r| r.starts_with(&format!("bytes {start}-"))) => {
@@ -156,6 +221,11 @@ impl DownloadPolicy<'_> {
     }
 }
 
+/// Returns what failed and why in one line, without places and hint.
+pub(super) fn in_a_line(e: &Error) -> String {
+    std::iter::once(e.what()).chain(e.reasons().iter().map(String::as_str)).collect::<Vec<_>>().join("; ")
+}
+
 fn failed(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Io, why)
 }
@@ -169,20 +239,57 @@ fn continue_at(part: &Path, offset: u64) -> Result<File> {
     open().map_err(|e| Error::io("cannot write", part, e))
 }
 
-/// Renames the partial file if its checksum matches; otherwise removes it.
+/// Resolves the target of a redirect: an address, or a path on the same server.
+fn redirected(url: &str, target: &str) -> Result<String> {
+    let scheme_end = url.find("://").map_or(0, |at| at + 3);
+    let host_end = url[scheme_end..].find('/').map_or(url.len(), |at| scheme_end + at);
+    match target {
+        _ if ["http://", "https://"].iter().any(|scheme| target.starts_with(scheme)) => Ok(target.into()),
+        _ if target.starts_with('/') && !target.starts_with("//") => {
+            Ok(format!("{}{target}", &url[..host_end]))
+        }
+        _ => {
+            Err(failed(format!("the server redirects to `{target}`, which is not an http or https address")))
+        }
+    }
+}
+
+/// Renames the partial file if its digests match; otherwise removes it.
 fn accept(remote: &RemoteFile, part: &Path, folder: &Path) -> Result<()> {
-    let mut hash = Sha256::new();
-    let mut file = File::open(part).map_err(|e| Error::io("cannot read", part, e))?;
-    std::io::copy(&mut file, &mut hash).map_err(|e| Error::io("cannot read", part, e))?;
-    let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
-    if found != remote.sha256 {
+    if let Err(e) = verify(remote, part) {
         OsFileSystem.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
-        return Err(err!(Data, "the downloaded file is corrupt")
-            .because(format!("the SHA-256 of the file is {found}, expected {}", remote.sha256)));
+        return Err(e);
     }
     let path = folder.join(remote.file);
     let placed = OsFileSystem.rename(part, &path).and_then(|()| OsFileSystem.sync_dir(folder));
     placed.map_err(|e| Error::io("cannot rename to", path, e))
+}
+
+/// Verifies a file's digests.
+///
+/// # Errors
+/// `Data` for another digest than published; `Io` if the file cannot be read.
+pub(super) fn verify(remote: &RemoteFile, path: &Path) -> Result<()> {
+    for digest in remote.digests {
+        let found = match digest {
+            FileDigest::Sha256(_) => hex_digest::<Sha256>(path),
+            FileDigest::Md5(_) => hex_digest::<Md5>(path),
+        };
+        let found = found.map_err(|e| Error::io("cannot read", path, e))?;
+        if found != digest.hex() {
+            let (name, expected) = (digest.algorithm(), digest.hex());
+            return Err(Error::new(ErrorKind::Data, "the downloaded file is corrupt")
+                .at(path.display().to_string())
+                .because(format!("the {name} of the file is {found}, expected {expected}")));
+        }
+    }
+    Ok(())
+}
+
+fn hex_digest<D: Digest + Write>(path: &Path) -> io::Result<String> {
+    let mut hash = D::new();
+    io::copy(&mut File::open(path)?, &mut hash)?;
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// Running download: start offset in the file, and the byte stream.
@@ -198,178 +305,4 @@ impl DownloadBody {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{BufRead, BufReader, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::path::PathBuf;
-    use std::sync::{Arc, Mutex};
-    use std::thread;
-    use systole_testing::assert_error;
-
-    const CONTENT: &[u8] = &[42; 100_000];
-    const SHA256: &str = "4db26b160a82f67c4868bd06b8b028f21c8ca5f25615b996326cc40c092633bf";
-
-    fn remote() -> RemoteFile {
-        RemoteFile { file: "file.gz", size: CONTENT.len() as u64, sha256: SHA256 }
-    }
-
-    /// Server behavior for one connection.
-    #[derive(Clone, Copy)]
-    enum Act {
-        Serve,
-        /// Announces the full length, sends this many bytes, closes the connection.
-        Cut(usize),
-        /// Sends other bytes of the right length.
-        Lie,
-        Status(u16),
-        Silence,
-    }
-
-    struct Server {
-        base: String,
-        requests: Arc<Mutex<Vec<String>>>,
-        folder: PathBuf,
-    }
-
-    impl Server {
-        /// Performs one act per connection, then closes all further connections.
-        fn new(name: &str, acts: &[Act]) -> Server {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let base = format!("http://{}/sets/", listener.local_addr().unwrap());
-            let requests = Arc::new(Mutex::new(Vec::new()));
-            let (log, acts) = (requests.clone(), acts.to_vec());
-            thread::spawn(move || {
-                let mut held = Vec::new();
-                for act in acts {
-                    let (stream, _) = listener.accept().unwrap();
-                    held.extend(answer(stream, act, &log));
-                }
-            });
-            let folder = std::env::temp_dir().join(format!("systole-download-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&folder);
-            Server { base, requests, folder }
-        }
-
-        fn fetch(&self, timeout: Duration) -> Result<()> {
-            fetch_all(&[remote()], &[&self.base], &self.folder, timeout, &|_, _, _| ())
-        }
-
-        fn file(&self) -> Option<Vec<u8>> {
-            fs::read(self.folder.join("file.gz")).ok()
-        }
-
-        fn requests(&self) -> Vec<String> {
-            self.requests.lock().unwrap().clone()
-        }
-    }
-
-    impl Drop for Server {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.folder);
-        }
-    }
-
-    fn answer(mut stream: TcpStream, act: Act, log: &Mutex<Vec<String>>) -> Option<TcpStream> {
-        let mut request = String::new();
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        while !request.ends_with("\r\n\r\n") && reader.read_line(&mut request).unwrap() > 0 {}
-        let range =
-            request.lines().find_map(|l| l.strip_prefix("Range: bytes=")?.strip_suffix('-')?.parse().ok());
-        log.lock().unwrap().push(request);
-        let start: usize = range.unwrap_or(0);
-        let body = &CONTENT[start..];
-        let total = CONTENT.len();
-        let head = match range {
-            None => format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()),
-            Some(_) => format!(
-                "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {start}-{}/{total}\r\ncontent-length: {}\r\n\r\n",
-                total - 1,
-                body.len()
-            ),
-        };
-        // The client may have disconnected; the test checks how the client handles it.
-        let mut send = |bytes: &[u8]| drop(stream.write_all(bytes));
-        match act {
-            Act::Silence => return Some(stream),
-            Act::Status(code) => send(format!("HTTP/1.1 {code} No\r\nContent-Length: 0\r\n\r\n").as_bytes()),
-            Act::Serve => send(&[head.as_bytes(), body].concat()),
-            Act::Cut(n) => send(&[head.as_bytes(), &body[..n.min(body.len())]].concat()),
-            Act::Lie => send(&[head.as_bytes(), &vec![1; body.len()]].concat()),
-        }
-        None
-    }
-
-    const SECOND: Duration = Duration::from_secs(10);
-
-    #[test]
-    fn a_good_file_arrives_whole_and_once() {
-        let server = Server::new("good", &[Act::Serve]);
-        server.fetch(SECOND).unwrap();
-        assert_eq!(server.file().as_deref(), Some(CONTENT));
-        server.fetch(SECOND).unwrap();
-        assert_eq!(server.requests().len(), 1);
-        assert_eq!(fs::read_dir(&server.folder).unwrap().count(), 1, "no part file, no mark");
-    }
-
-    #[test]
-    fn a_wrong_checksum_is_told_and_leaves_nothing() {
-        let server = Server::new("lie", &[Act::Lie]);
-        let e = server.fetch(SECOND).unwrap_err();
-        assert!(e.kind() == ErrorKind::Data && e.to_string().contains(SHA256), "{e}");
-        assert!(!server.folder.exists());
-    }
-
-    #[test]
-    fn a_cut_line_is_continued_where_it_ended() {
-        let server = Server::new("cut", &[Act::Cut(30_000), Act::Cut(50_000), Act::Serve]);
-        server.fetch(SECOND).unwrap();
-        assert_eq!(server.file().as_deref(), Some(CONTENT));
-        let requests = server.requests();
-        assert!(!requests[0].contains("Range") && requests[1].contains("bytes=30000-"), "{requests:?}");
-        assert!(requests[2].contains("bytes=80000-"));
-    }
-
-    #[test]
-    fn another_run_continues_and_a_spoilt_part_is_fetched_anew() {
-        let server = Server::new("spoilt", &[Act::Serve, Act::Serve]);
-        fs::create_dir_all(&server.folder).unwrap();
-        fs::write(server.folder.join("file.gz.part"), vec![9; 1000]).unwrap();
-        server.fetch(SECOND).unwrap();
-        assert_eq!(server.file().as_deref(), Some(CONTENT));
-        let requests = server.requests();
-        assert!(requests[0].contains("bytes=1000-") && !requests[1].contains("Range"));
-    }
-
-    #[test]
-    fn silence_is_given_up_after_the_timeout() {
-        let server = Server::new("silent", &[Act::Silence, Act::Silence]);
-        let timeout = Duration::from_millis(300);
-        let start = Instant::now();
-        let sources = [server.base.as_str(), server.base.as_str()];
-        let e = fetch_all(&[remote()], &sources, &server.folder, timeout, &|_, _, _| ()).unwrap_err();
-        let took = start.elapsed();
-        assert!(took >= timeout && took < 10 * timeout, "{took:?}");
-        assert!(e.kind() == ErrorKind::Io && e.to_string().contains("answer"), "{e}");
-    }
-
-    #[test]
-    fn refusals_name_each_source_and_the_next_is_tried() {
-        let server = Server::new("refused", &[Act::Status(404), Act::Status(503), Act::Serve]);
-        let sources = [server.base.as_str(), server.base.as_str()];
-        let go = || fetch_all(&[remote()], &sources, &server.folder, SECOND, &|_, _, _| ());
-        let e = go().unwrap_err().to_string();
-        assert!(e.contains("404") && e.contains("503") && e.contains(&server.base), "{e}");
-        go().unwrap();
-    }
-
-    #[test]
-    fn nobody_there_is_an_ordinary_error() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let base = format!("http://{}/", listener.local_addr().unwrap());
-        drop(listener);
-        let server = Server::new("closed", &[]);
-        let e = fetch_all(&[remote()], &[&base], &server.folder, SECOND, &|_, _, _| ()).unwrap_err();
-        assert_error(&e, ErrorKind::Io, &[&base]);
-    }
-}
+pub(crate) mod tests;

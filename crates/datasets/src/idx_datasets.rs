@@ -1,87 +1,13 @@
 //! MNIST and Fashion-MNIST: locates, downloads and validates their four IDX files.
-//!
-//! Also [`DataDir`], the search path of all datasets.
 
-use super::download::{self, RemoteFile};
+use super::catalog::{self, CatalogEntry};
+use super::data_dir::{DataDir, roots};
+use super::download;
 use super::{ImageArrays, ImageDataset};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-use systole_base::{DType, Error, Result, ensure, err, knobs};
+use systole_base::{DType, Error, ErrorKind, Result, ensure, err, knobs};
 use systole_data::format::idx;
-use systole_data::with_defaults;
-use systole_runtime::{cache_folder, events};
-
-with_defaults! {
-    /// Search path for a dataset: one given directory, or `SYSTOLE_DATA`, the cache (`SYSTOLE_CACHE`) and finally a
-    /// download.
-    ///
-    /// A given directory is the dataset's own or its parent; no other location is searched then.
-    #[derive(Clone)]
-    pub struct DataDir {
-        dir: Option<PathBuf> = None,
-        cache: Option<PathBuf> = None,
-        download: bool = true,
-        timeout: Duration = Duration::from_secs(3),
-        progress: DownloadProgressFn = Arc::new(|_, _, _| ()),
-    }
-}
-
-/// Progress callback: description, amount done, total.
-pub(super) type DownloadProgressFn = Arc<dyn Fn(&str, u64, u64) + Send + Sync>;
-
-impl DataDir {
-    /// Searches for the dataset only in this directory: the dataset's own, or its parent.
-    pub fn at(path: impl Into<PathBuf>) -> DataDir {
-        DataDir { dir: Some(path.into()), download: false, ..DataDir::default() }
-    }
-
-    /// Whether a directory was given.
-    pub(super) fn is_named(&self) -> bool {
-        self.dir.is_some()
-    }
-
-    /// Returns the directory that was given.
-    pub(super) fn named(&self) -> Option<&Path> {
-        self.dir.as_deref()
-    }
-
-    /// Returns the same options with another directory.
-    pub(super) fn moved(&self, dir: &Path) -> DataDir {
-        DataDir { dir: Some(dir.to_path_buf()), ..self.clone() }
-    }
-
-    /// Reports progress.
-    pub(super) fn report(&self, what: &str, done: u64, all: u64) {
-        (self.progress)(what, done, all);
-    }
-
-    /// Disables downloads of the dataset.
-    pub fn offline(self) -> DataDir {
-        DataDir { download: false, ..self }
-    }
-
-    /// Stores downloads of the dataset in this directory instead of the default cache.
-    pub fn cache(self, path: impl Into<PathBuf>) -> DataDir {
-        DataDir { cache: Some(path.into()), ..self }
-    }
-
-    /// Sets the timeout for a server's answer (default: 3 seconds).
-    pub fn timeout(self, timeout: Duration) -> DataDir {
-        DataDir { timeout, ..self }
-    }
-
-    /// Sets the progress callback `f`: description (`downloading FILE`, `reading images`), amount done, total.
-    pub fn progress(self, f: impl Fn(&str, u64, u64) + Send + Sync + 'static) -> DataDir {
-        DataDir { progress: Arc::new(f), ..self }
-    }
-}
-
-impl<P: Into<PathBuf>> From<P> for DataDir {
-    fn from(path: P) -> DataDir {
-        DataDir::at(path)
-    }
-}
+use systole_runtime::events;
 
 /// Loads Fashion-MNIST: 60,000 + 10,000 grayscale images of clothes, `u8[28, 28, 1]`, ten classes.
 ///
@@ -102,27 +28,17 @@ pub fn mnist(dir: impl Into<DataDir>) -> Result<ImageDataset> {
     load(&MNIST, &dir.into())
 }
 
-/// Published dataset in IDX format: its files in the order of [`STEMS`].
+/// Published dataset in IDX format: its row of the catalog, and the names of its classes.
 struct IdxDataset {
-    name: &'static str,
+    entry: &'static CatalogEntry,
     class_names: [&'static str; 10],
-    /// Base URLs, the official one first; https uses the system's curl.
-    sources: &'static [&'static str],
-    /// Size and SHA-256 of each published file.
-    files: [(u64, &'static str); 4],
 }
 
+/// Names of the four files without their endings, in the order of the catalog's rows.
 const STEMS: [&str; 4] = ["train-images", "train-labels", "t10k-images", "t10k-labels"];
-/// Names of the published files.
-const FILES: [&str; 4] = [
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-];
 
 const FASHION_MNIST: IdxDataset = IdxDataset {
-    name: "fashion-mnist",
+    entry: &catalog::FASHION_MNIST,
     class_names: [
         "T-shirt/top",
         "Trouser",
@@ -135,33 +51,10 @@ const FASHION_MNIST: IdxDataset = IdxDataset {
         "Bag",
         "Ankle boot",
     ],
-    sources: &[
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
-    ],
-    files: [
-        (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-        (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-        (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-        (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
-    ],
 };
 
-const MNIST: IdxDataset = IdxDataset {
-    name: "mnist",
-    class_names: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
-    sources: &[
-        "http://ossci-datasets.s3.amazonaws.com/mnist/",
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    ],
-    files: [
-        (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-        (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-        (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-        (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
-    ],
-};
+const MNIST: IdxDataset =
+    IdxDataset { entry: &catalog::MNIST, class_names: ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"] };
 
 fn load(known: &IdxDataset, dir: &DataDir) -> Result<ImageDataset> {
     let files = find(known, dir)?;
@@ -175,7 +68,7 @@ fn load(known: &IdxDataset, dir: &DataDir) -> Result<ImageDataset> {
             .hint("check that all four files belong to the same dataset"));
     }
     let folder = files[0].parent().unwrap_or(Path::new("")).display().to_string();
-    ImageDataset::new(known.name, folder, &known.class_names, train, test)
+    ImageDataset::new(known.entry.name, folder, &known.class_names, train, test)
 }
 
 fn arrays(known: &IdxDataset, images: &Path, labels: &Path) -> Result<ImageArrays> {
@@ -183,7 +76,7 @@ fn arrays(known: &IdxDataset, images: &Path, labels: &Path) -> Result<ImageArray
     let (images, labels) = (idx::read(images)?, idx::read(labels)?);
     idx::check_labels((&images_name, &images), (&labels_name, &labels), known.class_names.len())?;
     let wrong = || {
-        err!(Data, "the image file of {} has the wrong shape", known.name)
+        Error::new(ErrorKind::Data, format!("the image file of {} has the wrong shape", known.entry.name))
             .at(images_name.clone())
             .because(format!("expected ui8[N, height, width] with N at least 1, found {}", images.ty()))
             .hint("check that images and labels are not swapped")
@@ -193,40 +86,23 @@ fn arrays(known: &IdxDataset, images: &Path, labels: &Path) -> Result<ImageArray
     Ok(ImageArrays { images: images.reshape([n, h, w, 1])?, labels: labels.convert(DType::I32) })
 }
 
-/// Returns the four files from the first location that has them.
+/// Returns the four files from the first location that has them, or downloads them.
 fn find(known: &IdxDataset, dir: &DataDir) -> Result<[PathBuf; 4]> {
-    if let Some(root) = &dir.dir {
-        return look(known, root)?.ok_or_else(|| missing(known, std::slice::from_ref(root), None));
-    }
     let places = roots(dir);
-    let cache = dir.cache.clone().or_else(cache_folder);
     for root in &places {
         if let Some(files) = look(known, root)? {
             return Ok(files);
         }
     }
-    let (true, Some(cache)) = (dir.download, cache) else { return Err(missing(known, &places, None)) };
-    let folder = cache.join(known.name);
-    let progress = |file: &str, done, all| dir.report(&format!("downloading {file}"), done, all);
-    let remote = |(file, (size, sha256))| RemoteFile { file, size, sha256 };
-    let files: Vec<RemoteFile> = FILES.into_iter().zip(known.files).map(remote).collect();
-    download::fetch_all(&files, known.sources, &folder, dir.timeout, &progress)
-        .map_err(|e| missing(known, &places, Some(e)))?;
-    look(known, &cache)?.ok_or_else(|| missing(known, &places, None))
-}
-
-/// Returns the directories to search: the given one, or the default ones.
-pub(super) fn roots(dir: &DataDir) -> Vec<PathBuf> {
-    if let Some(named) = &dir.dir {
-        return vec![named.clone()];
-    }
-    let data = Some(knobs::DATA.get()).filter(|v| !v.is_empty()).map(PathBuf::from);
-    data.into_iter().chain(dir.cache.clone().or_else(cache_folder)).collect()
+    let target = dir.named().map(Path::to_path_buf).or_else(|| dir.cache_folder());
+    let (true, Some(target)) = (dir.downloads(), target) else { return Err(missing(known, &places, None)) };
+    known.entry.download(&target, dir).map_err(|e| missing(known, &places, Some(e)))?;
+    look(known, &target)?.ok_or_else(|| missing(known, &places, None))
 }
 
 /// Returns the files in `root` or its subdirectory with the dataset's name; an error if only some of them exist.
 fn look(known: &IdxDataset, root: &Path) -> Result<Option<[PathBuf; 4]>> {
-    for folder in [root.to_path_buf(), root.join(known.name)] {
+    for folder in [root.to_path_buf(), root.join(known.entry.name)] {
         let found = STEMS.map(|stem| variants(stem).map(|f| folder.join(f)).find(|p| p.is_file()));
         let here = found.iter().flatten().count();
         if let [Some(a), Some(b), Some(c), Some(d)] = found {
@@ -240,7 +116,7 @@ fn look(known: &IdxDataset, root: &Path) -> Result<Option<[PathBuf; 4]>> {
                 .filter(|(_, f)| f.is_none())
                 .map(|(s, _)| format!("`{s}`"))
                 .collect();
-            return Err(err!(Io, "`{}` is incomplete", known.name)
+            return Err(Error::new(ErrorKind::Io, format!("`{}` is incomplete", known.entry.name))
                 .at(folder.display().to_string())
                 .because(format!("found {here} of the dataset's 4 files, missing {}", lacking.join(", ")))
                 .hint("add the missing files, for example train-images-idx3-ubyte.gz, compressed or not"));
@@ -257,7 +133,7 @@ fn variants(stem: &str) -> impl Iterator<Item = String> {
 }
 
 fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> Error {
-    let e = err!(Io, "the files of `{}` were not found", known.name);
+    let e = Error::new(ErrorKind::Io, format!("the files of `{}` were not found", known.entry.name));
     let told: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     let e = if places.is_empty() { e } else { e.because(format!("looked in {}", told.join(", "))) };
     let gone = places.iter().find(|p| !p.exists()).filter(|_| places.len() == 1 && download.is_none());
@@ -268,17 +144,22 @@ fn missing(known: &IdxDataset, places: &[PathBuf], download: Option<Error>) -> E
     let give = format!(
         "pass the folder with {} and its three companions (--data-dir, data.dir or the variable {}); or use glyphs, which \
          needs no files",
-        FILES[0],
+        known.entry.files[0].file,
         knobs::DATA.name
     );
     match download {
         Some(refused) => {
             // Log the result of each address: it can be a whole page if the network is down.
             events::emit(1, || {
-                format!("downloading {}: {}", known.name, refused.to_string().replace("\n  ", "; "))
+                format!("downloading {}: {}", known.entry.name, refused.to_string().replace("\n  ", "; "))
             });
             let first = match refused.what().starts_with(download::REFUSED) {
-                true => "check the network".into(),
+                true => {
+                    format!(
+                        "check the network, or see the addresses: `systole data fetch {}`",
+                        known.entry.name
+                    )
+                }
                 false => {
                     format!("choose a writable folder for downloads ({})", knobs::CACHE.name)
                 }

@@ -1,10 +1,12 @@
-//! Datasets by name: MNIST, Fashion-MNIST, CIFAR-10, text, labeled texts, image folders, record files and synthetic
+//! Datasets by name: MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100, text, labeled texts, image folders, record files and synthetic
 //! glyphs.
 //!
 //! File formats are in `systole_data::format`. Per-element transforms are `map` functions; [`preprocessing`] provides
 //! Keras's lookup and text layers.
 
+mod catalog;
 mod classes;
+mod data_dir;
 mod download;
 mod idx_datasets;
 mod images;
@@ -15,9 +17,12 @@ mod sentences;
 mod text;
 mod tokenizer;
 
-pub use idx_datasets::{DataDir, fashion_mnist, mnist};
+pub use catalog::{CATALOG, CatalogEntry, fetch};
+pub use data_dir::DataDir;
+pub use download::{FileDigest, RemoteFile};
+pub use idx_datasets::{fashion_mnist, mnist};
 pub use images::{
-    FolderOptions, ImageFit, ImageResizing, ResizeMethod, cifar10, colour_glyphs, fit_picture,
+    FolderOptions, ImageFit, ImageResizing, ResizeMethod, cifar10, cifar100, colour_glyphs, fit_picture,
     fit_picture_on, folder, glyphs, picture_size_for,
 };
 pub use record_files::is_of_records;

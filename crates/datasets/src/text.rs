@@ -1,6 +1,6 @@
 //! Text datasets for language models: token sequences from a text file, Tiny Shakespeare, or synthetic sentences.
 
-use super::idx_datasets::{DataDir, roots};
+use super::data_dir::{DataDir, roots};
 use super::{Tokenizer, TrainingData};
 use std::path::PathBuf;
 use std::sync::Arc;

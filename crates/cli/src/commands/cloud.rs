@@ -186,7 +186,9 @@ fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()>
     let what = match (data.dataset.as_str(), &data.dir) {
         ("glyphs", _) => "the dataset glyphs is synthetic",
         ("text", None) => "no text is named, and the machines have none",
-        ("cifar10", None) => "`cifar10` is not downloaded, and its folder is not named",
+        ("cifar10", None) => {
+            "`cifar10` becomes synthetic images if its download fails, and its folder is not named"
+        }
         ("folder" | "records" | "sentences", None) => {
             return Err(err!(Config, "the location of the data of `{model}` is not set")
                 .hint_setting(format!("{copy}; or set data.dir in the TOML file")));

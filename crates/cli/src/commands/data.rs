@@ -1,4 +1,6 @@
-//! `systole data`: inspects, converts, verifies and benchmarks data, computes statistics, and traces one element.
+//! `systole data`: downloads datasets by name, inspects, converts, verifies and benchmarks data, computes statistics, and traces one element.
+
+mod fetch;
 
 use crate::args::common::{CommonArgs, DataArgs, bytes};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -33,6 +35,8 @@ pub(crate) struct DataCommand {
 
 #[derive(Subcommand)]
 enum DataAction {
+    /// Download published datasets by name and verify them
+    Fetch(fetch::FetchArgs),
     /// Show format, files, element types and the first elements
     Inspect {
         #[command(flatten)]
@@ -183,15 +187,17 @@ impl RunCommand for DataCommand {
     }
 
     fn only_prints(&self) -> bool {
-        matches!(
-            self.action,
-            DataAction::Inspect { .. } | DataAction::Stats { .. } | DataAction::Bench { .. }
-        )
+        match &self.action {
+            DataAction::Fetch(args) => args.only_prints(),
+            DataAction::Inspect { .. } | DataAction::Stats { .. } | DataAction::Bench { .. } => true,
+            DataAction::Convert { .. } | DataAction::Verify { .. } | DataAction::Trace { .. } => false,
+        }
     }
 }
 
 fn run(command: DataCommand, screen: &Screen) -> CommandResult {
     match command.action {
+        DataAction::Fetch(args) => fetch::fetch(&args, screen),
         DataAction::Inspect { source, first } => inspect(&source.open(screen)?, first, screen),
         DataAction::Convert { source, prefix, how } => convert(source.open(screen)?, &prefix, &how, screen),
         DataAction::Stats { source, limit } => stats(&source.open(screen)?, limit, screen),

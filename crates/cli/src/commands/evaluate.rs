@@ -43,7 +43,7 @@ pub(crate) struct EvaluateArgs {
     label: LabelArgs,
     /// Use this dataset, such as fashion-mnist [default: the training dataset]
     ///
-    /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
+    /// One of fashion-mnist, mnist, glyphs, cifar10, cifar100, folder, records.
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
     /// Set the batch size [default: as in training]

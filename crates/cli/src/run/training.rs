@@ -21,7 +21,7 @@ use systole_config::RunConfig;
 use systole_data::Dataset;
 use systole_data::file_system::sweep;
 use systole_data::format::png;
-use systole_datasets::TrainingData;
+use systole_datasets::{DataDir, TrainingData};
 use systole_dist::Strategy;
 use systole_ir::{Error, Result};
 use systole_nn::callback::Callback;
@@ -203,24 +203,26 @@ pub(crate) fn announce_data(config: &RunConfig, data: &TrainingData, reason: &st
 
 /// Loads the dataset and shows download progress on a terminal.
 pub(crate) fn load_data(config: &RunConfig, screen: &Screen) -> Result<TrainingData> {
-    let live = terminal::width().is_some() && !screen.quiet;
-    config.load_data(move |dir| {
-        if !live {
-            return dir;
+    config.load_data(|dir| with_progress(dir, screen))
+}
+
+/// Shows the progress of downloads and of reading on a terminal.
+pub(crate) fn with_progress(dir: DataDir, screen: &Screen) -> DataDir {
+    if terminal::width().is_none() || screen.quiet {
+        return dir;
+    }
+    dir.progress(|what, have, all| {
+        let percent = have * 100 / all.max(1);
+        let text = || {
+            let width = terminal::width().unwrap_or(usize::MAX);
+            terminal::told_of(what, &format!(": {percent} %"), width)
+        };
+        // Small files are many: redraw once per percent.
+        match have == all {
+            true => terminal::print(&text()),
+            false if percent != have.saturating_sub(1) * 100 / all.max(1) => terminal::draw(&text()),
+            false => {}
         }
-        dir.progress(|what, have, all| {
-            let percent = have * 100 / all.max(1);
-            let text = || {
-                let width = terminal::width().unwrap_or(usize::MAX);
-                terminal::told_of(what, &format!(": {percent} %"), width)
-            };
-            // Small files are many: redraw once per percent.
-            match have == all {
-                true => terminal::print(&text()),
-                false if percent != have.saturating_sub(1) * 100 / all.max(1) => terminal::draw(&text()),
-                false => {}
-            }
-        })
     })
 }
 

@@ -10,6 +10,7 @@ mod cloud;
 mod commands;
 mod compare;
 mod data;
+mod data_fetch;
 mod formats;
 mod fuzz;
 mod hints;

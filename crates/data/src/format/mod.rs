@@ -2,6 +2,8 @@
 //!
 //! Damaged files yield errors with file, offset, expected and found value.
 
+#[cfg(feature = "formats")]
+pub mod archive;
 pub mod cifar;
 pub mod csv;
 pub mod date;

@@ -7,7 +7,7 @@
 use super::resizing::{ImageFit, ImageResizing};
 use super::splits::parts;
 use crate::TrainingData;
-use crate::idx_datasets::DataDir;
+use crate::data_dir::DataDir;
 use crate::record_files::{is_of_records, unused_records};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Finds record files (TFRecord, CSV, NumPy, …) in a directory and splits them into training and test files.
 
 use super::options::RecordOptions;
-use crate::idx_datasets::DataDir;
+use crate::data_dir::DataDir;
 use crate::record_files::{ENDS, is_of_records, kind_of, name_of};
 use std::path::{Path, PathBuf};
 use systole_base::{Result, err};

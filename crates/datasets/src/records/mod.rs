@@ -14,7 +14,7 @@ pub use columns::ColumnEncoding;
 pub(crate) use files::is_for_testing;
 pub use options::{RecordCompression, RecordOptions};
 
-use crate::idx_datasets::DataDir;
+use crate::data_dir::DataDir;
 use crate::images::folder::{LOOKED_AT, SIDES, has_classes, size_for, told_transparent};
 use crate::images::{ImageFit, ImageResizing, ResizeMethod};
 use crate::record_files;

@@ -7,7 +7,7 @@ mod text_table;
 
 pub use text_table::{is_json_lines, is_plain_text, is_table_of_texts};
 
-use crate::idx_datasets::DataDir;
+use crate::data_dir::DataDir;
 use crate::images::splits;
 use crate::records::{RecordOptions, is_for_testing};
 use crate::{Tokenizer, TrainingData};

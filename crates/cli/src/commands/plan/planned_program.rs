@@ -263,7 +263,7 @@ fn is_tutorial(name: &str) -> bool {
 fn size_of(dataset: &str) -> Option<u64> {
     match dataset {
         "fashion-mnist" | "mnist" | "glyphs" => Some(60_000),
-        "cifar10" => Some(50_000),
+        "cifar10" | "cifar100" => Some(50_000),
         _ => None,
     }
 }

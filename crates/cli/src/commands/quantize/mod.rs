@@ -79,7 +79,7 @@ pub(crate) struct QuantArgs {
     label: LabelArgs,
     /// Use this dataset, such as fashion-mnist [default: the training dataset]
     ///
-    /// One of fashion-mnist, mnist, glyphs, cifar10, folder, records.
+    /// One of fashion-mnist, mnist, glyphs, cifar10, cifar100, folder, records.
     #[arg(long, value_name = "NAME")]
     dataset: Option<String>,
     /// Calibrate with N training samples [default: 500]

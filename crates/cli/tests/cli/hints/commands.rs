@@ -117,6 +117,15 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         case("setup tpu").sets("SYSTOLE_CACHE", "cache"),
         case("setup tpu").env("SYSTOLE_CACHE", "cache").sets("SYSTOLE_PYTHON", "false"),
         case("setup tpu").env("SYSTOLE_CACHE", "").env("HOME", "").sets("SYSTOLE_CACHE", "cache"),
+        case("data fetch flower"),
+        case("data fetch mnist --mirror ftp://a"),
+        case("data fetch mnist --offline")
+            .env("SYSTOLE_CACHE", "")
+            .env("HOME", "")
+            .env("XDG_CACHE_HOME", "")
+            .sets("SYSTOLE_CACHE", "cache"),
+        case("train cifar-cnn --data-dir there --out=out --epochs=1"),
+        case("train cifar-cnn --data-dir there --out=out --epochs=1 --set data.dataset=cifar100"),
         case("setup xla-cpu --version 0.0.1").env("SYSTOLE_CACHE", "cache").typed("setup xla-cpu"),
         case("train mnist --out=out --epochs=1 --steps-per-epoch=1 --batch-size=8")
             .typed("train glyphs --out=out --epochs=1 --steps-per-epoch=1 --batch-size=8")
