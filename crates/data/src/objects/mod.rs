@@ -22,7 +22,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use systole_base::knobs::variable;
-use systole_base::{Error, ErrorKind, Result, err};
+use systole_base::{Error, Result, err};
 
 /// Bucket with its client.
 struct Bucket {
