@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
-use systole_base::{DType, Literal};
+use systole_base::{DType, ErrorKind, Literal};
 use systole_testing::assert_error;
 
 /// Behavior of the server for one request.
