@@ -128,7 +128,7 @@ mod tests {
             RandomCrop RandomFlip RandomTranslation RandomRotation RandomZoom RandomBrightness
             RandomContrast LSTM GRU SimpleRNN Bidirectional TimeDistributed Masking Dot MultiHeadAttention
             Attention AdditiveAttention GroupQueryAttention TransformerBlock ClassToken FirstStep LayerScale
-            StochasticDepth ModelOutput);
+            StochasticDepth ModelOutput TokenStep RelativePositionBias WindowAttention);
         assert_eq!(differences(layers::LAYER_NAMES, &list), [""; 0]);
     }
 }

@@ -281,10 +281,13 @@ pub const CATALOG: &[CatalogEntry] =
 /// Returns the folder of the dataset `name`, which is downloaded if neither `SYSTOLE_DATA` nor the cache has it.
 ///
 /// ```no_run
-/// use systole_datasets::{DataDir, FolderOptions};
+/// use systole_datasets::{DataDir, FolderOptions, ImageResizing, fetch, folder};
 ///
-/// let flowers = systole_datasets::fetch("flowers", &DataDir::default())?;
-/// let data = systole_datasets::folder(flowers, &FolderOptions::default())?;
+/// let flowers = fetch("flowers", &DataDir::default())?;
+/// let (picture, resizing) = ([64, 64, 3], ImageResizing::default());
+/// let options =
+///     FolderOptions { picture, validation_split: 0.2, unreadable_quota: 0.0, seed: 0, background: 0.0, resizing };
+/// let data = folder(flowers, &options)?;
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 ///

@@ -7,6 +7,7 @@ use crate::names::family::{ModelFamily, TextPooling, Tower, WeightFiles};
 use crate::names::hf_config::DerivedModel;
 use crate::names::{
     FAMILIES, bert, dinov2, distilbert, gpt2, keras as keras_names, language_models, match_by_order,
+    torch_defaults,
 };
 use crate::weight_mapping::{self, ImportReport, is_weight};
 use crate::{hdf5, huggingface, legacy_torch, safetensors, torch};
@@ -248,6 +249,9 @@ impl WeightSource {
             (note == BY_ORDER && match_by_order::is_sorted(&self.tensors)).then_some(match_by_order::SORTED);
         let theirs = theirs.cloned().collect::<Vec<_>>();
         let mut report = weight_mapping::fill(model, &rules, &theirs, partial, wrong_order)?;
+        if note == BY_ORDER {
+            report.warnings = torch_defaults::warnings(model);
+        }
         report.notes.push(note);
         let mut heads = self.tensors.iter().filter(|(n, _)| idle.contains(n.as_str()) && !gpt2::is_mask(n));
         if let Some((first, _)) = heads.next().filter(|(n, _)| n != "lm_head.weight") {

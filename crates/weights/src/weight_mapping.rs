@@ -192,6 +192,8 @@ pub struct ImportReport {
     pub left_over: Vec<String>,
     /// Notes on how names were matched, and warnings.
     pub notes: Vec<String>,
+    /// What the weights cannot show: arguments whose defaults differ between PyTorch and Keras.
+    pub warnings: Vec<String>,
 }
 
 /// Hint if the layers of the file and the model differ.
@@ -246,7 +248,7 @@ pub(crate) fn fill(
         return Err(err!(Data, "cannot find weight {path} in the file").hint_command(OTHER_MODEL));
     }
     let rows = rules.iter().map(|rule| rule.row(&by_name)).collect();
-    Ok(ImportReport { rows, left_over, notes: Vec::new() })
+    Ok(ImportReport { rows, left_over, notes: Vec::new(), warnings: Vec::new() })
 }
 
 fn check(

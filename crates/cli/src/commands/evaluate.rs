@@ -89,7 +89,6 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     }
     no_scores(args, &file)?;
     let data = run_data.load(&model, &mut config, screen)?;
-    check_named(args, &data)?;
     model.loss_activation_warnings().iter().for_each(|text| note(text));
     let overlap = TrainingOverlap::of(&run_data, &model, (&config, &data), screen)?;
     let began = Instant::now();
@@ -109,19 +108,6 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let found = EvaluationResult { logs, samples, overlap, perplexity, confusions, tta, seconds };
     found.show(&args.model, &file, &data, screen);
     Ok(0)
-}
-
-/// Rejects synthetic images in place of the dataset that `--dataset` names.
-fn check_named(args: &EvaluateArgs, data: &TrainingData) -> Result<(), CommandError> {
-    let Some(name) = args.dataset.as_deref().filter(|name| *name == "cifar10" && data.name != *name) else {
-        return Ok(());
-    };
-    let e = err!(Io, "the files of `{name}` were not found")
-        .at("--dataset")
-        .because(format!("`{}`, synthetic images, would take their place", data.name));
-    Err(e
-        .hint_command("name the folder of the files with --data-dir, or evaluate with --dataset glyphs")
-        .into())
 }
 
 /// Metrics of a model and the samples that they are computed from.

@@ -180,7 +180,7 @@ fn show(
         let has_config = config_of(model, "").ok().flatten().is_some();
         screen.object(&json!({
             "file": args.file, "kind": source.kind(), "model_file": args.out, "params": params,
-            "rows": rows_json(&report.rows), "left_over": report.left_over, "notes": report.notes, "guesses": guesses,
+            "rows": rows_json(&report.rows), "left_over": report.left_over, "notes": report.notes, "warnings": report.warnings, "guesses": guesses,
             "unused_settings": unused,
             "output_shape": model.output_type().map(|t| t.shape.to_vec()), "has_config": has_config,
         }));
@@ -191,6 +191,7 @@ fn show(
         screen.line(format!("skipped: {name}"));
     }
     report.notes.iter().for_each(|note| screen.line(format!("Matched {note}.")));
+    report.warnings.iter().for_each(|warning| screen.line(format!("Check {warning}.")));
     for guess in guesses {
         screen.line(format!("Guessed, because no file states it: {guess}."));
     }
@@ -237,14 +238,14 @@ fn next_commands(args: &ImportFiles<'_>, model: &Model) -> String {
         (None, true) => " --scale 1/255",
         (None, false) => "",
     };
-    let dataset = if lacks_scale(model) { " --dataset NAME" } else { "" };
+    let data = if lacks_scale(model) { " FOLDER" } else { "" };
     // The last layer of a folder's model is named by its family.
     let has_head = classifies(model) || ImagePreparation::in_model(model).is_ok_and(|found| found.is_none());
     let is_classifier = has_head && model.output_type().is_some_and(|t| t.rank() == 1 && t.elements() > 1);
     let tokenizer = tokenizer_of(model).ok().flatten();
     let uses = match tokenizer {
         _ if reads_images(model) && is_classifier => {
-            vec![("predict", format!("IMAGE{scale}")), ("evaluate", format!("{dataset}{scale}"))]
+            vec![("predict", format!("IMAGE{scale}")), ("evaluate", format!("{data}{scale}"))]
         }
         _ if reads_images(model) => vec![("predict", format!("IMAGE --embed{scale}"))],
         Some(t) if t.pads() && classifies(model) => vec![("predict", "--text TEXT".into())],

@@ -74,7 +74,7 @@ fn commands_tell_what_a_file_of_another_format_is() {
 fn legacy_files_are_imported_and_guesses_are_printed() {
     let (f, _) = files("formats-legacy");
     let done = f.run(&["import", "model.pth", "--out", "out.safetensors"]);
-    done.fails("usage", &["model.pth", "GPT-2", "--model"]);
+    done.fails("usage", &["model.pth", "import --list", "--model"]);
     fs::write(f.path("vit.safetensors"), fixture("weights/vit/model.safetensors")).unwrap();
     let done = f.run(&["import", "vit.safetensors", "--out", "vit-out.safetensors"]);
     let told = done.ok().out;
@@ -105,12 +105,12 @@ fn an_import_names_the_commands_that_use_the_model() {
         [
             "summary efficientnetv2.safetensors",
             "predict efficientnetv2.safetensors IMAGE --scale 1",
-            "evaluate efficientnetv2.safetensors --dataset NAME --scale 1"
+            "evaluate efficientnetv2.safetensors FOLDER --scale 1"
         ]
     );
     let standardized = next("convnext.keras", "convnext.safetensors");
     assert!(standardized[1].ends_with("--scale 1"), "{standardized:?}");
-    for line in rescaled.iter().chain(&standardized).filter(|line| !line.contains("--dataset NAME")) {
+    for line in rescaled.iter().chain(&standardized).filter(|line| !line.contains(" FOLDER")) {
         let file = line.split_whitespace().nth(1).unwrap();
         let takes =
             systole_nn::Model::load(f.path(file)).unwrap().architecture().inputs[0].ty.clone().unwrap();
@@ -128,5 +128,5 @@ fn an_import_names_the_commands_that_use_the_model() {
     f.write("a.bar", "abc");
     f.run(&["predict", "convnext.safetensors", "a.bar"]).fails("data", &["a.bar"]);
     f.run(&["evaluate", "convnext.safetensors", "--dataset=cifar10"])
-        .fails("io", &["`cifar10`", "--data-dir"]);
+        .fails("io", &["`cifar10`", "--dataset"]);
 }

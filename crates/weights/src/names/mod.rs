@@ -20,6 +20,7 @@ mod mpnet;
 pub(crate) mod resnet;
 mod swin;
 mod t5;
+pub(crate) mod torch_defaults;
 pub(crate) mod transformer_encoder;
 pub(crate) mod vit;
 mod whisper;

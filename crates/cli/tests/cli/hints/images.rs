@@ -50,6 +50,7 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         ),
         tried("album", &format!("{small} '--set=fit.class_weight={{ ct = 2.0 }}'")),
         row("predict run labels-idx1-ubyte", "predict run `x.png`"),
+        row("evaluate run --dataset cifar10", "evaluate run"),
         row("predict run empty-idx3-ubyte", "predict run `x.png`"),
         {
             let biggan = "train biggan --out=out --epochs=1 --steps-per-epoch=1 --batch-size=4 --data-dir=album --set \

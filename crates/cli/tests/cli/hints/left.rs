@@ -86,7 +86,7 @@ pub(super) const LEFT: &[(&str, &str, &str)] = &[
     ("crates/quant/src/quantize_weights.rs", "keep this layer", "needs weights beyond the range of float32"),
     (
         "crates/weights/src/weight_mapping.rs",
-        "pass the matching",
+        "OTHER_MODEL",
         "every set of rules has all weights in their shapes; guards against a wrong set",
     ),
 ];

@@ -75,6 +75,10 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
             "train t.csv --fine-tune --epochs=1",
             "train t.csv --fine-tune --epochs=1 --from `runs/a/t.safetensors`",
         ),
+        row(
+            "train t.csv --fine-tune --epochs=1 --from runs/a/t.safetensors --set=optimizer.learning_rate=0.01",
+            "train t.csv --fine-tune --epochs=1 --from runs/a/t.safetensors --learning-rate 0.002",
+        ),
         row("train t.csv --class-weights 0=1,x", "train t.csv --class-weights `0=2,1=1`"),
         row("evaluate runs/a --data-dir new.csv", "evaluate runs/a"),
         row("predict runs/a nothing2", "predict runs/a `new2.csv`"),

@@ -410,6 +410,8 @@ macro_rules! random_images {
 
         impl Layer for $class {
             named!(stringify!($class), one_input);
+
+            lowered!(Regularization);
         }
     )* };
 }
