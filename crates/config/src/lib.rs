@@ -36,7 +36,9 @@ pub use key_suggestions::home_of;
 pub use launch::{LaunchConfig, LaunchTarget};
 pub use lora::LoraSection;
 pub use lr_find::LrFindSection;
-pub use pixel_scale::{first_rescaling, is_scaled, rescaled_twice, scale_pixels, scaled_again, shown_scale};
+pub use pixel_scale::{
+    first_rescaling, is_scaled, rescaled_twice, scale_pixels, scaled_again, shown_factor, shown_scale,
+};
 pub use pruning::PruningSection;
 pub use quantize::QuantizeSection;
 pub use sweep::{METHODS, Sweep, SweepMethod, Trial};

@@ -25,6 +25,12 @@ pub fn shown_scale(scale: f64) -> String {
     }
 }
 
+/// Formats a layer's factor for a message: `1/255`, or four digits.
+pub fn shown_factor(factor: f64) -> String {
+    let exact = shown_scale(factor);
+    if exact.len() > "1/65535".len() { format!("{factor:.3e}") } else { exact }
+}
+
 /// Returns a map function: `image: u8[…] → f32[…]`, multiplied by `scale`.
 pub fn scale_pixels(scale: f64) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
     // For a factor 1/n, divide by n: `x / 255` and `x * (1/255)` round differently, and tutorials divide.
@@ -100,7 +106,7 @@ pub fn rescaled_twice(architecture: &Architecture, scale: f64, option: &str) -> 
     let first = first_rescaling(architecture).filter(|_| scale < 1.0)?;
     Some(format!(
         "the model's first layer rescales by {} and data.scale multiplies by {} too: {option}",
-        shown_scale(first),
+        shown_factor(first),
         shown_scale(scale)
     ))
 }
@@ -160,6 +166,7 @@ mod tests {
     fn scales_are_shown_as_fractions() {
         let shown = [1.0, 1.0 / 255.0, 1.0 / 127.5, 0.3, 0.5].map(shown_scale);
         assert_eq!(shown, ["1", "1/255", &(1.0 / 127.5).to_string(), "0.3", "1/2"]);
+        assert_eq!([1.0 / 255.0, 0.3, 1.0 / 58.395].map(shown_factor), ["1/255", "0.3", "1.712e-2"]);
     }
 
     #[test]

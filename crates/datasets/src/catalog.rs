@@ -442,10 +442,13 @@ impl CatalogEntry {
         }
         e.hint(match cause.kind() {
             ErrorKind::Data => format!("remove the damaged files in {place} if there are any, and repeat the command"),
-            _ => format!(
-                "check the network and repeat the command, which resumes the download; or get the files on another \
-                 machine, put them in {place}, and repeat the command"
-            ),
+            _ => {
+                let online = match dir.downloads() {
+                    true => "check the network and repeat the command, which resumes the download",
+                    false => "allow downloads",
+                };
+                format!("{online}; or get the files on another machine, put them in {place}, and repeat the command")
+            }
         })
     }
 }

@@ -4,6 +4,7 @@ use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::accuracy::CorrectCount;
 use crate::models::command_target::set_all;
+use crate::models::image_preparation::check_image_head;
 use crate::models::imported;
 use crate::models::model_data::{check_samples, in_its_order};
 use crate::models::predictor::{Predictor, answerer, is_of_operators};
@@ -79,6 +80,7 @@ impl RunCommand for EvaluateArgs {
 fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let file = run_directory::model_file(&args.model)?;
     let mut model = imported::load(&file)?;
+    check_image_head(&model, &file)?;
     imported::compile_unless_compiled(&mut model)?;
     let run_data = RunData::of(&model, &file)?.with_scale_options(Some(&args.scale), &args.sets);
     let mut config = config(args, &run_data, &model)?;

@@ -12,7 +12,7 @@ use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use systole_config::{first_rescaling, shown_scale, size_conflicts};
+use systole_config::{first_rescaling, shown_factor, size_conflicts};
 use systole_ir::{Error, ErrorKind, ResultExt, TensorType};
 use systole_nn::Model;
 use systole_weights::{FamilyInfo, ImportReport, ImportRow, Tower, WeightSource, families};
@@ -190,7 +190,12 @@ fn show(
     for name in &report.left_over {
         screen.line(format!("skipped: {name}"));
     }
-    report.notes.iter().for_each(|note| screen.line(format!("Matched {note}.")));
+    for note in &report.notes {
+        screen.line(match note.strip_prefix("ignored: ") {
+            Some(ignored) => format!("Ignored: {ignored}."),
+            None => format!("Matched {note}."),
+        });
+    }
     report.warnings.iter().for_each(|warning| screen.line(format!("Check {warning}.")));
     for guess in guesses {
         screen.line(format!("Guessed, because no file states it: {guess}."));
@@ -201,7 +206,7 @@ fn show(
     if let Some(factor) = first_rescaling(model.architecture()) {
         screen.line(format!(
             "The first layer rescales pixels by {}: pass --scale 1 to predict and evaluate.",
-            shown_scale(factor)
+            shown_factor(factor)
         ));
     } else if lacks_scale(model) {
         screen.line(

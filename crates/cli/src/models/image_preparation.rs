@@ -79,7 +79,10 @@ impl ImagePreparation {
             _ => Resize::BilinearAntialias,
         };
         let x = match target.filter(|target| *target != sides) {
-            Some([height, width]) => x.resize_with(height, width, method),
+            // Pillow resizes the rows first, and rounds to bytes in between.
+            Some([height, width]) => {
+                x.resize_with(sides[0], width, method).resize_with(height, width, method)
+            }
             None => x,
         };
         match self.crop {
@@ -87,6 +90,18 @@ impl ImagePreparation {
             None => x,
         }
     }
+}
+
+/// Rejects an encoder of images without a head: its outputs are features, not classes.
+pub(crate) fn check_image_head(model: &Model, path: &str) -> Result<()> {
+    // A folder's families name their last layer.
+    let has_head = model.architecture().nodes.last().is_some_and(|node| node.name == "predictions");
+    if has_head || ImagePreparation::in_model(model)?.is_none() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("`{path}` has no classification head"))
+        .because("it returns features of images")
+        .hint_command("pass --embed to `systole predict` for the features"))
 }
 
 /// Sides of an image whose shorter one becomes `n`.

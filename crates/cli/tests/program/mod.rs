@@ -12,6 +12,18 @@ use systole_data::format::idx;
 use systole_ir::Literal;
 use systole_testing::ShownError;
 
+/// Probabilities of an answer of `predict --json` in the order of the classes.
+pub fn probabilities(answer: &serde_json::Value) -> Vec<f64> {
+    let mut top: Vec<(u64, f64)> = answer["top"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| (t["label"].as_u64().unwrap(), t["probability"].as_f64().unwrap()))
+        .collect();
+    top.sort_by_key(|(label, _)| *label);
+    top.into_iter().map(|(_, p)| p).collect()
+}
+
 /// The exit code of a kind, as in the table of kinds in `docs/guide/command-line.md`.
 pub fn exit_code(kind: &str) -> i32 {
     if kind == "usage" { 2 } else { 1 }

@@ -1,7 +1,7 @@
 //! End-to-end tests of texts with classes: training from scratch, BERT folders, fine-tuning; and of the sizes that imported
 //! language models bring along.
 
-use crate::program::{Done, Folder};
+use crate::program::{Folder, probabilities};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -54,18 +54,6 @@ fn reviews(f: &Folder, n: usize) {
     f.write("reviews.jsonl", lines);
 }
 
-fn probabilities(done: &Done) -> Vec<f64> {
-    let answer = done.json();
-    let mut top: Vec<(u64, f64)> = answer["top"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|t| (t["label"].as_u64().unwrap(), t["probability"].as_f64().unwrap()))
-        .collect();
-    top.sort_by_key(|(label, _)| *label);
-    top.into_iter().map(|(_, p)| p).collect()
-}
-
 /// The probabilities that the layers compute for these tokens alone, without padding.
 fn expected(ids: &[i32]) -> Vec<f64> {
     let source = WeightSource::open(Path::new(&fixture("bert_classifier"))).unwrap();
@@ -89,8 +77,9 @@ fn close(a: &[f64], b: &[f64]) {
 fn a_folder_of_a_bert_classifies_texts() {
     let f = Folder::new("sentences-bert");
     bert(&f);
-    let of =
-        |model: &str, text: &str| probabilities(&f.run(&["predict", model, "--text", text, "--json"]).ok());
+    let of = |model: &str, text: &str| {
+        probabilities(&f.run(&["predict", model, "--text", text, "--json"]).ok().json())
+    };
     // "a good films": [CLS] a good film ##s [SEP].
     close(&of("bert", "A good FILMS"), &expected(&[2, 8, 5, 7, 9, 3]));
     close(&of("bert", "Bad."), &expected(&[2, 6, 12, 3]));
@@ -114,7 +103,10 @@ fn a_folder_of_a_bert_classifies_texts() {
     f.write("one.txt", "Bad.\n");
     f.write("two.jsonl", "{\"text\": \"Bad.\"}\n");
     for file in ["one.txt", "two.jsonl"] {
-        close(&probabilities(&f.run(&["predict", "bert", file, "--json"]).ok()), &expected(&[2, 6, 12, 3]));
+        close(
+            &probabilities(&f.run(&["predict", "bert", file, "--json"]).ok().json()),
+            &expected(&[2, 6, 12, 3]),
+        );
     }
     let e = f.run(&["predict", "bert", "--text", "x", "--tta=2"]).fails("usage", &["--tta"]).err;
     assert!(!e.contains("pictures"), "{e}");

@@ -21,7 +21,7 @@ use embedding::Candidates;
 use prediction::{PredictionFormat, SamplePrediction};
 use sample_sources::{
     IMAGE_FORMATS, InputKind, RECORD_FORMATS, ReadOptions, SampleSource, UnreadableFile, is_named_as_picture,
-    is_of_sentences, nothing, or_go_on, stacked, tokens_of,
+    is_of_sentences, nothing, or_go_on, stacked, text_tokenizer, tokens_of,
 };
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -140,7 +140,7 @@ fn run(args: &PredictArgs, screen: &Screen) -> CommandResult {
     tell_of_outputs(&model, screen);
     let candidates = candidates(args, &file, screen)?;
     match takes {
-        InputKind::Text(_) if embeds => return Err(no_embeddings(&file).into()),
+        InputKind::Text(_) if embeds => return Err(no_embeddings(&model, &file).into()),
         InputKind::Text(_) => model.class_names = tokens_of(&model)?,
         _ if candidates.is_some() => model.class_names.clone_from(&args.candidates),
         _ => {}
@@ -207,7 +207,11 @@ fn opened(args: &PredictArgs, file: &str, tower: Tower) -> Result<Predictor> {
     Ok(Predictor { model: embedding::without_head(predictor.model)?, ..predictor })
 }
 
-fn no_embeddings(file: &str) -> Error {
+/// Error for the embeddings of a model that continues texts, or whose tokenizer is missing.
+fn no_embeddings(model: &Model, file: &str) -> Error {
+    if let Err(e) = text_tokenizer(model) {
+        return e;
+    }
     Error::new(ErrorKind::Unsupported, format!("{file} continues texts and has no embeddings"))
         .hint_command("use an encoder of texts: `systole import --list` prints the families")
 }

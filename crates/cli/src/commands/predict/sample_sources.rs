@@ -3,7 +3,7 @@
 
 use super::arrays;
 use crate::models::command_target::config_of;
-use crate::models::image_preparation::ImagePreparation;
+use crate::models::image_preparation::{ImagePreparation, check_image_head};
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::note;
 use std::io::Read;
@@ -53,6 +53,9 @@ impl InputKind {
                 check_head(model, path)?;
             }
             return Ok(InputKind::Sentences(length));
+        }
+        if needs_head {
+            check_image_head(model, path)?;
         }
         let ty = match inputs.as_slice() {
             [one] => one.ty.as_ref(),
@@ -446,7 +449,7 @@ pub(super) fn is_of_sentences(name: &str) -> bool {
 }
 
 /// Returns the model's tokenizer; bytes for models that were trained on texts before tokenizers were stored.
-fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
+pub(super) fn text_tokenizer(model: &Model) -> Result<Arc<Tokenizer>> {
     if let Some(own) = tokenizer_of(model)? {
         return Ok(own);
     }

@@ -106,6 +106,7 @@ const ROWS: &[(&str, &str)] = &[
     ),
     ("export runs/p --format torch --out x.pt", "export runs/p --format keras --out `x.keras`"),
     ("export runs/t --out x.pb", "export runs/t --out `x`.keras"),
+    ("predict dino x.png", "predict dino x.png --embed"),
     ("evaluate one.safetensors many.csv", "evaluate one.safetensors `t.csv`"),
     ("run small.tflite", "run small.tflite --random `1`"),
     ("run small.tflite --input wrong.npz", "summary small.tflite"),
@@ -189,6 +190,7 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     f.write("few.safetensors", without(&odd, |name| name.ends_with(".weight")));
     f.write("first.safetensors", without(&odd, |name| name.starts_with("dense")));
     f.write("less.safetensors", without(&read("rt.safetensors"), |name| name == "fc.weight"));
+    folder(&f, "hugging_face_predict/dinov2", "dino");
     folder(&f, "bert_classifier", "bert");
     f.write(
         "bert/model.safetensors",
