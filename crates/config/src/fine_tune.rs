@@ -3,70 +3,39 @@
 use super::RunConfig;
 use super::key_error::KeyError;
 use serde::{Deserialize, Serialize};
+use systole_data::with_defaults;
 use systole_datasets::TrainingData;
 use systole_ir::Result;
 use systole_nn::{FineTune, FrozenBatchNorm};
 use toml::Value;
 
-/// The `[fine_tune]` table: transfer learning from a saved model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FineTuneSection {
-    /// Saved model to load the initial weights from; the command line's `--from` takes precedence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<String>,
-    /// First layer of the head; layers before it are frozen initially. Default: the last layer that has weights
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub freeze_until: Option<String>,
-    /// Whether to unfreeze all layers after `freeze_epochs`, with fastai's two one-cycle learning-rate schedules.
-    /// `false`: they stay frozen and the optimizer's learning rate applies.
-    #[serde(default = "crate::yes")]
-    pub unfreeze: bool,
-    /// Epochs that train only the head, before the `fit.epochs`.
-    #[serde(default = "freeze_epochs")]
-    pub freeze_epochs: usize,
-    /// Maximum learning rate while only the head trains; halved afterwards.
-    #[serde(default = "base_lr")]
-    pub base_lr: f64,
-    /// Ratio of the head's learning rate to that of the layers next to the input, after unfreezing.
-    #[serde(default = "lr_mult")]
-    pub lr_mult: f64,
-    /// Fraction of the second cycle in which the learning rate rises.
-    #[serde(default = "pct_start")]
-    pub pct_start: f64,
-    /// Ratio of the second cycle's maximum to its initial learning rate.
-    #[serde(default = "div")]
-    pub div: f64,
-    /// Number of layer groups with separate learning rates: the head, and equal groups of the layers before it.
-    #[serde(default = "groups")]
-    pub groups: usize,
-    /// Mode of batch normalization in frozen layers: `"train"`, as in fastai, or `"inference"`, as in Keras.
-    #[serde(default)]
-    pub frozen_batch_norm: FrozenBatchNorm,
-}
-
-fn freeze_epochs() -> usize {
-    FineTune::default().freeze_epochs
-}
-
-fn base_lr() -> f64 {
-    FineTune::default().base_lr
-}
-
-fn lr_mult() -> f64 {
-    FineTune::default().lr_mult
-}
-
-fn pct_start() -> f64 {
-    FineTune::default().pct_start
-}
-
-fn div() -> f64 {
-    FineTune::default().div
-}
-
-fn groups() -> usize {
-    FineTune::default().groups
+with_defaults! {
+    /// The `[fine_tune]` table: transfer learning from a saved model.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct FineTuneSection {
+        /// Saved model to load the initial weights from; the command line's `--from` takes precedence.
+        pub from: Option<String> = None,
+        /// First layer of the head; layers before it are frozen initially. Default: the last layer that has weights
+        pub freeze_until: Option<String> = None,
+        /// Whether to unfreeze all layers after `freeze_epochs`, with fastai's two one-cycle learning-rate schedules.
+        /// `false`: they stay frozen and the optimizer's learning rate applies.
+        pub unfreeze: bool = true,
+        /// Epochs that train only the head, before the `fit.epochs`.
+        pub freeze_epochs: usize = FineTune::default().freeze_epochs,
+        /// Maximum learning rate while only the head trains; halved afterwards.
+        pub base_lr: f64 = FineTune::default().base_lr,
+        /// Ratio of the head's learning rate to that of the layers next to the input, after unfreezing.
+        pub lr_mult: f64 = FineTune::default().lr_mult,
+        /// Fraction of the second cycle in which the learning rate rises.
+        pub pct_start: f64 = FineTune::default().pct_start,
+        /// Ratio of the second cycle's maximum to its initial learning rate.
+        pub div: f64 = FineTune::default().div,
+        /// Number of layer groups with separate learning rates: the head, and equal groups of the layers before it.
+        pub groups: usize = FineTune::default().groups,
+        /// Mode of batch normalization in frozen layers: `"train"`, as in fastai, or `"inference"`, as in Keras.
+        pub frozen_batch_norm: FrozenBatchNorm = FrozenBatchNorm::default(),
+    }
 }
 
 impl FineTuneSection {

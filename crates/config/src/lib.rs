@@ -48,6 +48,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systole_data::PipelineTuning;
+use systole_data::with_defaults;
 use systole_datasets::{ImageResizing, RecordOptions, Tokenizer};
 use systole_dist::Strategy;
 use systole_ir::{DType, Result, err, knobs};
@@ -106,14 +107,12 @@ pub struct RunConfig {
     pub data: DataSection,
     /// Predefined architecture: `application`, one of [`APPLICATIONS`](systole_nn::applications::APPLICATIONS), and its
     /// arguments. Replaces `layers`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Table>,
     /// The layers in order: tables with a `type` and Keras's arguments. A layer's input is the output of the layer
     /// before it, or of the layers listed in its `inputs`; `input` is the model's input.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Table>,
     /// BigGAN generator and discriminator, instead of `layers`: BigGAN-PyTorch's options.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub biggan: Option<BigGan>,
     /// Optimizer: `type`, `learning_rate` (a number or a schedule) and the optimizer's arguments.
     pub optimizer: Table,
@@ -122,22 +121,16 @@ pub struct RunConfig {
     /// Training length and batch size.
     pub fit: FitSection,
     /// Distribution over devices; default: one device, or all devices of an accelerator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<StrategySection>,
     /// Fine-tuning: starts from the weights of another model, with some layers frozen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fine_tune: Option<FineTuneSection>,
     /// LoRA: trains low-rank adapters and freezes the weights of a saved model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lora: Option<LoraSection>,
     /// Pruning: zeroes weights during training.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruning: Option<PruningSection>,
     /// Learning-rate range test before the first step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lr_find: Option<LrFindSection>,
     /// Quantization-aware training for int8.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantize: Option<QuantizeSection>,
     /// Callbacks: tables with a `type` and Keras's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -157,19 +150,19 @@ impl PartialEq for SourcePlace {
     }
 }
 
-/// The `[strategy]` table: distribution over devices.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StrategySection {
-    /// Strategy: `one_device`, `data_parallel`, `fully_sharded` or `auto`.
-    #[serde(default = "data_parallel", rename = "type")]
-    pub name: String,
-    /// Number of devices; logical ones if the backend has only one. Default: all devices of the backend.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub devices: Option<usize>,
-    /// Device mesh with named axes (`data=4`), instead of `devices`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mesh: Option<String>,
+with_defaults! {
+    /// The `[strategy]` table: distribution over devices.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct StrategySection {
+        /// Strategy: `one_device`, `data_parallel`, `fully_sharded` or `auto`.
+        #[serde(rename = "type")]
+        pub name: String = "data_parallel".into(),
+        /// Number of devices; logical ones if the backend has only one. Default: all devices of the backend.
+        pub devices: Option<usize> = None,
+        /// Device mesh with named axes (`data=4`), instead of `devices`.
+        pub mesh: Option<String> = None,
+    }
 }
 
 impl StrategySection {
@@ -192,10 +185,6 @@ impl StrategySection {
     }
 }
 
-fn data_parallel() -> String {
-    "data_parallel".into()
-}
-
 /// The `[data]` table: dataset and preprocessing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -203,7 +192,6 @@ pub struct DataSection {
     /// Dataset: one of [`DATASETS`].
     pub dataset: String,
     /// Directory of the dataset, or its parent; default: the standard locations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
     /// Factor for pixel values 0 to 255: a number, or a fraction as text (`"1/255"`).
     #[serde(default = "one", deserialize_with = "number_or_fraction")]
@@ -212,46 +200,35 @@ pub struct DataSection {
     #[serde(default = "yes")]
     pub shuffle: bool,
     /// Height and width to resize images to. Default: `[64, 64]` for a folder of images, no resizing of other data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_size: Option<[usize; 2]>,
     /// How images are resized: `fit` (area along shrinking axes, bilinear along growing ones), `bilinear`, `bicubic`,
     /// `area` or `nearest`, or a table with `method`, `antialias`, `crop_to_aspect_ratio`, `pad_to_aspect_ratio`.
     /// Default: `fit`, stretched to the aspect ratio.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<ImageResizing>,
     /// Color mode to convert a folder's images to: `rgb` or `grayscale`. Default: `rgb`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub color_mode: Option<String>,
     /// Fraction of each class of a folder that is held out for testing. Default: 0.2.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_split: Option<f64>,
     /// Maximum fraction of unreadable images in a folder. Default: 0.1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreadable_quota: Option<f64>,
     /// Background for transparent images, from 0 (black) to 1 (white). Default: 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub background: Option<f64>,
     /// Random augmentations of training images by name; some take a value: `"rotate=10"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "augment::list_or_table")]
     pub augment: Vec<String>,
     /// Test-time augmentation: about how many augmented versions of each image `evaluate` and `predict` use, in
     /// addition to the image itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tta: Option<u64>,
     /// Which record files to read, and how.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<RecordOptions>,
     /// Sequence length of text samples in tokens. Default: 128; for sentences that of the longest text, at most
     /// 128.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<usize>,
     /// Tokenizer of text: `bytes`, `chars` (characters of the text), `bpe` (byte-pair encoding learned from the text),
     /// or a tokenizer file: `tokenizer.json`, `vocab.json` with `merges.txt` next to it, or BERT's `vocab.txt`. Default:
     /// `bytes`. Of sentences: `words` (the default) or a WordPiece file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
     /// Vocabulary size that `bpe` learns, including the 256 bytes; default: 1024. That of `words`; default: 10000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<usize>,
     /// Whether training sequences start at random offsets of the text, different in each epoch, rather than one after
     /// the other. Default: false.
@@ -262,14 +239,11 @@ pub struct DataSection {
     pub known_tokenizer: Option<Arc<Tokenizer>>,
     /// Maximum number of training samples: a sample across all classes for user data, the first ones of published
     /// datasets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_samples: Option<u64>,
     /// Maximum number of test samples, chosen like `train_samples`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_samples: Option<u64>,
     /// Thread counts and queue sizes of the pipeline's stages, as written by `--freeze` of `data bench` or `train`.
     /// Default: tuned while training.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tuning: Option<Table>,
 }
 
@@ -323,7 +297,6 @@ pub struct FitSection {
     #[serde(skip)]
     pub batch_reason: Option<String>,
     /// Steps per epoch; default: one pass over the data.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps_per_epoch: Option<usize>,
     /// Number of epochs between validations; the last epoch is always validated. Lightning's name
     /// `check_val_every_n_epoch` is also accepted.
@@ -331,23 +304,17 @@ pub struct FitSection {
     pub validation_freq: usize,
     /// Validate within epochs: after a fraction of the batches (`0.25`), a number of batches (`100`), or a time
     /// (`"00:10:00"`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_check_interval: Option<ValCheckInterval>,
     /// Train on only the first batches of each epoch: a number (`10`) or a fraction (`0.1`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_train_batches: Option<Limit>,
     /// Validate on only the first batches of the test data: a number or a fraction; `0` disables validation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_val_batches: Option<Limit>,
     /// Train on the same few batches in every epoch and validate on as many: a model that can learn reaches a loss near
     /// zero.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overfit_batches: Option<Limit>,
     /// Smoke test: one epoch of this many batches and a validation of as many; writes no files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fast_dev_run: Option<usize>,
     /// Maximum training time, `DD:HH:MM:SS`, summed over all restarts of a run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_time: Option<String>,
     /// Check every step before it is applied. On a non-finite value, stop with an error that names the op and the
     /// layer, and write the batch to `anomaly.npz` in the run directory. Doubles the cost of a step.
@@ -357,15 +324,12 @@ pub struct FitSection {
     #[serde(default, skip_serializing_if = "is_unset")]
     pub barebones: bool,
     /// Number of batches to validate on before the first step, so that a failing validation is found early.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub num_sanity_val_steps: Option<usize>,
     /// Loss weights of the classes: `"balanced"` (weights inversely proportional to the class frequencies), or a table
     /// of classes and weights.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_weight: Option<Value>,
     /// Value that selects the best model: `loss` or the name of a metric, measured on the test data. Default: the first
     /// metric, otherwise the loss.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub monitor: Option<String>,
     /// Whether to show a dashboard while training, if there is a terminal.
     #[serde(default, skip_serializing_if = "is_unset")]
@@ -374,8 +338,18 @@ pub struct FitSection {
     #[serde(default = "yes", skip_serializing_if = "is_set")]
     pub report: bool,
     /// Logger: `"tensorboard"` (default) or `"none"`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logger: Option<Logger>,
+}
+
+fn remove_nulls(json: &mut serde_json::Value) {
+    match json {
+        serde_json::Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(remove_nulls);
+        }
+        serde_json::Value::Array(list) => list.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
 }
 
 /// Returns a value's name without Keras's prefix `val_`.
@@ -465,6 +439,13 @@ impl RunConfig {
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self)
             .map_err(|e| err!(Bug, "cannot serialize the configuration").because(e.to_string()))
+    }
+
+    /// Returns the configuration as JSON, like [`RunConfig::to_toml`] without keys that are not set.
+    pub fn to_json(&self) -> serde_json::Result<serde_json::Value> {
+        let mut json = serde_json::to_value(self)?;
+        remove_nulls(&mut json);
+        Ok(json)
     }
 
     /// Returns [`RunConfig::to_toml`] with the thread counts and queue sizes found at run time.

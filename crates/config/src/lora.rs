@@ -3,33 +3,25 @@
 use super::RunConfig;
 use super::key_error::KeyError;
 use serde::{Deserialize, Serialize};
+use systole_data::with_defaults;
 use systole_ir::Result;
 use systole_nn::LoraOptions;
 
-/// The `[lora]` table: low-rank adapters.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LoraSection {
-    /// Rank of the adapters: columns of `lora_kernel_a` and rows of `lora_kernel_b`.
-    #[serde(default = "rank")]
-    pub rank: usize,
-    /// Scale of the adapters: their product is multiplied by `alpha / rank`. Default: the rank
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub alpha: Option<f64>,
-    /// Layers that get adapters, by path or last path component; `*` is a wildcard: `["*query*", "*value*"]`.
-    #[serde(default = "all")]
-    pub layers: Vec<String>,
-    /// Layers to train fully, without adapters, in addition to a new head.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub train: Vec<String>,
-}
-
-fn rank() -> usize {
-    LoraOptions::default().rank
-}
-
-fn all() -> Vec<String> {
-    LoraOptions::default().layers
+with_defaults! {
+    /// The `[lora]` table: low-rank adapters.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct LoraSection {
+        /// Rank of the adapters: columns of `lora_kernel_a` and rows of `lora_kernel_b`.
+        pub rank: usize = LoraOptions::default().rank,
+        /// Scale of the adapters: their product is multiplied by `alpha / rank`. Default: the rank
+        pub alpha: Option<f64> = None,
+        /// Layers that get adapters, by path or last path component; `*` is a wildcard: `["*query*", "*value*"]`.
+        pub layers: Vec<String> = LoraOptions::default().layers,
+        /// Layers to train fully, without adapters, in addition to a new head.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub train: Vec<String> = Vec::new(),
+    }
 }
 
 impl LoraSection {

@@ -3,54 +3,28 @@
 use super::RunConfig;
 use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
+use systole_data::with_defaults;
 use systole_ir::Result;
 use systole_nn::{LrFind, SUGGESTIONS};
 use toml::{Table, Value};
 
-/// The `[lr_find]` table: learning-rate range test.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LrFindSection {
-    /// Suggestion to use: `valley`, `slide`, `minimum` or `steep`.
-    #[serde(default = "valley")]
-    pub suggest: String,
-    /// First learning rate.
-    #[serde(default = "start_lr")]
-    pub start_lr: f64,
-    /// Last learning rate.
-    #[serde(default = "end_lr")]
-    pub end_lr: f64,
-    /// Number of weight updates; each has a higher learning rate than the one before.
-    #[serde(default = "num_it")]
-    pub num_it: usize,
-    /// Whether to stop once the loss exceeds four times its minimum.
-    #[serde(default = "crate::yes")]
-    pub stop_div: bool,
-    /// Learning rate found, as stored in run.json. Default: run the test
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub found: Option<f64>,
-}
-
-fn valley() -> String {
-    SUGGESTIONS[0].into()
-}
-
-fn start_lr() -> f64 {
-    LrFind::default().start_lr
-}
-
-fn end_lr() -> f64 {
-    LrFind::default().end_lr
-}
-
-fn num_it() -> usize {
-    LrFind::default().num_it
-}
-
-impl Default for LrFindSection {
-    fn default() -> LrFindSection {
-        let LrFind { start_lr, end_lr, num_it, stop_div } = LrFind::default();
-        LrFindSection { suggest: valley(), start_lr, end_lr, num_it, stop_div, found: None }
+with_defaults! {
+    /// The `[lr_find]` table: learning-rate range test.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct LrFindSection {
+        /// Suggestion to use: `valley`, `slide`, `minimum` or `steep`.
+        pub suggest: String = SUGGESTIONS[0].into(),
+        /// First learning rate.
+        pub start_lr: f64 = LrFind::default().start_lr,
+        /// Last learning rate.
+        pub end_lr: f64 = LrFind::default().end_lr,
+        /// Number of weight updates; each has a higher learning rate than the one before.
+        pub num_it: usize = LrFind::default().num_it,
+        /// Whether to stop once the loss exceeds four times its minimum.
+        pub stop_div: bool = LrFind::default().stop_div,
+        /// Learning rate found, as stored in run.json. Default: run the test
+        pub found: Option<f64> = None,
     }
 }
 

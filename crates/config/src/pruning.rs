@@ -3,74 +3,47 @@
 use super::RunConfig;
 use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
+use systole_data::with_defaults;
 use systole_ir::Result;
 use systole_nn::{Model, Pruning, PruningSchedule, RemovedChannels};
 
 /// Sparsity schedules, for `pruning.type`.
 const SCHEDULES: [&str; 2] = ["ConstantSparsity", "PolynomialDecay"];
 
-/// The `[pruning]` table: sparsity schedule and pruned layers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PruningSection {
-    /// Sparsity schedule: `ConstantSparsity` or `PolynomialDecay`.
-    #[serde(default = "constant", rename = "type")]
-    pub schedule: String,
-    /// Target sparsity (fraction of zero weights) of ConstantSparsity.
-    #[serde(default = "half")]
-    pub target_sparsity: f64,
-    /// Initial sparsity of PolynomialDecay.
-    #[serde(default)]
-    pub initial_sparsity: f64,
-    /// Final sparsity of PolynomialDecay.
-    #[serde(default = "half")]
-    pub final_sparsity: f64,
-    /// Exponent of PolynomialDecay; higher values prune more at the start.
-    #[serde(default = "power")]
-    pub power: f64,
-    /// First step that prunes.
-    #[serde(default)]
-    pub begin_step: u64,
-    /// Last step that prunes; required by PolynomialDecay. Default: the end of training
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub end_step: Option<u64>,
-    /// Number of steps between updates of the pruning mask.
-    #[serde(default = "frequency")]
-    pub frequency: u64,
-    /// Whether the threshold is global, rather than the same sparsity for each layer.
-    #[serde(default)]
-    pub global: bool,
-    /// N:M sparsity `[m, n]`: zeroes the m smallest of every n weights along the inputs, instead of a sparsity: `[2,
-    /// 4]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sparsity_m_by_n: Option<Vec<usize>>,
-    /// Layers to prune, by path or last path component; `*` is a wildcard.
-    #[serde(default = "all")]
-    pub layers: Vec<String>,
-    /// Whether to prune whole output channels of convolutions and dense layers, which are removed from the model at the
-    /// end.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub channels: bool,
-}
-
-fn constant() -> String {
-    SCHEDULES[0].into()
-}
-
-fn half() -> f64 {
-    0.5
-}
-
-fn power() -> f64 {
-    3.0
-}
-
-fn frequency() -> u64 {
-    Pruning::constant_sparsity(0.5).frequency
-}
-
-fn all() -> Vec<String> {
-    vec!["*".into()]
+with_defaults! {
+    /// The `[pruning]` table: sparsity schedule and pruned layers.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct PruningSection {
+        /// Sparsity schedule: `ConstantSparsity` or `PolynomialDecay`.
+        #[serde(rename = "type")]
+        pub schedule: String = SCHEDULES[0].into(),
+        /// Target sparsity (fraction of zero weights) of ConstantSparsity.
+        pub target_sparsity: f64 = 0.5,
+        /// Initial sparsity of PolynomialDecay.
+        pub initial_sparsity: f64 = 0.0,
+        /// Final sparsity of PolynomialDecay.
+        pub final_sparsity: f64 = 0.5,
+        /// Exponent of PolynomialDecay; higher values prune more at the start.
+        pub power: f64 = 3.0,
+        /// First step that prunes.
+        pub begin_step: u64 = 0,
+        /// Last step that prunes; required by PolynomialDecay. Default: the end of training
+        pub end_step: Option<u64> = None,
+        /// Number of steps between updates of the pruning mask.
+        pub frequency: u64 = Pruning::constant_sparsity(0.5).frequency,
+        /// Whether the threshold is global, rather than the same sparsity for each layer.
+        pub global: bool = false,
+        /// N:M sparsity `[m, n]`: zeroes the m smallest of every n weights along the inputs, instead of a sparsity: `[2,
+        /// 4]`.
+        pub sparsity_m_by_n: Option<Vec<usize>> = None,
+        /// Layers to prune, by path or last path component; `*` is a wildcard.
+        pub layers: Vec<String> = vec!["*".into()],
+        /// Whether to prune whole output channels of convolutions and dense layers, which are removed from the model at
+        /// the end.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub channels: bool = false,
+    }
 }
 
 impl PruningSection {
@@ -135,12 +108,12 @@ impl RunConfig {
     /// Returns notes about keys of `[pruning]` that belong to the other schedule.
     pub fn unused_pruning_keys(&self) -> Vec<String> {
         let Some(of) = &self.pruning else { return Vec::new() };
-        let [constant, polynomial] = SCHEDULES;
+        let (usual, [constant, polynomial]) = (PruningSection::default(), SCHEDULES);
         let keys = [
-            ("target_sparsity", of.target_sparsity != half(), constant),
-            ("initial_sparsity", of.initial_sparsity != 0.0, polynomial),
-            ("final_sparsity", of.final_sparsity != half(), polynomial),
-            ("power", of.power != power(), polynomial),
+            ("target_sparsity", of.target_sparsity != usual.target_sparsity, constant),
+            ("initial_sparsity", of.initial_sparsity != usual.initial_sparsity, polynomial),
+            ("final_sparsity", of.final_sparsity != usual.final_sparsity, polynomial),
+            ("power", of.power != usual.power, polynomial),
         ];
         let unused = keys.into_iter().filter(|(_, is_set, schedule)| *is_set && of.schedule != *schedule);
         unused

@@ -3,35 +3,31 @@
 use super::RunConfig;
 use super::key_error::{KeyError, unknown};
 use serde::{Deserialize, Serialize};
+use systole_data::with_defaults;
 use systole_ir::Result;
 use systole_nn::{Quantize, QuantizeRanges};
 
 /// Range estimators, for `quantize.type`.
 const RANGES: [&str; 2] = ["MovingAverage", "Learned"];
 
-/// The `[quantize]` table: quantization-aware training.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QuantizeSection {
-    /// Range estimator: `MovingAverage` of each batch's minimum and maximum, or `Learned` step sizes (LSQ).
-    #[serde(default = "moving_average", rename = "type")]
-    pub ranges: String,
-    /// Decay of the moving average. Default: 0.999, less in the first thousand steps
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ema_decay: Option<f64>,
-    /// Whether convolution weights are quantized per output channel, rather than per tensor.
-    #[serde(default = "crate::yes")]
-    pub per_channel: bool,
-    /// Step from which batch normalization uses its moving statistics and stops updating them. Default: never
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub freeze_bn_delay: Option<u64>,
-    /// Layers to keep in floating point, by name; `*` is a wildcard.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub skip: Vec<String>,
-}
-
-fn moving_average() -> String {
-    RANGES[0].into()
+with_defaults! {
+    /// The `[quantize]` table: quantization-aware training.
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct QuantizeSection {
+        /// Range estimator: `MovingAverage` of each batch's minimum and maximum, or `Learned` step sizes (LSQ).
+        #[serde(rename = "type")]
+        pub ranges: String = RANGES[0].into(),
+        /// Decay of the moving average. Default: 0.999, less in the first thousand steps
+        pub ema_decay: Option<f64> = None,
+        /// Whether convolution weights are quantized per output channel, rather than per tensor.
+        pub per_channel: bool = true,
+        /// Step from which batch normalization uses its moving statistics and stops updating them. Default: never
+        pub freeze_bn_delay: Option<u64> = None,
+        /// Layers to keep in floating point, by name; `*` is a wildcard.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub skip: Vec<String> = Vec::new(),
+    }
 }
 
 impl QuantizeSection {

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 use systole_base::rng::{RandomStream, hash_name};
+use systole_data::with_defaults;
 use systole_ir::{Error, ErrorKind, Result, err};
 use toml::{Table, Value};
 
@@ -34,36 +35,22 @@ pub enum SweepMethod {
     Halving,
 }
 
-/// The `[sweep]` table.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SweepSection {
-    /// Preset, or TOML file next to this one; default: the rest of this file.
-    base: Option<String>,
-    #[serde(default = "grid")]
-    method: String,
-    metric: Option<String>,
-    direction: Option<String>,
-    trials: Option<usize>,
-    #[serde(default)]
-    seed: u64,
-    #[serde(default = "one")]
-    min_epochs: usize,
-    #[serde(default = "three")]
-    factor: usize,
-    parameters: Table,
-}
-
-fn grid() -> String {
-    "grid".into()
-}
-
-fn one() -> usize {
-    1
-}
-
-fn three() -> usize {
-    3
+with_defaults! {
+    /// The `[sweep]` table.
+    #[derive(Clone, Debug, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct SweepSection {
+        /// Preset, or TOML file next to this one; default: the rest of this file.
+        base: Option<String> = None,
+        method: String = "grid".into(),
+        metric: Option<String> = None,
+        direction: Option<String> = None,
+        trials: Option<usize> = None,
+        seed: u64 = 0,
+        min_epochs: usize = 1,
+        factor: usize = 3,
+        parameters: Table = Table::new(),
+    }
 }
 
 /// Values of one key.

@@ -916,7 +916,8 @@ fn announced(config: RunConfig, mut data: TrainingData, reason: String, screen: 
 fn print_config(config: &RunConfig, screen: &Screen) -> CommandResult {
     match screen.json {
         true => screen.object(
-            &serde_json::to_value(config)
+            &config
+                .to_json()
                 .map_err(|e| err!(Bug, "cannot serialize the configuration").because(e.to_string()))?,
         ),
         false => screen.line(config.to_shown_toml()?.trim_end()),

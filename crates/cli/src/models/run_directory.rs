@@ -357,7 +357,7 @@ impl RunRecord {
 /// Keys that affect what a run computes, with their values.
 fn keys_of(config: &RunConfig) -> Vec<(String, String)> {
     let mut keys = Vec::new();
-    flatten("", &serde_json::to_value(config.without_loggers()).unwrap_or_default(), &mut keys);
+    flatten("", &config.without_loggers().to_json().unwrap_or_default(), &mut keys);
     // The location of the data, its read speed and the final report do not affect the results.
     let told = ["data.dir", "data.tta", "fit.report", "fit.tui"];
     keys.retain(|(key, _)| !told.contains(&key.as_str()) && !key.starts_with("data.tuning"));

@@ -204,7 +204,7 @@ impl<'a> RunSummary<'a> {
         if !self.history.validations.is_empty() {
             put("validations", self.validations());
         }
-        put("config", serde_json::to_value(self.config).unwrap_or(Value::Null));
+        put("config", self.config.to_json().unwrap_or(Value::Null));
         o.into()
     }
 

@@ -4,7 +4,7 @@ use crate::int8::isa::Int8Isa;
 use crate::simd::int8::COLUMNS;
 use crate::simd::int8::requantize::RequantizeParams;
 use crate::simd::int8::requantize_f32::RequantizeF32;
-use crate::simd::int8::requantize_ref::RequantizeScale;
+use crate::simd::int8::requantize_ref::{FixedPointScale, RequantizeScale};
 
 /// Bias, scale, zero point and clamping range that turn a layer's int32 accumulators into int8 results.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub(super) fn ends(output: &OutputQuantization, start: &[i32], bounds: &[i64]) -
             let start = |right: i32| if has_zero { more(right) as i32 } else { half(right) };
             let [left, right] =
                 [1, -1].map(|sign| all.iter().map(|s| (sign * s.1).max(0)).collect::<Vec<_>>());
-            RequantizeScale::Fixed {
+            RequantizeScale::Fixed(FixedPointScale {
                 is_shifted: left.iter().any(|l| *l > 0),
                 is_bounded: output.low >= output.zero,
                 has_zero,
@@ -77,7 +77,7 @@ pub(super) fn ends(output: &OutputQuantization, start: &[i32], bounds: &[i64]) -
                 multiplier: in_panels(all.iter().map(|s| s.0).collect()),
                 left: in_panels(left),
                 right: in_panels(right),
-            }
+            })
         }
         OutputScale::Factor(all) if all.len() == 1 || all.len() == n => {
             let mut all: Vec<f64> = (0..n).map(|i| all[of(i, all.len())]).collect();

@@ -26,7 +26,11 @@ pub unsafe trait NarrowFloats: Vector<T = f32> {
     /// Rounds to the nearest value of the format.
     unsafe fn narrow<const F: NarrowFormat>(self) -> Self;
     /// Like [`NarrowFloats::narrow`], for finite values only.
-    unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self;
+    #[inline(always)]
+    unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.narrow::<F>() }
+    }
     /// Stores values that are representable in the format. Other values are truncated to bf16, or rounded to f16.
     unsafe fn store_narrow<const F: NarrowFormat>(self, p: *mut u16);
 }
@@ -45,11 +49,6 @@ unsafe impl NarrowFloats for Portable32 {
             F16 => math::from_f16(math::to_f16(x)),
             _ => math::from_bf16(math::to_bf16(x)),
         }))
-    }
-    #[inline(always)]
-    unsafe fn narrow_finite<const F: NarrowFormat>(self) -> Self {
-        // SAFETY: available everywhere.
-        unsafe { self.narrow::<F>() }
     }
     #[inline(always)]
     unsafe fn store_narrow<const F: NarrowFormat>(self, p: *mut u16) {
@@ -202,22 +201,26 @@ impl TileLoop for WidenF16 {
 
 #[inline(always)]
 unsafe fn widen<V: NarrowFloats>(to: *mut f32, from: *const u16, n: usize) {
-    let mut at = 0;
     // SAFETY: the caller has `n` elements on both sides.
     unsafe {
-        while at + V::LANES <= n {
-            V::load_wide::<F16>(from.add(at)).store(to.add(at));
-            at += V::LANES;
-        }
-        if at < n && n >= V::LANES {
-            at = n - V::LANES;
-            V::load_wide::<F16>(from.add(at)).store(to.add(at));
-            at = n;
-        }
-        while at < n {
-            *to.add(at) = math::from_f16(*from.add(at));
-            at += 1;
-        }
+        in_vectors(
+            V::LANES,
+            n,
+            |at| V::load_wide::<F16>(from.add(at)).store(to.add(at)),
+            |at| *to.add(at) = math::from_f16(*from.add(at)),
+        );
+    }
+}
+
+/// Calls `vector` for whole vectors of `n` elements, the last of which may overlap the one before, or `scalar` for each
+/// element if there is no whole vector.
+#[inline(always)]
+fn in_vectors(lanes: usize, n: usize, vector: impl Fn(usize), scalar: impl Fn(usize)) {
+    (0..n / lanes).for_each(|i| vector(i * lanes));
+    match n % lanes {
+        0 => {}
+        _ if n >= lanes => vector(n - lanes),
+        _ => (0..n).for_each(scalar),
     }
 }
 
@@ -241,22 +244,14 @@ impl TileLoop for NarrowF16 {
 
 #[inline(always)]
 unsafe fn narrow<V: NarrowFloats>(to: *mut u16, from: *const f32, n: usize) {
-    let mut at = 0;
     // SAFETY: the caller has `n` elements on both sides.
     unsafe {
-        while at + V::LANES <= n {
-            V::load(from.add(at)).store_narrow::<F16>(to.add(at));
-            at += V::LANES;
-        }
-        if at < n && n >= V::LANES {
-            at = n - V::LANES;
-            V::load(from.add(at)).store_narrow::<F16>(to.add(at));
-            at = n;
-        }
-        while at < n {
-            *to.add(at) = math::to_f16(*from.add(at));
-            at += 1;
-        }
+        in_vectors(
+            V::LANES,
+            n,
+            |at| V::load(from.add(at)).store_narrow::<F16>(to.add(at)),
+            |at| *to.add(at) = math::to_f16(*from.add(at)),
+        );
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    BatchBuilder, Batching, Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun,
-    PrefetchBuilder, RandomAccess, StageId, StageNode, access, at_batch, open, stack_all,
+    BatchBuilder, Batching, Cardinality, DatasetStage, ElementCursor, PipelineRun, PrefetchBuilder,
+    RandomAccess, StageId, StageNode, access, at_batch, open, stack_all,
 };
 use crate::sample::{ElementSpec, Sample};
 use crate::stage::delegate::delegate;
@@ -178,14 +178,7 @@ impl ElementCursor for BatchCursor {
         skipped
     }
 
-    fn save(&self) -> IteratorState {
-        IteratorState::at([self.at]).over(self.up.save())
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        self.at = state.number(0)?;
-        self.up.restore(state.above(0)?)
-    }
+    delegate!(position at);
 }
 
 #[cfg(test)]

@@ -2,6 +2,17 @@
 
 /// Implements methods of a stage or cursor by those of the field `up`, its only input.
 macro_rules! delegate {
+    // A number of the cursor's own, and the input's position.
+    (position $number:ident) => {
+        fn save(&self) -> $crate::pipeline::IteratorState {
+            $crate::pipeline::IteratorState::at([self.$number]).over(self.up.save())
+        }
+
+        fn restore(&mut self, state: &$crate::pipeline::IteratorState) -> systole_base::Result<()> {
+            self.$number = state.number(0)?;
+            self.up.restore(state.above(0)?)
+        }
+    };
     ($($method:ident),*) => {
         $($crate::stage::delegate::delegate!(@$method);)*
     };

@@ -2,9 +2,7 @@
 
 use crate::Dataset;
 use crate::HostArray;
-use crate::pipeline::{
-    DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access, open,
-};
+use crate::pipeline::{DatasetStage, ElementCursor, PipelineRun, RandomAccess, StageNode, access, open};
 use crate::sample::Sample;
 use crate::stage::delegate::delegate;
 use systole_base::{Literal, Result, err};
@@ -73,14 +71,7 @@ impl ElementCursor for EnumerateReader<Box<dyn ElementCursor>> {
         skipped
     }
 
-    fn save(&self) -> IteratorState {
-        IteratorState::at([self.at]).over(self.up.save())
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        self.at = state.number(0)?;
-        self.up.restore(state.above(0)?)
-    }
+    delegate!(position at);
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `ignore_errors`: skips elements that are errors, up to a quota.
 
 use crate::Dataset;
-use crate::pipeline::{DatasetStage, ElementCursor, IteratorState, PipelineRun, StageNode, first_spec, open};
+use crate::pipeline::{DatasetStage, ElementCursor, PipelineRun, StageNode, first_spec, open};
 use crate::sample::{ElementSpec, Sample};
 use crate::stage::delegate::delegate;
 use std::sync::Arc;
@@ -75,14 +75,7 @@ impl ElementCursor for IgnoreErrorsCursor {
         }
     }
 
-    fn save(&self) -> IteratorState {
-        IteratorState::at([self.left_out]).over(self.up.save())
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        self.left_out = state.number(0)?;
-        self.up.restore(state.above(0)?)
-    }
+    delegate!(position left_out);
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
-    open,
+    Cardinality, DatasetStage, ElementCursor, PipelineRun, RandomAccess, StageNode, access, open,
 };
 use crate::sample::Sample;
 use crate::stage::delegate::delegate;
@@ -91,14 +90,7 @@ impl ElementCursor for ShardCursor {
         if self.up.skip(due) < due { None } else { self.up.next() }
     }
 
-    fn save(&self) -> IteratorState {
-        IteratorState::at([self.due]).over(self.up.save())
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        self.due = state.number(0)?;
-        self.up.restore(state.above(0)?)
-    }
+    delegate!(position due);
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 
 use crate::Dataset;
 use crate::pipeline::{
-    Cardinality, DatasetStage, ElementCursor, IteratorState, PipelineRun, RandomAccess, StageNode, access,
-    open,
+    Cardinality, DatasetStage, ElementCursor, PipelineRun, RandomAccess, StageNode, access, open,
 };
 use crate::sample::Sample;
 use crate::stage::delegate::delegate;
@@ -73,14 +72,7 @@ impl ElementCursor for SkipCursor {
         if self.up.skip(first) < first { 0 } else { self.up.skip(n) }
     }
 
-    fn save(&self) -> IteratorState {
-        IteratorState::at([self.first]).over(self.up.save())
-    }
-
-    fn restore(&mut self, state: &IteratorState) -> Result<()> {
-        self.first = state.number(0)?;
-        self.up.restore(state.above(0)?)
-    }
+    delegate!(position first);
 }
 
 #[cfg(test)]

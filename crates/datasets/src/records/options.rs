@@ -26,7 +26,6 @@ with_defaults! {
         pub test: Vec<String> = Vec::new(),
         /// Features of Examples: `image: ui8[28, 28, 1], label: i64[]`; default: the file `PREFIX.features` next to them,
         /// or inferred from the first record.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub features: Option<String> = None,
         /// Image field, or numeric fields to concatenate; default: `image`, otherwise all fields except the label.
         #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "names")]
@@ -43,18 +42,14 @@ with_defaults! {
         /// Number of consecutive records from each file.
         pub block_length: usize = 16,
         /// Shuffle buffer size in records; default: all records if they are in memory, otherwise 10,000.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub shuffle_buffer: Option<usize> = None,
         /// Folder, relative to `data.dir`, of the images that a table column lists; default: that of the table, or one next
         /// to it.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub pictures: Option<String> = None,
         /// Text encoding of tables: `utf-8`, `latin1`, `windows-1252`, `utf-16`, `utf-16be`; default: UTF-8, or UTF-16 if
         /// there is a byte order mark.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub encoding: Option<String> = None,
         /// Decimal separator of tables: `,` for numbers such as 3,25, or `.`; default: inferred.
-        #[serde(skip_serializing_if = "Option::is_none")]
         pub decimal: Option<String> = None,
         /// Encodings of table columns; set by training and stored with the model.
         #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -65,63 +65,51 @@ struct EfficientNetV2Stage {
 }
 
 /// Stage of Fused-MBConv blocks without squeeze-and-excitation.
-const fn fused(
-    repeats: usize,
-    input: usize,
-    output: usize,
-    expand: usize,
-    strides: usize,
-) -> EfficientNetV2Stage {
+const fn fused([repeats, input, output, expand, strides]: [usize; 5]) -> EfficientNetV2Stage {
     EfficientNetV2Stage { repeats, input, output, expand, has_gate: false, strides, is_fused: true }
 }
 
 /// Stage of MBConv blocks with squeeze-and-excitation.
-const fn gated(
-    repeats: usize,
-    input: usize,
-    output: usize,
-    expand: usize,
-    strides: usize,
-) -> EfficientNetV2Stage {
+const fn gated([repeats, input, output, expand, strides]: [usize; 5]) -> EfficientNetV2Stage {
     EfficientNetV2Stage { repeats, input, output, expand, has_gate: true, strides, is_fused: false }
 }
 
 const B: &[EfficientNetV2Stage] = &[
-    fused(1, 32, 16, 1, 1),
-    fused(2, 16, 32, 4, 2),
-    fused(2, 32, 48, 4, 2),
-    gated(3, 48, 96, 4, 2),
-    gated(5, 96, 112, 6, 1),
-    gated(8, 112, 192, 6, 2),
+    fused([1, 32, 16, 1, 1]),
+    fused([2, 16, 32, 4, 2]),
+    fused([2, 32, 48, 4, 2]),
+    gated([3, 48, 96, 4, 2]),
+    gated([5, 96, 112, 6, 1]),
+    gated([8, 112, 192, 6, 2]),
 ];
 
 const S: &[EfficientNetV2Stage] = &[
-    fused(2, 24, 24, 1, 1),
-    fused(4, 24, 48, 4, 2),
-    fused(4, 48, 64, 4, 2),
-    gated(6, 64, 128, 4, 2),
-    gated(9, 128, 160, 6, 1),
-    gated(15, 160, 256, 6, 2),
+    fused([2, 24, 24, 1, 1]),
+    fused([4, 24, 48, 4, 2]),
+    fused([4, 48, 64, 4, 2]),
+    gated([6, 64, 128, 4, 2]),
+    gated([9, 128, 160, 6, 1]),
+    gated([15, 160, 256, 6, 2]),
 ];
 
 const M: &[EfficientNetV2Stage] = &[
-    fused(3, 24, 24, 1, 1),
-    fused(5, 24, 48, 4, 2),
-    fused(5, 48, 80, 4, 2),
-    gated(7, 80, 160, 4, 2),
-    gated(14, 160, 176, 6, 1),
-    gated(18, 176, 304, 6, 2),
-    gated(5, 304, 512, 6, 1),
+    fused([3, 24, 24, 1, 1]),
+    fused([5, 24, 48, 4, 2]),
+    fused([5, 48, 80, 4, 2]),
+    gated([7, 80, 160, 4, 2]),
+    gated([14, 160, 176, 6, 1]),
+    gated([18, 176, 304, 6, 2]),
+    gated([5, 304, 512, 6, 1]),
 ];
 
 const L: &[EfficientNetV2Stage] = &[
-    fused(4, 32, 32, 1, 1),
-    fused(7, 32, 64, 4, 2),
-    fused(7, 64, 96, 4, 2),
-    gated(10, 96, 192, 4, 2),
-    gated(19, 192, 224, 6, 1),
-    gated(25, 224, 384, 6, 2),
-    gated(7, 384, 640, 6, 1),
+    fused([4, 32, 32, 1, 1]),
+    fused([7, 32, 64, 4, 2]),
+    fused([7, 64, 96, 4, 2]),
+    gated([10, 96, 192, 4, 2]),
+    gated([19, 192, 224, 6, 1]),
+    gated([25, 224, 384, 6, 2]),
+    gated([7, 384, 640, 6, 1]),
 ];
 
 /// A block of a stage.

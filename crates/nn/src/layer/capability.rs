@@ -43,23 +43,32 @@ pub enum ChannelPruning {
 }
 
 impl LayerLowering {
+    /// Whether the layer has one input, each position of which gives the same position of the output.
+    fn is_positionwise(&self) -> bool {
+        use LayerLowering::*;
+        matches!(
+            self,
+            Identity
+                | Regularization
+                | Dense { .. }
+                | Activation(_)
+                | Relu { .. }
+                | LeakyRelu(_)
+                | Elu(_)
+                | LayerNormalization { .. }
+                | Rescaling { .. }
+                | Normalization { .. }
+        )
+    }
+
     /// Returns how masks propagate; `None` if they end here.
     pub(crate) fn masks(&self) -> Option<MaskPropagation> {
         use LayerLowering::*;
         match self {
-            Identity
-            | Regularization
-            | Dense { .. }
-            | Activation(_)
-            | Relu { .. }
-            | LeakyRelu(_)
-            | Elu(_)
-            | Softmax(_)
+            _ if self.is_positionwise() => Some(MaskPropagation::First),
+            Softmax(_)
             | PRelu
             | BatchNormalization { .. }
-            | LayerNormalization { .. }
-            | Rescaling { .. }
-            | Normalization { .. }
             | Attention { .. }
             | TransformerBlock { .. }
             | PositionEmbedding => Some(MaskPropagation::First),
@@ -78,19 +87,10 @@ impl LayerLowering {
                     .because("mask_zero treats token 0 as padding, and a prompt contains no padding")
                     .hint("train a model without mask_zero")));
             }
-            Identity
-            | Regularization
-            | Dense { .. }
-            | Activation(_)
-            | Relu { .. }
-            | LeakyRelu(_)
-            | Elu(_)
-            | LayerNormalization { .. }
-            | Rescaling { .. }
-            | Normalization { .. }
-            | ElementWise(_)
-            | Embedding { .. }
-            | ReversibleEmbedding { .. } => IncrementalDecoding::Positionwise,
+            _ if self.is_positionwise() => IncrementalDecoding::Positionwise,
+            ElementWise(_) | Embedding { .. } | ReversibleEmbedding { .. } => {
+                IncrementalDecoding::Positionwise
+            }
             Attention { .. } | TransformerBlock { .. } | PositionEmbedding | Recurrent(_) => {
                 IncrementalDecoding::Stateful
             }

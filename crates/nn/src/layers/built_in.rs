@@ -41,8 +41,13 @@ macro_rules! named {
     };
 }
 
-/// Implements [`Layer::lowering`] of a layer whose operators have no arguments.
+/// Implements [`Layer::lowering`]: by operators without arguments, or by an expression of the layer.
 macro_rules! lowered {
+    ($layer:ident => $lowering:expr) => {
+        fn lowering(&$layer) -> Result<LayerLowering> {
+            $lowering
+        }
+    };
     ($lowering:ident) => {
         fn lowering(&self) -> Result<LayerLowering> {
             Ok(LayerLowering::$lowering)
@@ -59,7 +64,20 @@ macro_rules! masked {
     };
 }
 
-pub(super) use {lowered, masked, named};
+/// Implements [`Layer::weight_roles`]: each weight's name here and in PyTorch, with its layout there if it differs; `or
+/// none` if files may lack it.
+macro_rules! weights {
+    (@role $name:literal $torch:literal none) => { WeightRole::optional($name, $torch) };
+    (@role $name:literal $torch:literal) => { WeightRole::new($name, $torch, WeightLayout::Same) };
+    (@role $name:literal $torch:literal $layout:ident) => { WeightRole::new($name, $torch, WeightLayout::$layout) };
+    ($($name:literal => $torch:literal $(as $layout:ident)? $(or $none:ident)?),+) => {
+        fn weight_roles(&self) -> Vec<WeightRole> {
+            vec![$(weights!(@role $name $torch $($layout)? $($none)?)),+]
+        }
+    };
+}
+
+pub(super) use {lowered, masked, named, weights};
 
 /// Class name of a layer that is generic over 1 to `M` spatial dimensions.
 pub(super) fn by_rank<const N: usize, const M: usize>(classes: [&'static str; M]) -> &'static str {

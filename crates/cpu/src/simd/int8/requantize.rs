@@ -2,7 +2,7 @@
 
 use crate::simd::int8::i32x16::I32x16;
 use crate::simd::int8::requantize_f32::RequantizeF32;
-use crate::simd::int8::requantize_ref::RequantizeScale;
+use crate::simd::int8::requantize_ref::{FixedPointScale, RequantizeScale};
 
 /// Per-column requantization parameters, padded to whole panels. They are checked not to overflow.
 #[derive(Clone, Debug)]
@@ -46,28 +46,11 @@ impl RequantizeParams {
         }
         let scaled = match self.scaled.clone() {
             RequantizeScale::Factor(f) => RequantizeScale::Factor(of(&f, order)),
-            RequantizeScale::Fixed {
-                left,
-                multiplier,
-                right,
-                half,
-                some,
-                is_shifted,
-                is_bounded,
-                has_zero,
-            } => {
+            RequantizeScale::Fixed(fixed) => {
+                let FixedPointScale { left, multiplier, right, half, some, .. } = &fixed;
                 let [left, multiplier, right, half, some] =
-                    [left, multiplier, right, half, some].map(|all| of(&all, order));
-                RequantizeScale::Fixed {
-                    left,
-                    multiplier,
-                    right,
-                    half,
-                    some,
-                    is_shifted,
-                    is_bounded,
-                    has_zero,
-                }
+                    [left, multiplier, right, half, some].map(|all| of(all, order));
+                RequantizeScale::Fixed(FixedPointScale { left, multiplier, right, half, some, ..fixed })
             }
         };
         RequantizeParams {
@@ -101,31 +84,20 @@ impl RequantizeParams {
             }
         }
         match &self.scaled {
-            RequantizeScale::Fixed {
-                left,
-                multiplier,
-                right,
-                half,
-                some,
-                is_shifted,
-                is_bounded,
-                has_zero,
-            } => {
-                // SAFETY: the caller guarantees that all have these columns.
-                unsafe {
-                    RequantizeLanes {
-                        left: L::load(left.as_ptr().add(at)),
-                        multiplier: L::load(multiplier.as_ptr().add(at)),
-                        right: L::load(right.as_ptr().add(at)),
-                        half: L::load(half.as_ptr().add(at)),
-                        some: L::load(some.as_ptr().add(at)),
-                        is_shifted: *is_shifted,
-                        is_bounded: *is_bounded,
-                        has_zero: *has_zero,
-                        ..plain
-                    }
+            // SAFETY: the caller guarantees that all have these columns.
+            RequantizeScale::Fixed(fixed) => unsafe {
+                RequantizeLanes {
+                    left: L::load(fixed.left.as_ptr().add(at)),
+                    multiplier: L::load(fixed.multiplier.as_ptr().add(at)),
+                    right: L::load(fixed.right.as_ptr().add(at)),
+                    half: L::load(fixed.half.as_ptr().add(at)),
+                    some: L::load(fixed.some.as_ptr().add(at)),
+                    is_shifted: fixed.is_shifted,
+                    is_bounded: fixed.is_bounded,
+                    has_zero: fixed.has_zero,
+                    ..plain
                 }
-            }
+            },
             // SAFETY: as above.
             RequantizeScale::Factor(f) => RequantizeLanes { factor: unsafe { f.as_ptr().add(at) }, ..plain },
         }

@@ -202,21 +202,22 @@ impl ColumnSamples {
 mod tests {
     use super::*;
     use crate::simd::int8::i32x16::{I32x16, PortableI32x16};
+    use crate::simd::int8::requantize_ref::FixedPointScale;
     use systole_ir::rng::RandomStream;
 
     fn fixed(multiplier: i32, left: i32, right: i32) -> RequantizeScale {
         let [left, multiplier, right, half, some] = [left, multiplier, right, 0, 0].map(|v| vec![v]);
-        let is = false;
-        RequantizeScale::Fixed {
+        let (is_shifted, is_bounded, has_zero) = (false, false, false);
+        RequantizeScale::Fixed(FixedPointScale {
             left,
             multiplier,
             right,
             half,
             some,
-            is_shifted: is,
-            is_bounded: is,
-            has_zero: is,
-        }
+            is_shifted,
+            is_bounded,
+            has_zero,
+        })
     }
 
     /// Returns the results of sixteen accumulators from `first` on.

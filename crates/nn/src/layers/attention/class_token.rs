@@ -52,9 +52,7 @@ impl Layer for ClassToken {
 
     lowered!(ClassToken);
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![WeightRole::new("token", "token", WeightLayout::Same)]
-    }
+    weights!("token" => "token");
 }
 
 impl Layer for FirstStep {

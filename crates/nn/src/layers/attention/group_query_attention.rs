@@ -1,5 +1,6 @@
 //! GroupQueryAttention (GQA) layer: several query heads share one key and value head.
 
+use crate::layers::attention::multi_head_attention::ATTENTION;
 use crate::layers::built_in::*;
 use crate::layers::masked_attention;
 use crate::layers::random::dropout::{check_rate, kept};
@@ -227,17 +228,6 @@ setters!(LayerSpec:
 const GATED: &[&str] =
     &["query/kernel", "key/kernel", "gate/kernel", "value/kernel", "attention_output/kernel"];
 
-const PLAIN: &[&str] = &[
-    "query/kernel",
-    "query/bias",
-    "key/kernel",
-    "key/bias",
-    "value/kernel",
-    "value/bias",
-    "attention_output/kernel",
-    "attention_output/bias",
-];
-
 /// Test samples: layers with valid and invalid inputs.
 pub(in crate::layers) fn samples() -> Vec<LayerSample> {
     let gated = group_query_attention(3, 4, 2).use_gate(true).use_bias(false).sliding_window(2).dropout(0.2);
@@ -246,7 +236,7 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
             group_query_attention(3, 4, 2).use_causal_mask(true),
             &[2, 5, 4],
             &[2, 5, 4],
-            PLAIN,
+            ATTENTION,
             FLAT,
         ),
         LayerSample::new(gated, &[2, 5, 4], &[2, 5, 4], GATED, Some(IMAGE)),

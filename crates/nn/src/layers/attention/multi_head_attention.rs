@@ -380,7 +380,8 @@ setters!(LayerSpec:
     attention_axes: impl Into<Axes> as Axes;
 );
 
-const ATTENTION: &[&str] = &[
+/// Weights of an attention with biases.
+pub(super) const ATTENTION: &[&str] = &[
     "query/kernel",
     "query/bias",
     "key/kernel",

@@ -83,9 +83,7 @@ impl Layer for RelativePositionBias {
         Err(no_adapters(self.class_name()))
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![WeightRole::new("embeddings", "weight", WeightLayout::Same)]
-    }
+    weights!("embeddings" => "weight");
 }
 
 /// `x: T[B, S, D] → T[B, num_heads, S, S]`: a learned bias of attention scores by distance. Arguments:

@@ -123,12 +123,7 @@ impl<const N: usize> Layer for Conv<N> {
         )
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![
-            WeightRole::new("kernel", "weight", WeightLayout::Convolution),
-            WeightRole::optional("bias", "bias"),
-        ]
-    }
+    weights!("kernel" => "weight" as Convolution, "bias" => "bias" or none);
 }
 
 constructors!(LayerSpec:

@@ -102,12 +102,7 @@ impl<const N: usize> Layer for DepthwiseConv<N> {
         Err(no_adapters(self.class_name()))
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![
-            WeightRole::new("kernel", "weight", WeightLayout::Depthwise),
-            WeightRole::optional("bias", "bias"),
-        ]
-    }
+    weights!("kernel" => "weight" as Depthwise, "bias" => "bias" or none);
 }
 
 pub(super) fn check_multiplier(class: &str, depth_multiplier: usize) -> Result<()> {

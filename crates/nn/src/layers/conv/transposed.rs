@@ -121,12 +121,7 @@ impl<const N: usize> Layer for ConvTranspose<N> {
         operators_if(self, N == 2, self.stamps().window.lowering(kind, 1, self.use_bias, self.activation))
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![
-            WeightRole::new("kernel", "weight", WeightLayout::Convolution),
-            WeightRole::optional("bias", "bias"),
-        ]
-    }
+    weights!("kernel" => "weight" as Convolution, "bias" => "bias" or none);
 }
 
 /// Window, strides and output padding of a transposed convolution.

@@ -27,9 +27,7 @@ impl Arguments for ActivationLayer {
 impl Layer for ActivationLayer {
     named!("Activation", one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Activation(self.activation))
-    }
+    lowered!(self => Ok(LayerLowering::Activation(self.activation)));
 }
 
 /// `x: T[…] → T[…]`: rectified linear unit: x above `threshold`, 0 below it, at most `max_value`.
@@ -105,9 +103,7 @@ impl Arguments for LeakyReLU {
 impl Layer for LeakyReLU {
     named!("LeakyReLU", one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::LeakyRelu(self.negative_slope))
-    }
+    lowered!(self => Ok(LayerLowering::LeakyRelu(self.negative_slope)));
 }
 
 arguments! {
@@ -132,9 +128,7 @@ impl Arguments for ELU {
 impl Layer for ELU {
     named!("ELU", one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Elu(self.alpha))
-    }
+    lowered!(self => Ok(LayerLowering::Elu(self.alpha)));
 }
 
 arguments! {
@@ -161,9 +155,7 @@ impl Arguments for Softmax {
 impl Layer for Softmax {
     named!("Softmax", one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Softmax(self.axis))
-    }
+    lowered!(self => Ok(LayerLowering::Softmax(self.axis)));
 }
 
 /// Rejects inputs without a last dimension to normalize over.

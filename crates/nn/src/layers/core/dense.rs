@@ -73,13 +73,9 @@ impl Arguments for Dense {
 impl Layer for Dense {
     named!("Dense", one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Dense { use_bias: self.use_bias, activation: self.activation })
-    }
+    lowered!(self => Ok(LayerLowering::Dense { use_bias: self.use_bias, activation: self.activation }));
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![WeightRole::new("kernel", "weight", WeightLayout::Dense), WeightRole::optional("bias", "bias")]
-    }
+    weights!("kernel" => "weight" as Dense, "bias" => "bias" or none);
 }
 
 constructors!(LayerSpec:

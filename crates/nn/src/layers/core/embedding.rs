@@ -64,9 +64,7 @@ impl Layer for Embedding {
         Ok(LayerLowering::Embedding { rows: self.input_dim, mask_zero: self.padding().is_some() })
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![WeightRole::new("embeddings", "weight", WeightLayout::Same)]
-    }
+    weights!("embeddings" => "weight");
 }
 
 arguments! {
@@ -126,9 +124,7 @@ impl Layer for PositionEmbedding {
         Err(no_adapters(self.class_name()))
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![WeightRole::new("embeddings", "weight", WeightLayout::Same)]
-    }
+    weights!("embeddings" => "weight");
 }
 
 /// `x: I[B, …] → T[B, …, output_dim]`: embedding lookup. In reverse, `x: T[B, …, output_dim] → T[B, …, input_dim]`:
@@ -239,12 +235,7 @@ impl Layer for ReversibleEmbedding {
         })
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![
-            WeightRole::new("embeddings", "weight", WeightLayout::Same),
-            WeightRole::new("reverse_embeddings", "reverse", WeightLayout::Transposed),
-        ]
-    }
+    weights!("embeddings" => "weight", "reverse_embeddings" => "reverse" as Transposed);
 }
 
 constructors!(LayerSpec:

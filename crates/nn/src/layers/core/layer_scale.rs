@@ -47,9 +47,7 @@ impl Arguments for LayerScale {
 impl Layer for LayerScale {
     named!("LayerScale", one_input);
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![WeightRole::new("gamma", "gamma", WeightLayout::Same)]
-    }
+    weights!("gamma" => "gamma");
 }
 
 constructors!(LayerSpec:

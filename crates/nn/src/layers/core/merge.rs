@@ -134,9 +134,7 @@ impl Layer for Concatenate {
         built(self, cx, inputs, |cx, inputs| self.join(cx, inputs))
     }
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Concatenation(self.axis))
-    }
+    lowered!(self => Ok(LayerLowering::Concatenation(self.axis)));
 }
 
 constructors!(LayerSpec:

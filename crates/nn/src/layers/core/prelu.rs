@@ -74,9 +74,7 @@ impl Layer for PReLU {
 
     lowered!(PRelu);
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![WeightRole::new("alpha", "weight", WeightLayout::Flat)]
-    }
+    weights!("alpha" => "weight" as Flat);
 }
 
 /// Test samples: layers with valid and invalid inputs.

@@ -39,9 +39,7 @@ impl Arguments for Rescaling {
 impl Layer for Rescaling {
     named!("Rescaling", one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Rescaling { scale: self.scale, offset: self.offset })
-    }
+    lowered!(self => Ok(LayerLowering::Rescaling { scale: self.scale, offset: self.offset }));
 }
 
 constructors!(LayerSpec:

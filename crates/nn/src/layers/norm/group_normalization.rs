@@ -93,12 +93,7 @@ impl Layer for GroupNormalization {
 
     masked!(First);
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![
-            WeightRole::new("gamma", "weight", WeightLayout::Same),
-            WeightRole::new("beta", "bias", WeightLayout::Same),
-        ]
-    }
+    weights!("gamma" => "weight", "beta" => "bias");
 }
 
 constructors!(LayerSpec:

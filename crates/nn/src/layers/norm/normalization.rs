@@ -133,14 +133,7 @@ impl Layer for BatchNormalization {
         })
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![
-            WeightRole::new("gamma", "weight", WeightLayout::Same),
-            WeightRole::new("beta", "bias", WeightLayout::Same),
-            WeightRole::new("moving_mean", "running_mean", WeightLayout::Same),
-            WeightRole::new("moving_variance", "running_var", WeightLayout::Same),
-        ]
-    }
+    weights!("gamma" => "weight", "beta" => "bias", "moving_mean" => "running_mean", "moving_variance" => "running_var");
 }
 
 arguments! {
@@ -213,12 +206,7 @@ impl Layer for LayerNormalization {
         })
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![
-            WeightRole::new("gamma", "weight", WeightLayout::Same),
-            WeightRole::new("beta", "bias", WeightLayout::Same),
-        ]
-    }
+    weights!("gamma" => "weight", "beta" => "bias");
 }
 
 /// Operators of a layer normalization, fake-quantized one by one as in the int8 model.

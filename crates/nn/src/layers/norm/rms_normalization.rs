@@ -49,9 +49,7 @@ impl Layer for RMSNormalization {
         Ok(IncrementalDecoding::Positionwise)
     }
 
-    fn weight_roles(&self) -> Vec<WeightRole> {
-        vec![WeightRole::new("scale", "weight", WeightLayout::Same)]
-    }
+    weights!("scale" => "weight");
 }
 
 arguments! {

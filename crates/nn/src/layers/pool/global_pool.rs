@@ -50,9 +50,7 @@ impl<const N: usize> Arguments for GlobalMaxPooling<N> {
 impl<const N: usize> Layer for GlobalMaxPooling<N> {
     named!(by_rank::<N, 3>(["GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D"]), one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        operators_if(self, N < 3, LayerLowering::GlobalPooling { max: true })
-    }
+    lowered!(self => operators_if(self, N < 3, LayerLowering::GlobalPooling { max: true }));
 }
 
 impl<const N: usize> Arguments for GlobalAveragePooling<N> {
@@ -68,9 +66,7 @@ impl<const N: usize> Layer for GlobalAveragePooling<N> {
         one_input
     );
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        operators_if(self, N < 3, LayerLowering::GlobalPooling { max: false })
-    }
+    lowered!(self => operators_if(self, N < 3, LayerLowering::GlobalPooling { max: false }));
 }
 
 fn places<const N: usize>() -> [usize; N] {

@@ -33,9 +33,7 @@ impl<const N: usize> Arguments for Cropping<N> {
 impl<const N: usize> Layer for Cropping<N> {
     named!(by_rank::<N, 3>(["Cropping1D", "Cropping2D", "Cropping3D"]), one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        operators_if(self, N < 3, LayerLowering::Cropping(self.cropping.0.to_vec()))
-    }
+    lowered!(self => operators_if(self, N < 3, LayerLowering::Cropping(self.cropping.0.to_vec())));
 }
 
 /// Crops spatial dimensions: `x: T[B, …, C] → T[B, …', C]`.

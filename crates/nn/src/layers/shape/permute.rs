@@ -45,9 +45,7 @@ impl Arguments for Permute {
 impl Layer for Permute {
     named!("Permute", one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        Ok(LayerLowering::Permute(self.dims.clone()))
-    }
+    lowered!(self => Ok(LayerLowering::Permute(self.dims.clone())));
 }
 
 /// `x: T[B, C] → T[B, n, C]`: repeats each sample `n` times, as a sequence.

@@ -43,9 +43,7 @@ impl<const N: usize> Arguments for ZeroPadding<N> {
 impl<const N: usize> Layer for ZeroPadding<N> {
     named!(by_rank::<N, 3>(["ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D"]), one_input);
 
-    fn lowering(&self) -> Result<LayerLowering> {
-        operators_if(self, N < 3, LayerLowering::Padding(self.padding.0.to_vec()))
-    }
+    lowered!(self => operators_if(self, N < 3, LayerLowering::Padding(self.padding.0.to_vec())));
 }
 
 /// Pads spatial dimensions: `x: T[B, …, C] → T[B, …', C]`.
