@@ -1,5 +1,5 @@
 //! Reads ONNX files ([`OnnxModel`]), imports them as IR graphs ([`OnnxModel::import`]), and exports TFLite graphs,
-//! float or int8, as ONNX ([`export`]).
+//! float or int8 ([`export`]), and IR graphs ([`export_graph`]) as ONNX.
 //!
 //! ```
 //! use systole_base::Literal;
@@ -26,6 +26,7 @@
 //! computed during import have at most 2²⁴ elements.
 
 mod export;
+mod graph_export;
 mod import;
 mod model;
 mod ops;
@@ -36,6 +37,7 @@ mod test_node;
 mod write;
 
 pub use export::{BATCH, IR_VERSION, OPSET, export, export_with_loops};
+pub use graph_export::export_graph;
 pub use import::{DimSizes, ImportedOnnx, MOST_FIXED_ELEMENTS};
 pub use model::{DimSize, OnnxAttribute, OnnxFunction, OnnxGraph, OnnxModel, OnnxNode, ValueInfo};
 pub use ops::{OnnxOperator, OnnxRecurrent, OnnxRecurrentKind, coverage, operators};

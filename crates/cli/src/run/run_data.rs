@@ -8,6 +8,7 @@ use crate::args::common::{DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::config_of;
 use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
+use crate::models::preprocessing::stored_scale;
 use crate::models::run_directory::{self, RunRecord};
 use crate::render::screen::{Screen, note};
 use crate::run::training::load_data;
@@ -159,7 +160,9 @@ impl RunData {
             (None, Some(dataset)) => preset_of(dataset).map_err(CommandError::usage)?,
             (None, None) => {
                 let e = err!(Config, "{} does not contain its training dataset", self.file);
-                return Err(CommandError::usage(e.hint_command("name the dataset with --dataset")));
+                return Err(CommandError::usage(
+                    e.hint_command("name the dataset with --dataset, or your own data with --data-dir"),
+                ));
             }
         };
         let is_other =
@@ -185,7 +188,16 @@ impl RunData {
         if let Some((flag, label)) = &named.label {
             draft.set_text(flag, LabelArgs::KEY, label);
         }
+        if let Some(scale) = self.stored_scale(model)? {
+            draft.set(&self.file, "data.scale", &scale.to_string());
+        }
         Ok(draft)
+    }
+
+    /// Factor of pixels that a model without a configuration contains, or applies itself.
+    fn stored_scale(&self, model: &Model) -> Result<Option<f64>> {
+        let is_needed = self.config.is_none() && !self.states_scale;
+        if is_needed { stored_scale(model) } else { Ok(None) }
     }
 
     /// Returns the configuration for named data of a model that contains no configuration, with the model's sizes.
@@ -245,7 +257,8 @@ impl RunData {
         if self.matches(config, &data) == DataMatch::Changed {
             data.notes.push(format!("{} has changed since {} was trained", data.origin, self.file));
         }
-        if self.config.is_none() && data.is_pictures() && !self.states_scale {
+        let is_unknown = self.config.is_none() && self.stored_scale(model)?.is_none();
+        if is_unknown && data.is_pictures() && !self.states_scale {
             data.notes.push(format!(
                 "{} does not contain its pixel scale: pixels from 0 to 255 are multiplied by {} (data.scale)",
                 self.file,

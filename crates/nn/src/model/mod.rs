@@ -606,6 +606,29 @@ impl Model {
         step.trace(&self.state, &Batch { inputs, ..Batch::default() })
     }
 
+    /// Returns the graph of the forward pass in float32 for this batch size, as exporters write it. Its parameters are
+    /// the weights in the order of [`Model::weights`] and the inputs, images as f32.
+    ///
+    /// # Errors
+    /// If the model has no shapes yet.
+    pub fn inference_graph(&self, batch_size: usize) -> Result<Arc<Graph>> {
+        let g = GraphBuilder::new("main");
+        let weights = self.weights();
+        let weights = weights.iter().map(|(name, w)| (name.to_string(), g.parameter(w.ty().clone(), name)));
+        let mut cx = Cx::new(&g, weights.collect(), Precision::Float32);
+        let mut inputs = Vec::new();
+        for spec in &self.architecture.inputs {
+            let ty = spec.ty.as_ref().ok_or_else(|| {
+                err!(Config, "the shape of input {} is unknown", spec.name)
+                    .hint("build the model, or load a trained model")
+            })?;
+            let dtype = if ty.dtype.is_float() || ty.dtype == DType::U8 { DType::F32 } else { ty.dtype };
+            let ty = with_batch(ty, batch_size);
+            inputs.push(g.parameter(TensorType::new(dtype, ty.shape), &spec.name));
+        }
+        g.finish(&self.architecture.call_all(&mut cx, &inputs))
+    }
+
     /// Returns the graph of a training step (forward, loss, backward, update, metrics) for this batch size.
     pub fn train_graph(&mut self, batch_size: usize) -> Result<Arc<Graph>> {
         let loops = self.compiled()?.train.loops();

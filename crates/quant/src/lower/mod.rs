@@ -16,7 +16,7 @@ mod recurrent;
 use crate::builder::TfliteBuilder;
 use attention::{AttentionHeads, EncoderBlock};
 use call::QuantLayerCall;
-use systole_ir::{DType, Result, ResultExt, ensure, err};
+use systole_ir::{DType, ErrorKind, Result, ResultExt, ensure, err};
 use systole_nn::{LayerLowering, Model as Layers, NodeInput};
 use systole_onnx::{OnnxModel as Onnx, OnnxRecurrent};
 use systole_tflite::{TfliteModel, TfliteTensor};
@@ -31,7 +31,8 @@ pub fn lower(layers: &Layers) -> Result<TfliteModel> {
 }
 
 /// Exports a built model as float ONNX, like [`lower`] and [`systole_onnx::export`], except that LSTM and GRU layers
-/// become one ONNX operator if it computes the same, instead of unrolled steps.
+/// become one ONNX operator if it computes the same, instead of unrolled steps. A model with a layer that has no
+/// `.tflite` operators is exported from the graph of its forward pass ([`systole_onnx::export_graph`]).
 ///
 /// ```
 /// use systole_ir::{DType::F32, TensorType};
@@ -44,11 +45,38 @@ pub fn lower(layers: &Layers) -> Result<TfliteModel> {
 /// ```
 ///
 /// # Errors
-/// See both.
+/// If an op of the forward pass has no counterpart in ONNX; names the op and its layer.
 pub fn onnx(layers: &Layers) -> Result<Onnx> {
-    let (model, _, loops) = lowered(layers)?;
-    systole_onnx::export_with_loops(&model, &loops)
+    let by_layers =
+        lowered(layers).and_then(|(model, _, loops)| systole_onnx::export_with_loops(&model, &loops));
+    match by_layers {
+        Err(e) if e.kind() == ErrorKind::Unsupported => from_graph(layers),
+        other => other,
+    }
 }
+
+/// Exports the graph of the forward pass, for models with layers that have no `.tflite` operators. The batch is
+/// symbolic if every op allows it, otherwise 1.
+fn from_graph(layers: &Layers) -> Result<Onnx> {
+    let weights = layers.weights().iter().map(|(_, w)| w.to_literal()).collect::<Result<Vec<_>>>()?;
+    let inputs: Vec<String> = layers.architecture().inputs.iter().map(|i| i.name.to_string()).collect();
+    let small = layers.inference_graph(2)?;
+    let divides = |prime: &usize| {
+        let outs = small.nodes.iter().flat_map(|node| &node.outs);
+        outs.flat_map(|ty| ty.shape.iter()).any(|d| *d != 0 && d.is_multiple_of(*prime))
+    };
+    if let Some(prime) = BATCH_SIZES.into_iter().find(|prime| !divides(prime)) {
+        let graph = layers.inference_graph(prime)?;
+        match systole_onnx::export_graph(&graph, &weights, &inputs, Some(prime)) {
+            Err(e) if e.kind() == ErrorKind::Unsupported => {}
+            other => return other,
+        }
+    }
+    systole_onnx::export_graph(&*layers.inference_graph(1)?, &weights, &inputs, None)
+}
+
+/// Batch sizes that stand for any: primes that divide no other size of most models.
+const BATCH_SIZES: [usize; 4] = [7919, 7907, 7901, 7883];
 
 /// Like [`lower`]; also returns the output tensor of each layer and the operators of recurrent layers.
 pub(crate) fn lowered(layers: &Layers) -> Result<(TfliteModel, Vec<usize>, Vec<OnnxRecurrent>)> {

@@ -89,7 +89,7 @@ pub(crate) fn nested_models(model: &Value) -> Vec<String> {
     let layers = model.get("config").and_then(|config| config.get("layers")).and_then(Value::as_array);
     let mut found = Vec::new();
     for layer in layers.into_iter().flatten() {
-        if text(layer, "class_name").is_some_and(|class| NETWORKS.contains(&class)) {
+        if is_network(layer) {
             found.extend(name_of(layer).ok().map(str::to_string));
             found.extend(nested_models(layer));
         }
@@ -148,18 +148,40 @@ fn of_name(name: &str) -> Option<DType> {
     }
 }
 
+fn is_network(layer: &Value) -> bool {
+    text(layer, "class_name").is_some_and(|class| NETWORKS.contains(&class))
+}
+
+/// Returns the input type of the first layer that states one, also in models that are layers.
+fn first_input(layers: &[Value]) -> Result<Option<TensorType>> {
+    for layer in layers {
+        let (_, config) = arguments(layer)?;
+        let inner = config.get("layers").and_then(Value::as_array);
+        let found = match (input_type(config)?, inner) {
+            (None, Some(inner)) if is_network(layer) => first_input(inner)?,
+            (found, _) => found,
+        };
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
 fn sequential(layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
-    let (mut specs, mut input) = (Vec::new(), None);
+    let input = first_input(layers)?.ok_or_else(|| wrong("it has no input shape"))?;
+    if layers.iter().any(is_network) {
+        let x = systole_nn::input_of("input", input.dtype, input.shape.dims());
+        let y = chained(layers, &x)?;
+        return Ok((Architecture::functional(&[x], &[y][..])?, vec![input]));
+    }
+    let mut specs = Vec::new();
     for layer in layers {
         let (class, config) = arguments(layer)?;
-        if input.is_none() {
-            input = input_type(config)?;
-        }
         if class != "InputLayer" {
             specs.push(spec(class, config)?);
         }
     }
-    let input = input.ok_or_else(|| wrong("it has no input shape"))?;
     if specs.first().is_some_and(|s| matches!(s.layer().lowering(), Ok(LayerLowering::Embedding { .. }))) {
         let ids = TensorType::new(DType::I32, input.shape.dims());
         return Ok((Architecture::sequential(specs), vec![ids]));
@@ -341,15 +363,15 @@ fn connected(config: &Value, layers: &[Value], inputs: &[Symbol]) -> Result<Vec<
     if outputs.is_empty() { Err(wrong("it has no outputs")) } else { Ok(outputs) }
 }
 
-/// Applies the layers of a nested Sequential.
-fn chained(layer: &Value, input: &Symbol) -> Result<Symbol> {
-    let layers = layer.get("config").and_then(|c| c.get("layers")).and_then(Value::as_array);
-    let layers = layers.ok_or_else(|| wrong("a nested Sequential has no list of layers"))?;
+/// Applies the layers of a Sequential one after the other.
+fn chained(layers: &[Value], input: &Symbol) -> Result<Symbol> {
     let mut x = input.clone();
     for inner in layers.iter().take(MOST) {
         let (class, config) = arguments(inner)?;
-        if class != "InputLayer" {
-            x = x.apply(spec(class, config)?);
+        match class {
+            "InputLayer" => {}
+            _ if is_network(inner) => x = nested(class, inner, &[x])?,
+            _ => x = x.apply(spec(class, config)?),
         }
     }
     Ok(x)
@@ -361,12 +383,12 @@ fn nested(class: &str, layer: &Value, inputs: &[Symbol]) -> Result<Symbol> {
         [one] => Ok(one.clone()),
         _ => Err(wrong(format!("a nested {class} has {} {what}; only one is supported", all.len()))),
     };
-    if class == "Sequential" {
-        return chained(layer, &one(inputs, "inputs")?);
-    }
     let config = layer.get("config").unwrap_or(&Value::Null);
     let layers = config.get("layers").and_then(Value::as_array);
     let layers = layers.ok_or_else(|| wrong(format!("a nested {class} has no list of layers")))?;
+    if class == "Sequential" {
+        return chained(layers, &one(inputs, "inputs")?);
+    }
     one(&connected(config, layers, inputs)?, "outputs")
 }
 

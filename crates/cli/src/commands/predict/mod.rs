@@ -12,6 +12,7 @@ use crate::models::command_target::{config_of, with_settings};
 use crate::models::image_preparation::ImagePreparation;
 use crate::models::imported::LOGIT_SCALE;
 use crate::models::predictor::{self, OperatorGraph, Predictor};
+use crate::models::preprocessing::{PIXEL_SCALE, stored_scale};
 use crate::models::run_directory;
 use crate::models::test_time_augmentation;
 use crate::render::screen::{Screen, note};
@@ -438,23 +439,28 @@ impl<'a> BatchPredictor<'a> {
                 continue;
             }
             let is_similarity = self.candidates.as_ref().is_some_and(|c| c.scale.is_none());
-            let (values, is_of_values) = (self.values(row, model), self.is_of_values);
+            let is_of_values = self.is_of_values || self.is_single_value(&row, model);
+            let values = self.values(row, is_of_values, model);
             let answer = SamplePrediction { path, index, many, values, is_of_values, is_similarity };
             show(answer, model, &mut self.answers);
         }
         Ok(())
     }
 
+    /// Whether one output is a number: it is neither the probability of a class nor the logit of two named classes.
+    fn is_single_value(&self, row: &[f32], model: &Model) -> bool {
+        let is_of_classes = model.class_names.len() == 2 || self.binary_output == BinaryOutput::Probability;
+        row.len() == 1 && !is_of_classes && self.candidates.is_none()
+    }
+
     /// Probabilities of the classes, similarities to the candidates, or the outputs themselves.
-    fn values(&self, row: Vec<f32>, model: &Model) -> Vec<f32> {
+    fn values(&self, row: Vec<f32>, is_of_values: bool, model: &Model) -> Vec<f32> {
         if let Some(candidates) = &self.candidates {
             return candidates.similarities(&row);
         }
-        match (self.is_of_values || self.is_multi_label, row.as_slice()) {
+        match (is_of_values || self.is_multi_label, row.as_slice()) {
             (true, _) => row,
-            (false, [output]) if model.class_names.len() == 2 => {
-                self.binary_output.probabilities(*output).to_vec()
-            }
+            (false, [output]) => self.binary_output.probabilities(*output).to_vec(),
             (false, _) => evaluation::probabilities(&row),
         }
     }
@@ -536,6 +542,7 @@ fn scale(
         (None, Some(config)) => config.data.scale,
         // Its mean and standard deviation are those of pixels from 0 to 255.
         (None, None) if ImagePreparation::in_model(model)?.is_some() => 1.0,
+        (None, None) if model.notes.contains_key(PIXEL_SCALE) => stored_scale(model)?.unwrap_or(1.0),
         (None, None) => {
             let how = match first_rescaling(model.architecture()) {
                 Some(_) => "which its first layer rescales",

@@ -10,7 +10,7 @@ use crate::models::command_target::set_all;
 use crate::models::imported;
 use crate::models::onnx;
 use crate::models::predictor::NOTE;
-use crate::models::preprocessing::{PREPROCESSING, preprocessing_of};
+use crate::models::preprocessing::{PIXEL_SCALE, PREPROCESSING, preprocessing_of, stored_scale};
 use crate::models::run_directory;
 use crate::models::tflite;
 use crate::render::screen::{Screen, note, program, quoted, table};
@@ -18,12 +18,14 @@ use crate::run::run_data::{NamedData, RunData};
 use accuracy_limit::{AccuracyLimits, FloatLayers};
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use systole_config::RunConfig;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_datasets::TrainingData;
 use systole_ir::{DType, Literal, Result, ResultExt, err};
 use systole_nn::{Model, WeightBits, counted, grouped};
+use systole_onnx::OnnxModel;
 use systole_quant::{
     CACHE, Calibration, LayerReport, QatModel, QuantizeOptions, RangeMethod, TensorRanges, alone,
     correct_bias, dynamic, edgetpu, equalize, lower, quantize, report, trained,
@@ -331,15 +333,20 @@ pub(crate) fn make(
     }
     let file = run_directory::model_file(model)?;
     let layers = imported::load_to_predict(&file)?;
-    let float = lower(&layers).at(|| file.clone())?;
     let is_float = matches!(kind, FileArithmetic::Float);
-    let mut made = match kind {
-        FileArithmetic::Int8 => return int8(&layers, &float, &file, args, out, screen),
-        FileArithmetic::Dynamic => dynamic(&float)?,
-        FileArithmetic::Float => float,
+    let written = if is_float && onnx::is_onnx(&out.display().to_string()) {
+        // From the layers: recurrent layers are single operators, and all layers can be exported.
+        write_onnx(systole_quant::onnx(&layers).at(|| file.clone())?, &layers, None, out)?
+    } else {
+        let float = lower(&layers).at(|| file.clone())?;
+        let mut made = match kind {
+            FileArithmetic::Int8 => return int8(&layers, &float, &file, args, out, screen),
+            FileArithmetic::Dynamic => dynamic(&float)?,
+            FileArithmetic::Float => float,
+        };
+        write(&mut made, &layers, None, out)?
     };
-    let written = write(&mut made, &layers, is_float, out)?;
-    let object = told(out, &made, &written, None, screen);
+    let object = told(out, &written, None, screen);
     if screen.json {
         screen.object(&object);
     }
@@ -412,7 +419,8 @@ fn int8(
         if args.correct_bias { correct_bias(float, &made, &samples) } else { Ok(made) }
     };
     let mut made = make(&options)?;
-    let written = write(&mut made, layers, false, out)?;
+    let scale = data.is_pictures().then_some(config.data.scale);
+    let written = write(&mut made, layers, scale, out)?;
     let tests = args.tests(&config, &data, &input_of(layers, float)?)?;
     let quality = Int8Quality::of(float, &made, &tests)?;
     if quality.is_none() && !tests.is_empty() {
@@ -428,7 +436,7 @@ fn int8(
         screen.line(layer_table(&layers, &alone).trim_end());
     }
     let seen = if is_trained { 0 } else { samples.len() };
-    let mut object = told(out, &made, &written, Some((seen, quality.as_ref())), screen);
+    let mut object = told(out, &written, Some((seen, quality.as_ref())), screen);
     object["trained_ranges"] = json!(is_trained);
     object["layers"] = layers.iter().zip(&alone).map(layer_json).collect();
     if args.target.is_some() {
@@ -578,36 +586,48 @@ fn each_alone(
 struct QuantizedFile {
     bytes: usize,
     operators: usize,
+    constant_bytes: usize,
 }
 
-/// Writes the file with the model's notes. Float ONNX files are written from the layers, where recurrent layers are
-/// single operators.
-fn write(made: &mut TfliteModel, layers: &Model, is_float: bool, out: &Path) -> Result<QuantizedFile> {
-    for (key, note) in &layers.notes {
-        made.notes.insert(format!("{NOTE}{key}"), note.clone());
-    }
+/// What a reader of the file needs to know about the model.
+/// `scale`: factor of the pixels that the file was calibrated on.
+fn notes(layers: &Model, scale: Option<f64>, out: &Path) -> Result<BTreeMap<String, String>> {
+    let mut notes: BTreeMap<String, String> =
+        layers.notes.iter().map(|(key, note)| (format!("{NOTE}{key}"), note.clone())).collect();
     if !layers.class_names.is_empty() {
-        made.notes.insert(format!("{NOTE}class_names"), json!(layers.class_names).to_string());
+        notes.insert(format!("{NOTE}class_names"), json!(layers.class_names).to_string());
     }
     if let Some(images) = preprocessing_of(layers, &out.display().to_string())? {
-        made.notes.insert(format!("{NOTE}{PREPROCESSING}"), images.to_string());
+        notes.insert(format!("{NOTE}{PREPROCESSING}"), images.to_string());
+    } else if let Some(scale) = scale.map_or_else(|| stored_scale(layers), |scale| Ok(Some(scale)))? {
+        notes.insert(format!("{NOTE}{PIXEL_SCALE}"), scale.to_string());
     }
-    let is_onnx = onnx::is_onnx(&out.display().to_string());
-    let (bytes, operators) = match (is_onnx, is_float) {
-        (false, _) => (made.to_bytes()?, made.operators.len()),
-        (true, is_float) => {
-            let file = if is_float { systole_quant::onnx(layers)? } else { systole_onnx::export(made)? };
-            let file = systole_onnx::OnnxModel { notes: made.notes.clone(), ..file };
-            (file.to_bytes(), file.graph.nodes.len())
-        }
-    };
+    Ok(notes)
+}
+
+/// Writes a graph as `.tflite`, or as ONNX by the extension.
+fn write(made: &mut TfliteModel, layers: &Model, scale: Option<f64>, out: &Path) -> Result<QuantizedFile> {
+    if onnx::is_onnx(&out.display().to_string()) {
+        let file = systole_onnx::export(made)?;
+        return write_onnx(OnnxModel { notes: made.notes.clone(), ..file }, layers, scale, out);
+    }
+    made.notes.extend(notes(layers, scale, out)?);
+    let bytes = made.to_bytes()?;
     write_atomically(&OsFileSystem, out, &[&bytes])?;
-    Ok(QuantizedFile { bytes: bytes.len(), operators })
+    let (operators, constant_bytes) = (made.operators.len(), made.constant_bytes());
+    Ok(QuantizedFile { bytes: bytes.len(), operators, constant_bytes })
+}
+
+fn write_onnx(mut file: OnnxModel, layers: &Model, scale: Option<f64>, out: &Path) -> Result<QuantizedFile> {
+    file.notes.extend(notes(layers, scale, out)?);
+    let bytes = file.to_bytes();
+    write_atomically(&OsFileSystem, out, &[&bytes])?;
+    let (operators, constant_bytes) = (file.graph.nodes.len(), file.graph.constant_bytes());
+    Ok(QuantizedFile { bytes: bytes.len(), operators, constant_bytes })
 }
 
 fn told(
     out: &Path,
-    made: &TfliteModel,
     written: &QuantizedFile,
     found: Option<(usize, Option<&Int8Quality>)>,
     screen: &Screen,
@@ -615,7 +635,7 @@ fn told(
     let calibrated = found.as_ref().map(|(samples, _)| *samples);
     let quality = found.and_then(|(_, quality)| quality);
     let object = json!({
-        "file": out, "bytes": written.bytes, "operators": written.operators, "constant_bytes": made.constant_bytes(),
+        "file": out, "bytes": written.bytes, "operators": written.operators, "constant_bytes": written.constant_bytes,
         "calibration_samples": calibrated,
         "accuracy": quality.map(Int8Quality::json),
     });
@@ -630,7 +650,7 @@ fn told(
         None => {}
     }
     let size = counted(written.bytes as u64, "byte");
-    let weights = grouped(made.constant_bytes() as u64);
+    let weights = grouped(written.constant_bytes as u64);
     screen.line(format!(
         "{}: {}, {size}, {weights} of them weights",
         out.display(),
