@@ -5,6 +5,8 @@
 
 #[path = "int8/onnx.rs"]
 mod onnx;
+#[path = "int8/onnx_graph.rs"]
+mod onnx_graph;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -9,11 +9,11 @@ use systole_quant::{lower, onnx};
 use systole_tflite::{TfliteInterpreter, TfliteModel, TfliteOp, TfliteOperator};
 
 /// A model with inputs and outputs: one array per input, samples stacked.
-struct Case {
-    name: String,
-    onnx: Onnx,
-    inputs: Vec<Literal>,
-    expected: Literal,
+pub(super) struct Case {
+    pub(super) name: String,
+    pub(super) onnx: Onnx,
+    pub(super) inputs: Vec<Literal>,
+    pub(super) expected: Literal,
 }
 
 /// Concatenates arrays along the first dimension.
@@ -111,8 +111,13 @@ fn models_as_onnx_compute_what_they_did_here_and_in_onnx_runtime() {
     let int8 = cases.iter().filter(|c| c.name.ends_with("int8")).count();
     let whole = cases.iter().filter(|c| c.name.ends_with(" int8") && !c.name.contains(", ")).count();
     assert!(whole >= 60 && cases.len() - int8 >= 60, "{whole} int8 of {} models", cases.len());
+    check(&cases);
+}
+
+/// Compares the outputs of files, read again and in ONNX Runtime, with the expected ones.
+pub(super) fn check(cases: &[Case]) {
     let mut wrong = Vec::new();
-    for c in &cases {
+    for c in cases {
         let read = Onnx::from_bytes(&c.name, &c.onnx.to_bytes()).unwrap();
         assert_eq!(read, c.onnx, "{}", c.name);
         let given =
@@ -137,7 +142,7 @@ fn models_as_onnx_compute_what_they_did_here_and_in_onnx_runtime() {
         return;
     }
     for level in ["off", "all"] {
-        wrong.extend(in_onnx_runtime(&python, &cases, level));
+        wrong.extend(in_onnx_runtime(&python, cases, level));
     }
     assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
