@@ -20,6 +20,8 @@ use systole_nn::{Architecture, Model};
 
 /// Note on weights that are matched by order.
 const BY_ORDER: &str = "by layer order, as in files of PyTorch's state_dict: types and shapes agree";
+/// Note of models whose layers have the names of the file's modules.
+const BY_NAME: &str = "by layer names";
 
 /// External weights (PyTorch, Keras, safetensors, Hugging Face), loaded into memory.
 #[derive(Default)]
@@ -249,7 +251,7 @@ impl WeightSource {
             (note == BY_ORDER && match_by_order::is_sorted(&self.tensors)).then_some(match_by_order::SORTED);
         let theirs = theirs.cloned().collect::<Vec<_>>();
         let mut report = weight_mapping::fill(model, &rules, &theirs, partial, wrong_order)?;
-        if note == BY_ORDER {
+        if [BY_NAME, BY_ORDER].contains(&note.as_str()) {
             report.warnings = torch_defaults::warnings(model);
         }
         report.notes.push(note);
@@ -274,6 +276,9 @@ impl WeightSource {
         }
         if let Some(rules) = keras_names::ours(model, &self.tensors) {
             return Ok((rules, "by Systole weight paths".into()));
+        }
+        if let Some(rules) = match_by_order::by_name(model, &self.tensors) {
+            return Ok((rules, BY_NAME.into()));
         }
         let rules = match_by_order::rules(model, &self.tensors)?;
         Ok((rules, BY_ORDER.into()))

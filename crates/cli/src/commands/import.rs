@@ -9,6 +9,7 @@ use crate::models::imported::{
 };
 use crate::models::model_data::tokenizer_of;
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
+use crate::run::training::load_data;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -87,7 +88,7 @@ fn run(args: &ImportFiles<'_>, screen: &Screen) -> CommandResult {
     let place = || args.file.display().to_string();
     let mut tokenizer = FolderTokenizer::of(args.file);
     tokenizer.mask_padding(&mut source);
-    let (mut model, is_derived) = model(args, &source)?;
+    let (mut model, is_derived) = model(args, &source, screen)?;
     let mut report = source.fill(&mut model, args.args.partial).at(place)?;
     tokenizer.keep_in(&mut model);
     name_classes(&mut model, &source);
@@ -113,7 +114,11 @@ fn select_encoder(args: &ImportArgs, source: &mut WeightSource) -> Result<(), Co
 
 /// Builds the model for the weights: named by `--model`, or described by the file. Also returns whether its sizes are
 /// derived from the file.
-fn model(args: &ImportFiles<'_>, source: &WeightSource) -> Result<(Model, bool), CommandError> {
+fn model(
+    args: &ImportFiles<'_>,
+    source: &WeightSource,
+    screen: &Screen,
+) -> Result<(Model, bool), CommandError> {
     let place = || args.file.display().to_string();
     let Some(name) = &args.args.model else {
         let told = source.architecture().at(place)?;
@@ -141,6 +146,11 @@ fn model(args: &ImportFiles<'_>, source: &WeightSource) -> Result<(Model, bool),
                 note(&format!("{key} is not used, because the sizes come from {}: {what}", place()));
             }
             Ok((built(layers, &inputs, Some(&config)).at(place)?, true))
+        }
+        // The data of the user states the shape of a sample.
+        None if config.data.dataset == "records" && config.data.dir.is_some() => {
+            let data = load_data(&config, screen)?;
+            Ok((config.model(&config.sample_of(&data), &[])?, false))
         }
         None => Ok((config.untrained()?, false)),
     }

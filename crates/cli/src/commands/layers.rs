@@ -39,7 +39,7 @@ impl RunCommand for LayersArgs {
 }
 
 /// Meaning of the columns.
-const LEGEND: &str = "operators: export to .tflite and ONNX; masks: padded time steps are skipped as in Keras; \
+const LEGEND: &str = "operators: export to .tflite and int8 (ONNX in float has every layer); masks: padded time steps are skipped as in Keras; \
     decoding: one token at a time, with stored keys and values or states; adapters: LoRA. \
     `systole layers NAME` says why a layer lacks one.";
 

@@ -152,7 +152,9 @@ impl LayerInfo<'_> {
             class if OURS.contains(&class) => {
                 e.hint("read Systole's own model file, which is a safetensors file")
             }
-            _ => e.hint_command("use --format keras"),
+            _ => e.hint_command(
+                "to export, use --format keras; to import, train this layer, or save it in Keras's format",
+            ),
         }
     }
 

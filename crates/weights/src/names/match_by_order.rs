@@ -2,6 +2,7 @@
 
 use super::layer::ModelLayers;
 use crate::weight_mapping::{OTHER_MODEL, WeightRule, is_weight};
+use std::collections::HashSet;
 use systole_ir::{Error, ErrorKind, Literal, Result};
 use systole_nn::Model;
 
@@ -90,6 +91,15 @@ fn split<'a>(name: &'a str, own: &str) -> Option<(&'a str, &'a str)> {
     (prefix.is_empty() || prefix.ends_with('.')).then_some((prefix, ""))
 }
 
+/// Returns the rules for a model whose layers have the names of the file's modules; `None` if a tensor is missing.
+pub(crate) fn by_name(model: &Model, theirs: &[(String, Literal)]) -> Option<Vec<WeightRule>> {
+    let rules = by_layer(model).ok()?;
+    let names: HashSet<&str> = theirs.iter().map(|(name, _)| name.as_str()).collect();
+    let mut parts = rules.iter().flat_map(|rule| &rule.parts);
+    let are_there = parts.all(|part| part.optional || names.contains(part.theirs.as_str()));
+    (are_there && !rules.is_empty()).then_some(rules)
+}
+
 /// Returns rules that name each tensor by its layer for export: `dense.weight`.
 pub(crate) fn by_layer(model: &Model) -> Result<Vec<WeightRule>> {
     let layers = ModelLayers::of(model);
@@ -131,6 +141,7 @@ mod tests {
         let found = rules(&model, &theirs).unwrap();
         let names: Vec<&str> = found.iter().flat_map(|r| &r.parts).map(|p| p.theirs.as_str()).collect();
         assert_eq!(names, ["2.weight", "2.bias", "9.weight", "9.bias", "10.weight", "10.bias"]);
+        assert_eq!(by_name(&model, &theirs), None);
         let e = rules(&model, &theirs[..4]).unwrap_err().to_string();
         assert!(e.contains("(Dense)"), "{e}");
     }

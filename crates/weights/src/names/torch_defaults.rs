@@ -21,8 +21,14 @@ const ROWS: [DefaultRow; 3] = [
     ),
     (
         |own| {
-            matches!(own, LayerLowering::Convolution(c)
-                if c.padding == Padding::Same && c.strides.iter().any(|s| *s > 1))
+            let (padding, strides) = match own {
+                LayerLowering::Convolution(c) => (c.padding, &c.strides),
+                LayerLowering::Pooling { size, strides, padding, .. } if size != strides => {
+                    (*padding, strides)
+                }
+                _ => return false,
+            };
+            padding == Padding::Same && strides.iter().any(|s| *s > 1)
         },
         "padding \"same\" with strides pads the end more than the start; PyTorch's padding = 1 pads both alike: use a \
          ZeroPadding2D layer and padding \"valid\"",
@@ -44,18 +50,21 @@ pub(crate) fn warnings(model: &Model) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_nn::layers::{batch_normalization, conv2d, layer_normalization, leaky_relu, zero_padding2d};
+    use systole_nn::layers::{
+        batch_normalization, conv2d, layer_normalization, leaky_relu, max_pooling2d, zero_padding2d,
+    };
 
     #[test]
     fn only_layers_with_kerass_values_are_named() {
         let keras = Model::sequential([
             conv2d(4, [3, 3]).strides(2).padding("same").name("down"),
+            max_pooling2d((3, 3)).strides(2).padding("same").name("pool"),
             batch_normalization().name("bn"),
             leaky_relu().name("leaky"),
         ]);
         let found = warnings(&keras);
         assert_eq!(found.len(), 3, "{found:?}");
-        for (name, key) in [("bn", "epsilon"), ("leaky", "negative_slope"), ("down", "ZeroPadding2D")] {
+        for (name, key) in [("bn", "epsilon"), ("leaky", "negative_slope"), ("down, pool", "ZeroPadding2D")] {
             assert!(
                 found.iter().any(|text| text.starts_with(&format!("{name}: ")) && text.contains(key)),
                 "{found:?}"
@@ -65,6 +74,7 @@ mod tests {
             zero_padding2d(1),
             conv2d(4, [3, 3]).strides(2),
             conv2d(4, [3, 3]).padding("same"),
+            max_pooling2d((2, 2)).padding("same"),
             batch_normalization().epsilon(1e-5),
             layer_normalization().epsilon(1e-5),
             leaky_relu().negative_slope(0.01),

@@ -45,9 +45,16 @@ pub(super) fn batch_of(x: &Literal, input: &[usize], sample: &[usize]) -> Result
 
 /// Error for an array that is neither one sample nor a batch of samples.
 pub(super) fn wrong_shape(x: &Literal, input: &[usize], path: &str) -> Error {
+    let channels_first = match *input {
+        [h, w, c] => x.shape().dims().ends_with(&[c, h, w]),
+        _ => false,
+    };
     let batch = input.iter().fold("[N".to_string(), |text, n| format!("{text}, {n}")) + "]";
     Error::new(ErrorKind::Data, format!("expected {batch} or {input:?}, got {:?}", x.shape().dims()))
         .at(path)
         .because("one sample has the shape of the model's input, and several have a dimension before it")
-        .hint("reshape the array in your program, such as x[None] for one sample or x[..., None] for grayscale images")
+        .hint(match channels_first {
+            true => "put the channels last in your program: x.transpose(0, 2, 3, 1)",
+            false => "reshape the array in your program, such as x[None] for one sample or x[..., None] for grayscale images",
+        })
 }

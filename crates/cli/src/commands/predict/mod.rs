@@ -33,6 +33,7 @@ use systole_config::{
 use systole_data::Sample;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Error, ErrorKind, Literal, Result, ResultExt};
+use systole_nn::loss::Loss;
 use systole_nn::{Activation, Model, counted};
 use systole_weights::Tower;
 
@@ -275,7 +276,11 @@ fn sources(
 fn predicts_values(model: &Model, takes: InputKind, config: Option<&RunConfig>) -> bool {
     match takes {
         InputKind::Sentences(_) => model.output_type().is_some_and(|t| t.elements() == 1),
-        _ => config.is_some_and(|c| c.data.is_own()) && model.class_names.is_empty(),
+        _ => {
+            let loss = model.compile_config().map(|compile| compile.loss.base());
+            let of_classes = matches!(loss, Some(Loss::SparseCategoricalCrossentropy { .. }));
+            config.is_some_and(|c| c.data.is_own()) && model.class_names.is_empty() && !of_classes
+        }
     }
 }
 
@@ -440,7 +445,7 @@ impl<'a> BatchPredictor<'a> {
             }
             let is_similarity = self.candidates.as_ref().is_some_and(|c| c.scale.is_none());
             let is_of_values = self.is_of_values || self.is_single_value(&row, model);
-            let values = self.values(row, is_of_values, model);
+            let values = self.values(row, is_of_values);
             let answer = SamplePrediction { path, index, many, values, is_of_values, is_similarity };
             show(answer, model, &mut self.answers);
         }
@@ -454,7 +459,7 @@ impl<'a> BatchPredictor<'a> {
     }
 
     /// Probabilities of the classes, similarities to the candidates, or the outputs themselves.
-    fn values(&self, row: Vec<f32>, is_of_values: bool, model: &Model) -> Vec<f32> {
+    fn values(&self, row: Vec<f32>, is_of_values: bool) -> Vec<f32> {
         if let Some(candidates) = &self.candidates {
             return candidates.similarities(&row);
         }

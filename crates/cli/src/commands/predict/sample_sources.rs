@@ -61,8 +61,13 @@ impl InputKind {
             [one] => one.ty.as_ref(),
             _ => None,
         };
-        let has_tokens =
-            |t: &systole_ir::TensorType| t.dtype.is_int() && !model.architecture().inputs.is_empty();
+        // A model of token ids with one output for all positions takes them as numbers.
+        let is_by_position = model.output_type().is_some_and(|t| t.rank() > 1);
+        let has_tokens = |t: &systole_ir::TensorType| {
+            t.dtype.is_int()
+                && !inputs.is_empty()
+                && (is_by_position || model.notes.contains_key("tokenizer"))
+        };
         match ty.map(|t| (t, t.shape.dims())) {
             Some((_, &[h, w, c @ (1 | 3)])) => Ok(InputKind::Pictures([h, w, c])),
             Some((_, &[h, w])) => Ok(InputKind::Pictures([h, w, 1])),
