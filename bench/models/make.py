@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Writes ONNX files of public architectures with random weights, folded as torch's exporter does; usage: make.py FOLDER [name...]"""
+"""Writes ONNX files of public architectures with random weights, folded as torch's exporter does; usage: make.py FOLDER [--int8] [name...]
+
+--int8 writes FOLDER/NAME.int8.onnx too, quantized by onnxruntime.quantization: images statically (QDQ, int8 per channel), text dynamically.
+"""
 
 import os
 import sys
@@ -55,10 +58,18 @@ class Net:
             x = self.act(x, "HardSwish")
         return self.node("Gemm", [x, self.weight(classes, self.channels[x]), self.weight(classes)], classes, transB=1)
 
-    def save(self, folder):
+    def dense(self, x, rows, columns):
+        return self.node("Add", [self.node("MatMul", [x, self.weight(rows, columns, scale=rows**-0.5)]), self.weight(columns, scale=0.1)])
+
+    def list(self, *values):
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.array(values, np.int64), name))
+        return name
+
+    def save(self, folder, inputs=("x", TensorProto.FLOAT, ["batch", 3, 224, 224]), outputs=("batch", 1000)):
         self.nodes[-1].output[0] = "y"
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 224, 224])
-        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 1000])
+        x = helper.make_tensor_value_info(*inputs)
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, list(outputs))
         graph = helper.make_graph(self.nodes, self.name, [x], [y], self.weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         onnx.checker.check_model(model)
@@ -117,7 +128,51 @@ def mobilenet_v3_large(name):
     return n
 
 
+class Text(Net):
+    """An encoder of token numbers, as sentence-transformers/all-MiniLM-L6-v2 without its mask."""
+
+    def save(self, folder):
+        super().save(folder, ("ids", TensorProto.INT64, ["batch", 128]), ("batch", 128, 384))
+
+
+def minilm(name, layers=6, hidden=384, heads=12, vocabulary=30522, length=128):
+    n, size = Text(name), hidden // heads
+    norm = lambda x: n.node("LayerNormalization", [x, n.weight(hidden, scale=1.0), n.weight(hidden, scale=0.1)], axis=-1, epsilon=1e-12)
+    words = n.node("Gather", [n.weight(vocabulary, hidden, scale=1.0), "ids"])
+    x = norm(n.node("Add", [words, n.weight(length, hidden, scale=1.0)]))
+    split, joined = n.list(0, 0, heads, size), n.list(0, 0, hidden)
+    for _ in range(layers):
+        q, k, v = (n.node("Reshape", [n.dense(x, hidden, hidden), split]) for _ in range(3))
+        q, k, v = n.node("Transpose", [q], perm=[0, 2, 1, 3]), n.node("Transpose", [k], perm=[0, 2, 3, 1]), n.node("Transpose", [v], perm=[0, 2, 1, 3])
+        scores = n.node("Div", [n.node("MatMul", [q, k]), n.constant(size**0.5)])
+        y = n.node("Transpose", [n.node("MatMul", [n.node("Softmax", [scores], axis=-1), v])], perm=[0, 2, 1, 3])
+        x = norm(n.node("Add", [n.dense(n.node("Reshape", [y, joined]), hidden, hidden), x]))
+        y = n.dense(x, hidden, 4 * hidden)
+        gelu = n.node("Mul", [n.node("Mul", [y, n.node("Add", [n.node("Erf", [n.node("Div", [y, n.constant(2**0.5)])]), n.constant(1.0)])]), n.constant(0.5)])
+        x = norm(n.node("Add", [n.dense(gelu, 4 * hidden, hidden), x]))
+    return n
+
+
+def quantize(folder, name):
+    """Writes NAME.int8.onnx."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+
+    class Images(CalibrationDataReader):
+        def __init__(self):
+            self.left = [{"x": rng.normal(size=(1, 3, 224, 224)).astype(np.float32)} for _ in range(2)]
+
+        def get_next(self):
+            return self.left.pop() if self.left else None
+
+    source, target = (os.path.join(folder, f"{name}{ending}.onnx") for ending in ("", ".int8"))
+    if name == "minilm":
+        return quantize_dynamic(source, target, weight_type=QuantType.QInt8)
+    types = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
+    quantize_static(source, target, Images(), quant_format=QuantFormat.QDQ, per_channel=True, **types)
+
+
 MODELS = {
+    "minilm": minilm,
     "resnet18": lambda name: resnet(name, [2, 2, 2, 2], False),
     "resnet50": lambda name: resnet(name, [3, 4, 6, 3], True),
     "resnext50_32x4d": lambda name: resnet(name, [3, 4, 6, 3], True, 32, 4),
@@ -128,6 +183,9 @@ MODELS = {
 if __name__ == "__main__":
     folder = sys.argv[1]
     os.makedirs(folder, exist_ok=True)
-    for name in sys.argv[2:] or MODELS:
+    names = [name for name in sys.argv[2:] if name != "--int8"]
+    for name in names or MODELS:
         MODELS[name](name).save(folder)
+        if "--int8" in sys.argv:
+            quantize(folder, name)
         print(name, "written", flush=True)

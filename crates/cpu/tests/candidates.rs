@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{backend, distance, levels, oracle, programs, relative, run_with, sums};
+use common::{arguments, backend, distance, levels, oracle, programs, quantized, relative, run_with, sums};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -93,6 +93,19 @@ fn packed() -> impl Iterator<Item = Case> {
     })
 }
 
+/// Products of dequantized values; a result of 8 bits may differ by one step.
+fn int8() -> impl Iterator<Item = Case> {
+    let layers = [[5, 70, 33], [40, 130, 64]].map(|size| quantized::dense(DType::U8, DType::I8, size));
+    layers.into_iter().map(|graph| {
+        let args = arguments(&graph, -1.2, 1.2, 7);
+        let near = Box::new(|got: &Literal, want: &Literal| {
+            got.to_f64s().iter().zip(want.to_f64s()).all(|(a, b)| (a - b).abs() <= 1.0)
+        });
+        let want = oracle(&graph, &args);
+        Case { name: "int8".into(), graph, args, want, options: CompileOptions::default(), near }
+    })
+}
+
 /// Tolerances as in the tests of whole programs: sums in f32, or as many roundings to a narrow type as there are ops.
 /// If narrow results are pooled, a rounding may move a maximum to a neighbor, and with it the element that the gradient
 /// reads.
@@ -160,7 +173,7 @@ impl Seen {
 fn every_candidate_on_every_program_that_it_accepts() {
     let names = kernel_names();
     let mut seen = Seen::default();
-    for case in samples().chain(fused()).chain(packed()) {
+    for case in samples().chain(fused()).chain(packed()).chain(int8()) {
         for level in levels() {
             seen.check(&case, level, &names);
         }

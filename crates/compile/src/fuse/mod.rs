@@ -6,6 +6,7 @@
 mod batch_statistics;
 mod concat_in_place;
 mod excess_precision;
+mod int8_products;
 mod multi_reduce;
 mod pooling;
 mod product_epilogue;
@@ -72,6 +73,8 @@ pub const RULES: &[FusionRule] = &[
     on_steps("batch_statistics", "computes batch-normalization statistics inside the convolution",
         batch_statistics::of_convolutions),
     on_steps("packed_products", "fuses dequantization into GEMMs with few rows", quantized_gemm::products),
+    on_steps("int8_products", "fuses int8 products with padding and with the map that reads their sums",
+        int8_products::with_epilogues),
     on_steps("top_k", "fuses sorts and slices of their first elements", top_k::of_sorts),
     rule("multi_reduce", "merges reductions over the same data into one step", |s, _| multi_reduce::join(s)),
     rule("excess_precision", "keeps bf16 and f16 intermediates in f32; rounds only stored values", |s, options| {

@@ -6,6 +6,7 @@ pub mod loops;
 pub mod memory;
 mod pass;
 pub mod product_precision;
+mod quantized;
 mod reductions;
 pub mod rewrite;
 

@@ -4,6 +4,7 @@ use crate::graph::canonicalize::{cse, dead_code, narrow_integers, pad_sums, simp
 use crate::graph::layout::{slices, transpose_weights};
 use crate::graph::loops::{derived_states, hoist_sums, licm};
 use crate::graph::memory::recompute;
+use crate::graph::quantized::int8_products;
 use crate::graph::reductions::{
     arg_max, batch_variance, multi_op_reduce, sort_keys, sum_linearity, window_sums,
 };
@@ -44,6 +45,7 @@ pub struct PassStat {
 #[rustfmt::skip]
 pub const PASSES: &[GraphPass] = &[
     GraphPass::new("prune", "dead-code elimination", dead_code::run),
+    GraphPass::new("int8", "computes products, maxima and gathers of dequantized values in int8", int8_products::run),
     GraphPass::new("simplify", "algebraic simplification, constant folding, merging of data movement", simplify::run),
     GraphPass::new("ranges", "narrows small integers to 32 bits", narrow_integers::run),
     GraphPass::new("cse", "common-subexpression elimination", cse::run),

@@ -5,6 +5,7 @@
 
 use super::attention;
 use super::conv_moments::ConvWithMoments;
+use super::int8_product::Int8Product;
 use super::map::Map;
 use super::nested_kernels::{FusedRows, RowBlockLoop};
 use super::pooling::{MaxPoolArgmax, Unpool, UnpooledGradient};
@@ -92,6 +93,7 @@ macro_rules! fused {
             | Kernel::Moments(_)
             | Kernel::TopK(_)
             | Kernel::Packed(_)
+            | Kernel::Int8Product(_)
     };
 }
 
@@ -146,6 +148,8 @@ pub enum Kernel {
     TopK(TopK),
     /// Dequantization of a weight matrix, or a GEMM with it.
     Packed(DequantizeStep),
+    /// A product of int8 operands with int32 sums, with a fused element-wise epilogue.
+    Int8Product(Int8Product),
     /// `(captures…, initial states…) → states…`: runs `body` while `cond`.
     While {
         /// Number of leading inputs that are loop-invariant.
@@ -193,6 +197,7 @@ impl Kernel {
             Kernel::Moments(m) => m.name(),
             Kernel::TopK(_) => "top_k".into(),
             Kernel::Packed(p) => p.name(),
+            Kernel::Int8Product(p) => p.name(),
             Kernel::While { .. } => "while".into(),
             Kernel::Case { .. } => "case".into(),
         }
@@ -255,6 +260,7 @@ impl Step {
             Kernel::Moments(m) => m.check(ins, outs),
             Kernel::TopK(t) => t.check(ins, outs),
             Kernel::Packed(p) => p.check(ins, outs),
+            Kernel::Int8Product(p) => p.check(ins, outs),
             // The verifier checks these with their bodies.
             Kernel::Blocks(_) | Kernel::While { .. } | Kernel::Case { .. } => Ok(()),
         }
@@ -334,7 +340,15 @@ impl Step {
         match &self.kernel {
             Kernel::Op { op, .. } => matches!(op, Op::DotGeneral(_) | Op::Convolution(_)),
             Kernel::Packed(p) => p.product.is_some(),
-            kernel => matches!(kernel, Kernel::Moments(_) | Kernel::Pool(_) | Kernel::ProductEpilogue(_)),
+            kernel => {
+                matches!(
+                    kernel,
+                    Kernel::Moments(_)
+                        | Kernel::Pool(_)
+                        | Kernel::ProductEpilogue(_)
+                        | Kernel::Int8Product(_)
+                )
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod attention;
 mod conv_moments;
+mod int8_product;
 mod kernel;
 mod map;
 mod nested_kernels;
@@ -17,6 +18,7 @@ mod type_check;
 mod verify;
 
 pub use conv_moments::ConvWithMoments;
+pub use int8_product::Int8Product;
 pub use kernel::{Kernel, LayerScope, ProgramSchedule, Step, right_operand};
 pub use map::{Map, MapInstr, MapLoad, MapRegister};
 pub use nested_kernels::{FusedRows, RowBlockLoop};

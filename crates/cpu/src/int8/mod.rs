@@ -1,6 +1,7 @@
 //! Int8 kernels for quantized models: int32 accumulators, rounding as in TFLite's reference kernels.
 //!
-//! These kernels are not part of compiled programs: the crate that executes a quantized graph calls them one by one.
+//! The crate that executes a quantized graph calls these kernels one by one. Compiled programs use the products, without
+//! requantization (`kernels/int8_product`).
 //! Arrays are slices in NHWC layout. Results are bit-identical on every machine and for any number of threads, since
 //! integer addition is associative. A constructor returns `None` if an accumulator or product could overflow 32 bits;
 //! the caller then falls back to a kernel that defines wrapping or saturation.
@@ -37,6 +38,7 @@ mod windows;
 pub use binary_lut::{BinaryLut, FormulaHint};
 pub use elementwise::{Int8Add, table};
 pub use isa::Int8Isa;
+pub(crate) use matmul::Int8Gemm;
 pub use matmul::Int8Matmul;
 pub use output_quantization::{OutputQuantization, OutputScale};
 pub use parallel_blocks::in_chunks;

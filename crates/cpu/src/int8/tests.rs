@@ -418,3 +418,73 @@ fn what_could_leave_32_bits_is_refused() {
     assert!(!dense(&[], &output(one.clone(), None)));
     assert!(Int8Matmul::dense(unit, &[1; 10], 10, 300, &output(one, None)).is_none());
 }
+
+/// Collects the blocks that an int8 product passes to its epilogue.
+fn sums_of(
+    gemm: &matmul::Int8Gemm,
+    w: &[i8],
+    strides: [usize; 2],
+    x: &[i8],
+    shape: [usize; 2],
+    threads: usize,
+) -> Vec<i32> {
+    let mut panels = vec![0u8; gemm.packed_bytes() + 64];
+    let aligned = panels.as_mut_ptr().wrapping_add(panels.as_ptr().align_offset(64));
+    let y = std::sync::Mutex::new(vec![None; shape[0] * shape[1]]);
+    let take = |block: &crate::kernel::OutputBlock, sums: *const u8| {
+        let mut y = y.lock().unwrap();
+        for (row, column) in (0..block.rows).flat_map(|r| (0..block.columns).map(move |c| (r, c))) {
+            // SAFETY: the block has these rows and columns.
+            let sum = unsafe { *sums.cast::<i32>().add(row * block.stride + column) };
+            let before = y[block.first + row * block.row + column].replace(sum);
+            assert!(before.is_none(), "row {row}, column {column} is computed twice");
+        }
+    };
+    let team = ThreadPool::new(threads);
+    let cx = crate::kernel::KernelContext { team: &team, flush: false };
+    // SAFETY: the buffer has room for the panels; the weights have these strides.
+    unsafe {
+        gemm.pack(w.as_ptr(), strides, aligned);
+        gemm.run(&cx, x, aligned, &take);
+    }
+    y.into_inner().unwrap().into_iter().map(|sum| sum.expect("an element is missing")).collect()
+}
+
+#[test]
+fn sums_are_passed_to_an_epilogue_once() {
+    let mut stream = RandomStream::new(8, 1, 0);
+    let cases = [
+        ([along(5, 1, 1, 1, 0, 0), along(3, 1, 1, 1, 0, 0)], 9, 5),
+        ([along(6, 3, 2, 1, 0, 1), along(5, 2, 1, 1, 1, 0)], 3, 35),
+        ([along(5, 3, 1, 1, 1, 1), along(12, 3, 1, 1, 1, 1)], 64, 7),
+        ([along(20, 3, 1, 1, 1, 1), along(17, 3, 1, 1, 1, 1)], 64, 130),
+        ([along(4, 2, 1, 2, 0, 0), along(33, 3, 1, 1, 2, 0)], 128, 2),
+    ];
+    for (n, (along, channels, columns)) in cases.into_iter().enumerate() {
+        let [rows, line] = along;
+        let k = rows.window * line.window * channels;
+        let x = bytes(&mut stream, 2 * rows.size * line.size * channels);
+        // Weights [N, K] or [K, N].
+        let strides = if n % 2 == 0 { [k, 1] } else { [1, columns] };
+        let w = bytes(&mut stream, columns * k);
+        let zero = stream.below(256) as i32 - 128;
+        let images = 2 * rows.positions * line.positions;
+        let mut expected = Vec::new();
+        windows(&x, along, channels, columns, |o, at| {
+            let term = |i: usize| {
+                let (tap, c) = (i / channels, i % channels);
+                let x = at(tap / line.window, tap % line.window, c).unwrap_or(zero as i8);
+                i32::from(x) * i32::from(w[o * strides[0] + i * strides[1]])
+            };
+            expected.push((0..k).map(term).sum::<i32>());
+            0
+        });
+        for unit in units() {
+            let gemm = matmul::Int8Gemm::convolution(unit, along, channels, zero as i8, columns).unwrap();
+            for threads in [1, 3] {
+                let got = sums_of(&gemm, &w, strides, &x, [images, columns], threads);
+                assert!(got == expected, "{unit:?}, case {n}, {threads} threads");
+            }
+        }
+    }
+}

@@ -217,6 +217,13 @@ impl ElementwiseProgram {
         // A reduction along rows starts with accumulator 0 in each tile. Tiles must equal the interpreter's, for
         // bit-identical results.
         let cut = row >= LEAST_ROW && (!along || row > TILE || run == row);
+        ElementwiseProgram::fused_by(map, sink, cut, level)
+    }
+
+    /// Compiles a map with the JIT. `cut`: whether tiles may end at row ends.
+    fn fused_by(map: &Map, sink: ResultSink, cut: bool, level: Level) -> Option<ElementwiseProgram> {
+        let row = map.shape.dims().last().copied().unwrap_or(1);
+        let along = matches!(sink, ResultSink::Along(_));
         let (access, loads): (Vec<LoadAccess>, Vec<Fetch>) =
             map.loads.iter().map(|load| fused_fetch(map, load, cut)).unzip();
         let body = ElementwiseBody::Fused(JitLoop::new(map, &access, sink, level)?);
@@ -963,6 +970,16 @@ impl MapKernel {
     /// Compiles a map. `fuse`: use the JIT if possible.
     pub(crate) fn with(map: &Map, level: Level, fuse: bool) -> MapKernel {
         MapKernel::whole(map, ElementwiseProgram::new(map, ResultSink::Arrays, 0, level, fuse), level)
+    }
+
+    /// Compiles a map as the epilogue of a product whose result has any number of columns; `None` if the JIT does not
+    /// support it.
+    pub(crate) fn epilogue(map: &Map, columns: usize, level: Level) -> Option<MapKernel> {
+        let wanted = if jit::is_wanted() { Some(()) } else { None };
+        let program =
+            wanted.and_then(|()| ElementwiseProgram::fused_by(map, ResultSink::Arrays, true, level))?;
+        let kernel = MapKernel::whole(map, program, level);
+        kernel.takes_blocks(columns).then_some(kernel)
     }
 
     /// Compiles a map whose stores are strided parts of outputs.

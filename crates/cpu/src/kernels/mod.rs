@@ -7,6 +7,7 @@ mod attention;
 mod conv;
 mod conv_pool;
 mod elementwise;
+mod int8_product;
 pub(crate) mod matmul;
 mod movement;
 mod pool;
@@ -24,6 +25,7 @@ pub const FAMILIES: &[&[&Family]] = &[
     &[&reduce::FAMILY],
     matmul::FAMILIES,
     conv::FAMILIES,
+    &[&int8_product::FAMILY],
     conv_pool::FAMILIES,
     &[&pool::FAMILY],
     &[&attention::FAMILY],

@@ -4,6 +4,7 @@
 pub mod net;
 pub mod odd;
 pub mod programs;
+pub mod quantized;
 
 use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level, ThreadPool};

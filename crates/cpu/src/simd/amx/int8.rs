@@ -128,7 +128,7 @@ unsafe fn products<U: TileUnit, L: I32x16, const R: bool, const C: bool>(
     let mut held = before.as_ref().filter(|b| b.is_held).map(|b| b.sums);
     // SAFETY: guaranteed by the contract of `AccumulatorBlock`; registers are configured.
     unsafe {
-        let bias = t.ends.bias.as_ptr().add(t.first).cast::<u8>();
+        let bias = t.bias.cast::<u8>();
         if !(R && C)
             && let Some(sums) = held.take()
         {

@@ -1,4 +1,4 @@
-//! Int32 accumulator block of up to [`ROWS`] rows by one panel of columns, and storing its requantized results.
+//! Int32 accumulator block of up to [`ROWS`] rows by one panel of columns, stored as it is or requantized.
 
 use crate::simd::int8::i32x16::I32x16;
 use crate::simd::int8::requantize::RequantizeParams;
@@ -19,12 +19,16 @@ pub struct AccumulatorBlock<'a> {
     pub b: *const u8,
     /// Values added to the accumulators of each row; [`ROWS`] elements.
     pub corrections: *const i32,
-    /// Requantization parameters, and the panel's first column.
-    pub ends: &'a RequantizeParams,
+    /// Initial accumulators of the panel's columns; [`COLUMNS`] elements.
+    pub bias: *const i32,
+    /// Requantization parameters; `None` stores the accumulators.
+    pub ends: Option<&'a RequantizeParams>,
+    /// First column of the panel, in the parameters and in the result.
     pub first: usize,
     pub columns: usize,
     pub rows: usize,
-    /// Result address of column 0 of each row; null if the row is discarded.
+    /// Result address of column 0 of each row; null if the row is discarded. Accumulators are int32 there, with room for
+    /// all columns of a panel.
     pub to: &'a [*mut i8; ROWS],
 }
 
@@ -57,15 +61,20 @@ impl SumsBuffer {
 #[inline(always)]
 pub unsafe fn finish<L: I32x16>(block: &AccumulatorBlock<'_>, sums: &SumsBuffer, from: usize, to: usize) {
     let to = to.min(block.rows);
+    let Some(params) = block.ends else {
+        // SAFETY: guaranteed by the caller.
+        unsafe { store_sums::<L>(block, sums, from, to) };
+        return;
+    };
     if block.columns == COLUMNS {
         // SAFETY: guaranteed by the caller.
-        unsafe { finish_whole::<L>(block, sums, from, to) };
+        unsafe { finish_whole::<L>(block, params, sums, from, to) };
         return;
     }
     for at in (0..block.columns).step_by(16) {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let ends = block.ends.sixteen::<L>(block.first + at);
+            let ends = params.sixteen::<L>(block.first + at);
             for row in from..to {
                 let y = block.to[row];
                 if !y.is_null() {
@@ -79,19 +88,43 @@ pub unsafe fn finish<L: I32x16>(block: &AccumulatorBlock<'_>, sums: &SumsBuffer,
 
 /// Like [`finish`], for all columns of a panel.
 #[inline(always)]
-unsafe fn finish_whole<L: I32x16>(block: &AccumulatorBlock<'_>, sums: &SumsBuffer, from: usize, to: usize) {
+unsafe fn finish_whole<L: I32x16>(
+    block: &AccumulatorBlock<'_>,
+    params: &RequantizeParams,
+    sums: &SumsBuffer,
+    from: usize,
+    to: usize,
+) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         // No closures: code that is not inlined into a function with target features loses those features.
-        let left = block.ends.sixteen::<L>(block.first);
-        let right = block.ends.sixteen::<L>(block.first + 16);
-        let (low, high) = (block.ends.low as i8, block.ends.high as i8);
+        let left = params.sixteen::<L>(block.first);
+        let right = params.sixteen::<L>(block.first + 16);
+        let (low, high) = (params.low as i8, params.high as i8);
         for row in from..to {
             let y = block.to[row];
             if !y.is_null() {
                 let x = sums.row(row);
                 let (one, two) = (left.unbounded(L::load(x)), right.unbounded(L::load(x.add(16))));
                 L::narrow_two(one, two, low, high, y.add(block.first));
+            }
+        }
+    }
+}
+
+/// Stores accumulators without requantization.
+#[inline(always)]
+unsafe fn store_sums<L: I32x16>(block: &AccumulatorBlock<'_>, sums: &SumsBuffer, from: usize, to: usize) {
+    for row in from..to {
+        let y = block.to[row];
+        if !y.is_null() {
+            let (x, y) = (sums.row(row), y.cast::<i32>().wrapping_add(block.first));
+            // SAFETY: guaranteed by the caller.
+            unsafe {
+                L::load(x).store(y);
+                if block.columns > 16 {
+                    L::load(x.add(16)).store(y.add(16));
+                }
             }
         }
     }

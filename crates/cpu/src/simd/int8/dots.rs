@@ -1,4 +1,4 @@
-//! Int8 dot-product GEMM kernels (AVX2, AVX-VNNI, AVX-512, VNNI): accumulate in registers, then requantize.
+//! Int8 dot-product GEMM kernels (AVX2, AVX-VNNI, AVX-512, VNNI): accumulate in registers, then requantize or store.
 
 use crate::simd::inline_methods::inlined;
 use crate::simd::int8::accumulator_block::{AccumulatorBlock, SumsBuffer, finish};
@@ -34,7 +34,7 @@ unsafe fn rows<D: DotVector, const R: usize, const N: usize>(
     let lanes = COLUMNS / N;
     // SAFETY: by the contract of `AccumulatorBlock` rows and panel have all words, and parameters have whole panels.
     unsafe {
-        let bias = t.ends.bias.as_ptr().add(t.first);
+        let bias = t.bias;
         // No closures: code that is not inlined into a function with target features loses those features.
         let mut all = [[D::splat(0); N]; R];
         for (r, own) in all.iter_mut().enumerate() {

@@ -224,6 +224,20 @@ impl StepBuilder {
         self.select(beyond, StepArg::Bits(u32::MAX), y)
     }
 
+    /// Emits the conversion to int8 or uint8, which saturates. `is_inside`: whether numbers are inside the range.
+    pub fn float_to_byte(&mut self, x: StepValue, is_signed: bool, is_inside: bool) -> StepValue {
+        let (low, high) = if is_signed { (-128.0, 127.0) } else { (0.0, 255.0) };
+        let y = if is_inside {
+            x
+        } else {
+            let y = self.two(opcodes::MAXPS, low, x);
+            self.two(opcodes::MINPS, high, y)
+        };
+        let y = self.one(opcodes::CVTTPS2DQ, None, y);
+        let number = self.holds(x, relation::NUMBER, x);
+        self.select(number, y, StepArg::Bits(0))
+    }
+
     /// Emits rounding to bf16, as f32; see [`math::to_bf16`].
     pub fn round_to_bf16(&mut self, x: StepValue) -> StepValue {
         if self.rounds {

@@ -126,7 +126,8 @@ impl JitLowering<'_> {
                 let raw = match dtype {
                     DType::U8 => self.steps.and(raw, 0xff),
                     DType::U16 => self.steps.and(raw, 0xffff),
-                    DType::I8 | DType::I16 => return None,
+                    DType::I8 => self.steps.shift_right_signed(raw, 24),
+                    DType::I16 => self.steps.shift_right_signed(raw, 16),
                     _ => raw,
                 };
                 self.loaded(raw, dtype)
@@ -352,8 +353,15 @@ impl JitLowering<'_> {
         }
         form(from)?;
         let x = self.value(a)?;
+        let is_inside = self.is_clamped(a, to);
         let s = &mut self.steps;
         Some(match (from, to) {
+            (F32 | F16 | BF16, I8 | U8) => s.float_to_byte(x, to == I8, is_inside).into(),
+            (I32, I8) => {
+                let up = s.shift_left(x, 24);
+                s.shift_right_signed(up, 24).into()
+            }
+            (I32, U8) => s.and(x, 0xff).into(),
             (F32 | F16 | BF16, F32 | F16 | BF16) => self.rounded(x, to).into(),
             (F32 | F16 | BF16, Bool) => LaneValue::Mask(s.holds(x, relation::NOT_EQUAL, 0.0)),
             (F32 | F16 | BF16, I32) => {
@@ -374,6 +382,20 @@ impl JitLowering<'_> {
             (I8 | I16 | U8 | U16 | I32 | U32, I32) | (U8 | I32 | U32, U32) => x.into(),
             _ => return None,
         })
+    }
+
+    /// Whether a register is NaN or clamped to the values of an integer type.
+    fn is_clamped(&self, e: usize, to: DType) -> bool {
+        let splat = |e: usize| match self.map.loads.get(e) {
+            Some(MapLoad::Splat { value, .. }) => Some(value.as_f64()),
+            _ => None,
+        };
+        let instr = e.checked_sub(self.map.loads.len()).and_then(|k| self.map.instrs.get(k));
+        let Some(MapInstr { op: Op::Clamp(_), args, .. }) = instr else { return false };
+        match (splat(args[0]), splat(args[2])) {
+            (Some(low), Some(high)) => low >= to.lowest().as_f64() && high <= to.highest().as_f64(),
+            _ => false,
+        }
     }
 
     /// Stores or reduces the results, `(number, register)`, that have been computed; the others remain in `left`.

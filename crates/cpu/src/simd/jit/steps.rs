@@ -293,6 +293,10 @@ impl StepBuilder {
         self.push(JitStep::Shift { way: opcodes::SHIFT_LEFT, by, a })
     }
 
+    pub fn shift_right_signed(&mut self, a: StepValue, by: u8) -> StepValue {
+        self.push(JitStep::Shift { way: opcodes::SHIFT_RIGHT_SIGNED, by, a })
+    }
+
     pub fn shift_right(&mut self, a: StepValue, by: u8) -> StepValue {
         self.push(JitStep::Shift { way: opcodes::SHIFT_RIGHT, by, a })
     }
