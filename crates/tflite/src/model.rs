@@ -181,7 +181,7 @@ pub fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(from_start).ok().filter(|a| *a < rank)
 }
 
-/// A TFLite model: one graph of operators in execution order.
+/// A TFLite model: a graph of operators in execution order, and the graphs that its control flow runs.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct TfliteModel {
     /// Description, often the writer.
@@ -196,6 +196,8 @@ pub struct TfliteModel {
     pub outputs: Vec<usize>,
     /// Metadata by name, such as class names and pixel scaling.
     pub notes: BTreeMap<String, String>,
+    /// Other graphs of the file, which control flow runs: graph 1 is the first of them.
+    pub subgraphs: Vec<TfliteModel>,
 }
 
 /// Maximum total bytes of non-constant tensors.
@@ -225,6 +227,7 @@ impl TfliteModel {
     /// If an index names no tensor, an operator reads a tensor before it is computed, a tensor is computed twice,
     /// scales do not match their tensor, or tensors are too large.
     pub fn check(&self) -> Result<()> {
+        self.subgraphs.iter().try_for_each(TfliteModel::check)?;
         let mut bytes = 0usize;
         for t in &self.tensors {
             self.check_tensor(t)?;
@@ -273,7 +276,8 @@ impl TfliteModel {
             return Err(broken(format!("the value of tensor {} does not have its type", t.name)));
         }
         // Without empty tensors no size can exceed the number of elements.
-        if t.dims().contains(&0) {
+        let is_empty_list = t.data.is_some() && t.dims() == [0];
+        if t.dims().contains(&0) && !is_empty_list {
             return Err(broken(format!("tensor {} of type {} has no elements", t.name, t.ty)));
         }
         let Some(q) = &t.quantization else { return Ok(()) };

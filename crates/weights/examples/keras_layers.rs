@@ -54,7 +54,10 @@ fn main() -> ExitCode {
     for file in &files {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         match difference(file) {
-            Ok(d) if d <= 1e-5 => equal += 1,
+            Ok(d) if d <= 1e-5 => {
+                equal += 1;
+                println!("{name}: {d:.1e}");
+            }
             Ok(d) => {
                 wrong += 1;
                 println!("{name}: wrong by {d:e}");

@@ -2,10 +2,21 @@
 
 use crate::model::{TfliteModel, TfliteOperator, TfliteTensor, axis_of, broken};
 use crate::op::OptionField;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use systole_base::{DType, Element, Error, Literal, Result, err};
+
+/// Access of control flow to the other graphs of the file, and to the variables of a run.
+pub(crate) struct RunContext<'a> {
+    /// Runs a graph by its index in the file.
+    pub run_graph: &'a dyn Fn(usize, &[Literal]) -> Result<Vec<Literal>>,
+    /// Values of variables by handle.
+    pub variables: &'a RefCell<BTreeMap<i64, Literal>>,
+}
 
 /// An operator with its operands.
 pub(crate) struct OperatorCall<'a> {
+    pub context: &'a RunContext<'a>,
     pub model: &'a TfliteModel,
     pub operator: &'a TfliteOperator,
     /// Current values of the tensors.
@@ -77,6 +88,41 @@ impl<'a> OperatorCall<'a> {
     /// Returns the operator's output with these elements and the shape in the file.
     pub fn made<T: Element>(&self, elements: &[T]) -> Result<Vec<Literal>> {
         Ok(vec![Literal::from_slice(&self.output()?.ty.shape, elements)?])
+    }
+
+    /// Returns the elements of an operand of integers without a scale, or of bools.
+    pub fn ints(&self, x: &KernelOperand) -> Result<Vec<i64>> {
+        if x.tensor.quantization.as_ref().is_some_and(|q| q.scale.iter().any(|s| *s != 1.0)) {
+            return Err(self.unsupported(format_args!("quantized {}", x.dtype())));
+        }
+        match x.dtype() {
+            DType::I64 => Ok(x.elements::<i64>()?.to_vec()),
+            DType::I32 => Ok(x.elements::<i32>()?.iter().map(|&v| v.into()).collect()),
+            dtype if dtype.is_int() || dtype == DType::Bool => {
+                Ok((0..x.tensor.ty.elements()).map(|i| x.value.get(i).as_i64()).collect())
+            }
+            other => Err(self.unsupported(format_args!("element type {other}"))),
+        }
+    }
+
+    /// Returns the operator's output of integers or bools with these elements, truncated to its type.
+    pub fn made_ints(&self, elements: &[i64]) -> Result<Vec<Literal>> {
+        let ty = &self.output()?.ty;
+        match ty.dtype {
+            DType::I64 => self.made(elements),
+            DType::I32 => self.made(&elements.iter().map(|&v| v as i32).collect::<Vec<_>>()),
+            DType::Bool => Ok(vec![Literal::from_bools(
+                &ty.shape,
+                &elements.iter().map(|&v| v != 0).collect::<Vec<_>>(),
+            )?]),
+            dtype if dtype.is_int() => {
+                let size = dtype.size();
+                let bytes: Vec<u8> =
+                    elements.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect();
+                Ok(vec![Literal::from_bytes(ty.clone(), &bytes)?])
+            }
+            other => Err(self.unsupported(format_args!("result type {other}"))),
+        }
     }
 
     /// Returns the number of elements of the operator's output; checks that its shape is `dims`.

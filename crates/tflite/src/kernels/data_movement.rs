@@ -11,10 +11,12 @@ operators! {
     Concatenation "CONCATENATION" 2; options 10 [0 Axis, 1 Activation]; versions 1 2; Same; concatenation
     Reshape "RESHAPE" 22; options 17 [0 NewShape]; versions 1 1; Same; reshape
     Pad "PAD" 34; options 22 []; versions 1 2 or |t| if t.rank() > 4 { 4 } else { t.base }; Same; pad
+    PadV2 "PADV2" 60; options 43 []; versions 1 2; Same; pad
     Transpose "TRANSPOSE" 39; options 26 [];
         versions 1 2 or |t| match t.rank() { 0..5 => t.base, 5 => 4, _ => 6 }; Same; transpose
     Squeeze "SQUEEZE" 43; options 30 [0 SqueezeDims]; versions 1 1; Same; reshape
     ExpandDims "EXPAND_DIMS" 70; options 52 []; versions 1 1; Same; reshape
+    Densify "DENSIFY" 124; options 99 []; versions 1 1; NoInt8; |call| Ok(vec![call.input(0)?.value.clone()])
     BroadcastTo "BROADCAST_TO" 130; options 104 []; versions 2 3; Same; broadcast_to
 }
 
@@ -40,7 +42,7 @@ fn reshape(call: &OperatorCall) -> Result<Vec<Literal>> {
     Ok(vec![call.input(0)?.value.reshape(&call.output()?.ty.shape)?])
 }
 
-/// Computes PAD, `x: T[…]`, paddings `[rank, 2]`; the padding value is the output's zero.
+/// Computes PAD and PADV2, `x: T[…]`, paddings `[rank, 2]`, and PADV2's padding value; PAD's is the output's zero.
 fn pad(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, paddings) = (call.input(0)?, call.input(1)?.indices()?);
     let rank = x.dims().len();
@@ -51,12 +53,16 @@ fn pad(call: &OperatorCall) -> Result<Vec<Literal>> {
         paddings.chunks_exact(2).map(|p| (p[0] as usize, p[1] as usize)).collect();
     let dims: Vec<usize> = x.dims().iter().zip(&edges).map(|(d, (a, b))| a + d + b).collect();
     let n = call.check_output(&dims)?;
-    let zero = match x.dtype() {
-        DType::I8 if call.output()?.quantization.is_some() => call.output_scale()?.1 as u8,
-        _ => 0,
-    };
     let size = x.dtype().size();
-    let mut bytes = vec![zero; n * size];
+    let zero = match (call.optional(2)?, x.dtype()) {
+        (Some(value), dtype) if value.dtype() == dtype && value.tensor.ty.elements() == 1 => {
+            value.value.bytes().to_vec()
+        }
+        (Some(value), _) => return Err(broken(format!("the padding value is {}", value.tensor.ty))),
+        (None, DType::I8) if call.output()?.quantization.is_some() => vec![call.output_scale()?.1 as u8],
+        (None, _) => vec![0; size],
+    };
+    let mut bytes = zero.repeat(n);
     let mut targets = vec![0usize];
     let mut stride = n;
     for ((&own, &(before, _)), &whole) in x.dims().iter().zip(&edges).zip(&dims) {
