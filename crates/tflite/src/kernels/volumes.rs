@@ -16,6 +16,8 @@ operators! {
 }
 
 /// Computes LOCAL_RESPONSE_NORMALIZATION: `x / (bias + α Σ x²)^β` over neighboring channels.
+///
+/// As LiteRT's optimized kernel; its reference kernel leaves out the last neighbor.
 fn local_response(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
