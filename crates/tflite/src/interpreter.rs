@@ -2,7 +2,7 @@
 
 use crate::kernels::{OperatorCall, RunContext, row};
 use crate::model::{TfliteModel, broken};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use systole_base::{Literal, Result, ensure, err};
 
@@ -75,7 +75,8 @@ impl<'a> TfliteInterpreter<'a> {
         }
         for (&i, given) in model.inputs.iter().zip(inputs) {
             let t = model.tensor(i)?;
-            if given.ty() != &t.ty {
+            let is_open = t.is_dynamic && given.dtype() == t.ty.dtype && given.shape().rank() == t.ty.rank();
+            if given.ty() != &t.ty && !is_open {
                 return Err(err!(
                     Data,
                     "input {} has type {}, the model requires {}",
@@ -133,11 +134,18 @@ impl<'a> TfliteInterpreter<'a> {
             model.operators.get(n).ok_or_else(|| broken(format!("operator {n} does not exist")))?;
         let row =
             row(operator.op.code()).ok_or_else(|| broken(format!("unknown operator {}", operator.op)))?;
-        let made = (row.kernel)(&OperatorCall { context: &context, model, operator, values })
-            .map_err(|e| e.at(model.place(n)))?;
+        let made = (row.kernel)(&OperatorCall {
+            context: &context,
+            model,
+            operator,
+            values,
+            shape: OnceCell::new(),
+        })
+        .map_err(|e| e.at(model.place(n)))?;
         for (&i, y) in operator.outputs.iter().zip(&made) {
             let t = model.tensor(i)?;
-            if y.ty() != &t.ty {
+            let is_open = t.is_dynamic && y.dtype() == t.ty.dtype && y.shape().rank() == t.ty.rank();
+            if y.ty() != &t.ty && !is_open {
                 let why = format!("it computes {}, the file states {}", y.ty(), t.ty);
                 return Err(broken(why).at(model.place(n)));
             }

@@ -38,17 +38,28 @@ pub struct TfliteTensor {
     pub data: Option<Literal>,
     /// Quantization parameters; `None` for plain numbers.
     pub quantization: Option<TfliteQuantization>,
+    /// Whether the shape is known only when the model runs: in files with control flow.
+    pub is_dynamic: bool,
 }
 
 impl TfliteTensor {
     /// Creates a TFLite input or computed tensor.
     pub fn new(name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> TfliteTensor {
-        TfliteTensor { name: name.into(), ty: TensorType::new(dtype, shape), data: None, quantization: None }
+        TfliteTensor {
+            name: name.into(),
+            ty: TensorType::new(dtype, shape),
+            data: None,
+            quantization: None,
+            is_dynamic: false,
+        }
     }
 
     /// Creates a constant TFLite tensor.
     pub fn constant(name: impl Into<String>, data: Literal) -> TfliteTensor {
-        TfliteTensor { name: name.into(), ty: data.ty().clone(), data: Some(data), quantization: None }
+        TfliteTensor {
+            data: Some(data.clone()),
+            ..TfliteTensor::new(name, data.shape().clone(), data.dtype())
+        }
     }
 
     /// Adds quantization parameters to the tensor.
@@ -201,7 +212,7 @@ pub struct TfliteModel {
 }
 
 /// Maximum total bytes of non-constant tensors.
-const MOST_BYTES: usize = 1 << 29;
+pub(crate) const MOST_BYTES: usize = 1 << 29;
 
 impl TfliteModel {
     /// Returns a tensor of the TFLite model by index.

@@ -35,6 +35,10 @@ fn read(bytes: &[u8]) -> Result<TfliteModel> {
     let buffers = root.tables(4)?;
     let mut graphs = graphs.iter().map(|table| graph(table, &codes, &buffers)).collect::<Result<Vec<_>>>()?;
     ensure!(!graphs.is_empty(), broken("it has no graph".into()));
+    if graphs.len() == 1 {
+        // Without control flow, sizes of the file hold: an open one is the batch.
+        graphs.iter_mut().flat_map(|graph| &mut graph.tensors).for_each(|t| t.is_dynamic = false);
+    }
     let mut model = graphs.remove(0);
     (model.subgraphs, model.description) = (graphs, root.text(3)?);
     for note in root.tables(6)? {
@@ -146,7 +150,8 @@ fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<Tflite
     };
     let data = data.transpose().map_err(|e| e.at(format!("tensor {name}")))?;
     let quantization = table.table(4)?.map(|q| quantization(&q)).transpose()?.flatten();
-    Ok(TfliteTensor { name, ty, data, quantization })
+    let is_dynamic = table.ints(7)?.contains(&-1) && data.is_none();
+    Ok(TfliteTensor { name, ty, data, quantization, is_dynamic })
 }
 
 fn quantization(table: &FlatbufferTable) -> Result<Option<TfliteQuantization>> {

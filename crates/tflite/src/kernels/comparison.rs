@@ -73,10 +73,7 @@ fn logical_not(call: &OperatorCall) -> Result<Vec<Literal>> {
 /// rank 1 chooses whole rows.
 fn select(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (condition, a, b) = (call.input(0)?, call.input(1)?, call.input(2)?);
-    ensure!(
-        a.dtype() == b.dtype(),
-        broken(format!("cannot select from {} and {}", a.tensor.ty, b.tensor.ty))
-    );
+    ensure!(a.dtype() == b.dtype(), broken(format!("cannot select from {} and {}", a.ty(), b.ty())));
     let mut of = condition.dims().to_vec();
     if call.operator.op == crate::TfliteOp::Select && of.len() == 1 && a.dims().len() > 1 {
         of.resize(a.dims().len(), 1);
@@ -91,5 +88,5 @@ fn select(call: &OperatorCall) -> Result<Vec<Literal>> {
         let (from, at) = if chosen[c] { (a.value, i) } else { (b.value, j) };
         bytes.extend_from_slice(&from.bytes()[at * size..(at + 1) * size]);
     }
-    Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &bytes)?])
+    Ok(vec![Literal::from_bytes(call.output_type()?, &bytes)?])
 }

@@ -13,7 +13,7 @@ operators! {
     While "WHILE" 119; options 93 [0 CondGraph, 1 BodyGraph]; versions 1 1; NoInt8; repeat
     CallOnce "CALL_ONCE" 129; options 103 [0 Graph]; versions 1 1; NoInt8; |call| graph(call, OptionField::Graph, 0)
     VarHandle "VAR_HANDLE" 142; options 111 [1 SharedName]; versions 1 1; NoInt8;
-        |call| call.made_ints(&vec![name_of(call); call.output()?.ty.elements()])
+        |call| call.made_ints(&vec![name_of(call); call.output_type()?.elements()])
     ReadVariable "READ_VARIABLE" 143; options 112 []; versions 1 1; NoInt8; read
     AssignVariable "ASSIGN_VARIABLE" 144; options 113 []; versions 1 1; NoInt8; assign
 }

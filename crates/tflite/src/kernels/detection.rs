@@ -25,10 +25,7 @@ struct Chosen {
 
 fn number(call: &OperatorCall, n: usize) -> Result<f32> {
     let x = call.input(n)?;
-    ensure!(
-        x.tensor.ty.elements() == 1,
-        broken(format!("operand {n} is {}, expected a number", x.tensor.ty))
-    );
+    ensure!(x.ty().elements() == 1, broken(format!("operand {n} is {}, expected a number", x.ty())));
     Ok(x.value.get(0).as_f64() as f32)
 }
 
@@ -60,7 +57,7 @@ struct Candidate {
 fn suppress(call: &OperatorCall, sigma: f32) -> Result<Chosen> {
     let (boxes, scores) = (call.input(0)?, call.input(1)?);
     let [n, four] = boxes.of_rank::<2>()?;
-    ensure!(four == 4 && scores.dims() == [n], broken(format!("{} are not boxes", boxes.tensor.ty)));
+    ensure!(four == 4 && scores.dims() == [n], broken(format!("{} are not boxes", boxes.ty())));
     let (boxes, scores) = (boxes.elements::<f32>()?, scores.elements::<f32>()?);
     let most = call.check_output(&[number(call, 2)?.max(0.0) as usize])?;
     let (limit, least) = (number(call, 3)?, number(call, 4)?);

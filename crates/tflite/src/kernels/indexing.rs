@@ -45,7 +45,7 @@ fn index(k: i64, n: usize) -> Result<usize> {
 fn scalar(x: &KernelOperand) -> Result<i64> {
     match x.indices()?[..] {
         [one] => Ok(one),
-        _ => Err(broken(format!("tensor {} is {}, expected one integer", x.tensor.name, x.tensor.ty))),
+        _ => Err(broken(format!("tensor {} is {}, expected one integer", x.tensor.name, x.ty()))),
     }
 }
 
@@ -99,22 +99,23 @@ fn top_k(call: &OperatorCall) -> Result<Vec<Literal>> {
 fn sparse_to_dense(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (at, values, other) = (call.input(0)?, call.input(2)?, call.input(3)?);
     let n = check_shape(call, &call.input(1)?)?;
-    let dims = call.output()?.dims();
+    let ty = call.output_type()?;
+    let dims = ty.shape.dims();
     let size = values.dtype().size();
     ensure!(
-        other.tensor.ty.elements() == 1 && other.dtype() == values.dtype() && !dims.is_empty(),
+        other.ty().elements() == 1 && other.dtype() == values.dtype() && !dims.is_empty(),
         broken("values and default value differ in type".into())
     );
     let mut bytes = other.value.bytes().repeat(n);
     for (i, place) in at.indices()?.chunks_exact(if at.dims().len() < 2 { 1 } else { dims.len() }).enumerate()
     {
         let to = flat(place, dims)?;
-        let from = if values.tensor.ty.elements() == 1 { 0 } else { i };
+        let from = if values.ty().elements() == 1 { 0 } else { i };
         let value = values.value.bytes().get(from * size..(from + 1) * size);
         let value = value.ok_or_else(|| broken("there are fewer values than indices".into()))?;
         bytes[to * size..(to + 1) * size].copy_from_slice(value);
     }
-    Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &bytes)?])
+    Ok(vec![Literal::from_bytes(call.output_type()?, &bytes)?])
 }
 
 /// Returns the flat index of the leading coordinates of a shape.
@@ -136,7 +137,7 @@ fn one_hot(call: &OperatorCall) -> Result<Vec<Literal>> {
     dims.insert(axis, depth);
     let n = call.check_output(&dims)?;
     ensure!(
-        on.tensor.ty.elements() == 1 && off.tensor.ty.elements() == 1 && on.dtype() == off.dtype(),
+        on.ty().elements() == 1 && off.ty().elements() == 1 && on.dtype() == off.dtype(),
         broken("the two values differ in type".into())
     );
     let inner: usize = x.dims()[axis..].iter().product();
@@ -149,22 +150,22 @@ fn one_hot(call: &OperatorCall) -> Result<Vec<Literal>> {
             bytes[at * size..(at + 1) * size].copy_from_slice(on.value.bytes());
         }
     }
-    Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &bytes)?])
+    Ok(vec![Literal::from_bytes(call.output_type()?, &bytes)?])
 }
 
 /// Computes FILL: a shape, and one value.
 fn fill(call: &OperatorCall) -> Result<Vec<Literal>> {
     let n = check_shape(call, &call.input(0)?)?;
     let value = call.input(1)?;
-    ensure!(value.tensor.ty.elements() == 1, broken(format!("the value is {}", value.tensor.ty)));
-    Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &value.value.bytes().repeat(n))?])
+    ensure!(value.ty().elements() == 1, broken(format!("the value is {}", value.ty())));
+    Ok(vec![Literal::from_bytes(call.output_type()?, &value.value.bytes().repeat(n))?])
 }
 
 /// Computes RANGE: start, limit, step.
 fn range(call: &OperatorCall) -> Result<Vec<Literal>> {
     let ends = [call.input(0)?, call.input(1)?, call.input(2)?];
     ensure!(
-        ends.iter().all(|x| x.tensor.ty.elements() == 1),
+        ends.iter().all(|x| x.ty().elements() == 1),
         broken("start, limit and step must be scalars".into())
     );
     let [start, limit, step] = ends.map(|x| x.value.get(0).as_f64());
@@ -187,7 +188,7 @@ fn gather_nd(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (depth, lead) = at.dims().split_last().ok_or_else(|| broken("the indices are a scalar".into()))?;
     ensure!(
         (1..=x.dims().len()).contains(depth),
-        broken(format!("indices of {depth} dimensions do not match {}", x.tensor.ty))
+        broken(format!("indices of {depth} dimensions do not match {}", x.ty()))
     );
     call.check_output(&[lead, &x.dims()[*depth..]].concat())?;
     let inner: usize = x.dims()[*depth..].iter().product();
@@ -203,9 +204,10 @@ fn gather_nd(call: &OperatorCall) -> Result<Vec<Literal>> {
 fn scatter_nd(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (at, updates) = (call.input(0)?, call.input(1)?);
     let n = check_shape(call, &call.input(2)?)?;
-    let dims = call.output()?.dims();
+    let ty = call.output_type()?;
+    let dims = ty.shape.dims();
     let depth = at.dims().last().copied().filter(|d| (1..=dims.len()).contains(d));
-    let depth = depth.ok_or_else(|| broken(format!("indices {} do not match {dims:?}", at.tensor.ty)))?;
+    let depth = depth.ok_or_else(|| broken(format!("indices {} do not match {dims:?}", at.ty())))?;
     let inner: usize = dims[depth..].iter().product();
     let starts: Vec<usize> = at
         .indices()?
@@ -213,8 +215,8 @@ fn scatter_nd(call: &OperatorCall) -> Result<Vec<Literal>> {
         .map(|place| Ok(flat(place, dims)? * inner))
         .collect::<Result<_>>()?;
     ensure!(
-        starts.len() * inner == updates.tensor.ty.elements(),
-        broken(format!("updates {} do not match the indices", updates.tensor.ty))
+        starts.len() * inner == updates.ty().elements(),
+        broken(format!("updates {} do not match the indices", updates.ty()))
     );
     let targets = starts.iter().flat_map(|&start| start..start + inner);
     match updates.dtype() {
@@ -239,21 +241,20 @@ fn segments(
     (int_start, int): (i64, fn(i64, i64) -> i64),
 ) -> Result<Vec<Literal>> {
     let (x, ids) = (call.input(0)?, call.input(1)?.indices()?);
-    let dims = call.output()?.dims();
+    let ty = call.output_type()?;
+    let dims = ty.shape.dims();
     let rows = dims.first().copied().unwrap_or(0);
-    let inner = x.tensor.ty.elements() / ids.len().max(1);
+    let inner = x.ty().elements() / ids.len().max(1);
     ensure!(
-        rows > 0
-            && rows * inner == call.output()?.ty.elements()
-            && ids.len() * inner == x.tensor.ty.elements(),
-        broken(format!("{} segment ids do not match {}", ids.len(), x.tensor.ty))
+        rows > 0 && rows * inner == call.output_type()?.elements() && ids.len() * inner == x.ty().elements(),
+        broken(format!("{} segment ids do not match {}", ids.len(), x.ty()))
     );
     // Rows of a negative segment are left out.
     let target = |i: usize| match ids[i / inner] {
         ..0 => Ok(None),
         k => index(k, rows).map(|k| Some(k * inner + i % inner)),
     };
-    let targets = (0..x.tensor.ty.elements()).map(target).collect::<Result<Vec<Option<usize>>>>()?;
+    let targets = (0..x.ty().elements()).map(target).collect::<Result<Vec<Option<usize>>>>()?;
     if x.dtype() == DType::F32 {
         let mut y = vec![start; rows * inner];
         for (t, v) in targets.iter().zip(x.elements::<f32>()?) {
@@ -286,7 +287,7 @@ fn update_slice(call: &OperatorCall) -> Result<Vec<Literal>> {
         && at.len() == x.dims().len()
         && update.dims().len() == at.len()
         && update.dims().iter().zip(x.dims()).all(|(u, d)| u <= d);
-    ensure!(fits, broken(format!("an update of {} does not match {}", update.tensor.ty, x.tensor.ty)));
+    ensure!(fits, broken(format!("an update of {} does not match {}", update.ty(), x.ty())));
     let mut indices = Vec::new();
     for ((&k, &u), &d) in at.iter().zip(update.dims()).zip(x.dims()) {
         let start = k.clamp(0, (d - u) as i64) as usize;
@@ -297,7 +298,7 @@ fn update_slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     for (to, element) in places(x.dims(), &indices).into_iter().zip(update.value.bytes().chunks_exact(size)) {
         bytes[to * size..(to + 1) * size].copy_from_slice(element);
     }
-    Ok(vec![Literal::from_bytes(x.tensor.ty.clone(), &bytes)?])
+    Ok(vec![Literal::from_bytes(x.ty().clone(), &bytes)?])
 }
 
 /// Computes MATRIX_DIAG, `x: T[…, N] → T[…, N, N]`: matrices with the diagonal `x`.
@@ -305,7 +306,7 @@ fn matrix_diagonal(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let n = x.dims().last().copied().ok_or_else(|| broken("the operand is a scalar".into()))?;
     let total = call.check_output(&[x.dims(), &[n]].concat())?;
-    let zeros = Literal::zeros(x.tensor.ty.with_shape(Shape::from([total])));
+    let zeros = Literal::zeros(x.ty().with_shape(Shape::from([total])));
     with_diagonal(call, &zeros, &x, (n, n))
 }
 
@@ -314,7 +315,7 @@ fn matrix_set_diagonal(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, diagonal) = (call.input(0)?, call.input(1)?);
     call.check_output(x.dims())?;
     let Some((_, &[rows, columns])) = x.dims().split_last_chunk::<2>() else {
-        return Err(broken(format!("{} is not a matrix", x.tensor.ty)));
+        return Err(broken(format!("{} is not a matrix", x.ty())));
     };
     ensure!(diagonal.dtype() == x.dtype(), broken("matrix and diagonal differ in type".into()));
     with_diagonal(call, x.value, &diagonal, (rows, columns))
@@ -329,12 +330,12 @@ fn with_diagonal(
     let (n, size) = (rows.min(columns), diagonal.dtype().size());
     let mut bytes = matrices.bytes().to_vec();
     ensure!(
-        diagonal.tensor.ty.elements() * rows * columns * size == bytes.len() * n,
-        broken(format!("a diagonal of {} does not match its matrices", diagonal.tensor.ty))
+        diagonal.ty().elements() * rows * columns * size == bytes.len() * n,
+        broken(format!("a diagonal of {} does not match its matrices", diagonal.ty()))
     );
     for (i, element) in diagonal.value.bytes().chunks_exact(size).enumerate() {
         let at = (i / n * rows * columns + i % n * (columns + 1)) * size;
         bytes[at..at + size].copy_from_slice(element);
     }
-    Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &bytes)?])
+    Ok(vec![Literal::from_bytes(call.output_type()?, &bytes)?])
 }

@@ -46,7 +46,7 @@ fn add_n(call: &OperatorCall) -> Result<Vec<Literal>> {
     let all = (0..call.operator.inputs.len()).map(|n| call.input(n)).collect::<Result<Vec<_>>>()?;
     let first = all.first().ok_or_else(|| broken("the operator has no operands".into()))?;
     let n = call.check_output(first.dims())?;
-    let is_alike = all.iter().all(|x| x.tensor.ty == first.tensor.ty);
+    let is_alike = all.iter().all(|x| x.ty() == first.ty());
     ensure!(is_alike, broken("the operands have several types".into()));
     if first.dtype() == DType::F32 {
         let mut y = vec![0f32; n];

@@ -58,10 +58,7 @@ fn bitcast(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     call.check_output(x.dims())?;
     let to = &call.output()?.ty;
-    ensure!(
-        to.dtype.size() == x.dtype().size(),
-        call.unsupported(format_args!("types {} and {to}", x.tensor.ty))
-    );
+    ensure!(to.dtype.size() == x.dtype().size(), call.unsupported(format_args!("types {} and {to}", x.ty())));
     Ok(vec![Literal::from_bytes(to.clone(), x.value.bytes())?])
 }
 

@@ -38,7 +38,7 @@ fn tile(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, times) = (call.input(0)?, sizes(&call.input(1)?)?);
     ensure!(
         times.len() == x.dims().len(),
-        broken(format!("{} repeats do not match {}", times.len(), x.tensor.ty))
+        broken(format!("{} repeats do not match {}", times.len(), x.ty()))
     );
     let dims: Vec<usize> = x.dims().iter().zip(&times).map(|(d, n)| d.saturating_mul(*n)).collect();
     call.check_output(&dims)?;
@@ -51,10 +51,7 @@ fn tile(call: &OperatorCall) -> Result<Vec<Literal>> {
 fn pack(call: &OperatorCall) -> Result<Vec<Literal>> {
     let parts = (0..call.operator.inputs.len()).map(|n| call.input(n)).collect::<Result<Vec<_>>>()?;
     let first = parts.first().ok_or_else(|| broken("the operator has no operands".into()))?;
-    ensure!(
-        parts.iter().all(|p| p.tensor.ty == first.tensor.ty),
-        broken("the operands have several types".into())
-    );
+    ensure!(parts.iter().all(|p| p.ty() == first.ty()), broken("the operands have several types".into()));
     let axis = call.axis(call.operator.int(OptionField::Axis), first.dims().len() + 1)?;
     let mut dims = first.dims().to_vec();
     dims.insert(axis, parts.len());
@@ -63,7 +60,7 @@ fn pack(call: &OperatorCall) -> Result<Vec<Literal>> {
     let inner = first.dims()[axis..].iter().product::<usize>() * first.dtype().size();
     let rows =
         (0..outer).flat_map(|o| parts.iter().map(move |p| &p.value.bytes()[o * inner..(o + 1) * inner]));
-    Ok(vec![Literal::from_bytes(call.output()?.ty.clone(), &rows.collect::<Vec<_>>().concat())?])
+    Ok(vec![Literal::from_bytes(call.output_type()?, &rows.collect::<Vec<_>>().concat())?])
 }
 
 /// Returns the blocks of these sizes along an axis, without the axis if `is_gone`.
@@ -72,7 +69,7 @@ fn blocks(x: &KernelOperand, axis: usize, each: &[usize], is_gone: bool) -> Resu
     let mut made = Vec::new();
     for &size in each {
         let end = start.saturating_add(size);
-        ensure!(end <= x.dims()[axis], broken(format!("the parts {each:?} exceed {}", x.tensor.ty)));
+        ensure!(end <= x.dims()[axis], broken(format!("the parts {each:?} exceed {}", x.ty())));
         let mut dims = x.dims().to_vec();
         dims[axis] = size;
         let mut indices: Vec<Vec<usize>> = dims.iter().map(|&d| (0..d).collect()).collect();
@@ -91,7 +88,7 @@ fn unpack(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let axis = call.axis(call.operator.int(OptionField::Axis), x.dims().len())?;
     let n = call.operator.outputs.len();
-    ensure!(n == x.dims()[axis], broken(format!("{n} outputs do not match {}", x.tensor.ty)));
+    ensure!(n == x.dims()[axis], broken(format!("{n} outputs do not match {}", x.ty())));
     blocks(&x, axis, &vec![1; n], true)
 }
 
@@ -129,9 +126,9 @@ fn reverse_sequence(call: &OperatorCall) -> Result<Vec<Literal>> {
     let [along, batch] =
         [OptionField::SeqDim, OptionField::BatchDim].map(|field| call.axis(call.operator.int(field), rank));
     let (along, batch) = (along?, batch?);
-    let strides = x.tensor.ty.shape.strides();
+    let strides = x.ty().shape.strides();
     let fits = lengths.len() == x.dims()[batch] && lengths.iter().all(|l| *l <= x.dims()[along]);
-    ensure!(fits, broken(format!("the lengths {lengths:?} do not match {}", x.tensor.ty)));
+    ensure!(fits, broken(format!("the lengths {lengths:?} do not match {}", x.ty())));
     let from = |at: usize| {
         let index = |d: usize| at / strides[d] % x.dims()[d];
         let (k, length) = (index(along), lengths[index(batch)]);
@@ -143,19 +140,13 @@ fn reverse_sequence(call: &OperatorCall) -> Result<Vec<Literal>> {
 /// Computes MIRROR_PAD: pads with the elements near the edge, in reverse order.
 fn mirror_pad(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, edges) = (call.input(0)?, sizes(&call.input(1)?)?);
-    ensure!(
-        edges.len() == 2 * x.dims().len(),
-        broken(format!("paddings {edges:?} do not match {}", x.tensor.ty))
-    );
+    ensure!(edges.len() == 2 * x.dims().len(), broken(format!("paddings {edges:?} do not match {}", x.ty())));
     // Without the edge itself, at most all other elements are mirrored.
     let edge = usize::from(call.operator.int(OptionField::MirrorMode) == 0);
     let mut indices = Vec::new();
     for (&size, pair) in x.dims().iter().zip(edges.chunks_exact(2)) {
         let (before, after) = (pair[0], pair[1]);
-        ensure!(
-            before.max(after) + edge <= size,
-            broken(format!("paddings {edges:?} exceed {}", x.tensor.ty))
-        );
+        ensure!(before.max(after) + edge <= size, broken(format!("paddings {edges:?} exceed {}", x.ty())));
         let front = (0..before).map(|k| before - 1 - k + edge);
         let back = (0..after).map(|k| size - 1 - edge - k);
         indices.push(front.chain(0..size).chain(back).collect::<Vec<usize>>());
@@ -178,7 +169,7 @@ impl SpaceBlocks {
         let fits = x.dims().len() > block.len()
             && edges.len() == 2 * block.len()
             && block.iter().all(|b| (1..1 << 20).contains(b));
-        ensure!(fits, broken(format!("blocks {block:?} and edges {edges:?} do not match {}", x.tensor.ty)));
+        ensure!(fits, broken(format!("blocks {block:?} and edges {edges:?} do not match {}", x.ty())));
         let inner = x.dims()[1 + block.len()..].iter().product();
         Ok(SpaceBlocks { block, edges, inner })
     }
@@ -205,10 +196,7 @@ fn space_to_batch(call: &OperatorCall) -> Result<Vec<Literal>> {
     let mut dims = x.dims().to_vec();
     for d in 0..m {
         let padded = x.dims()[1 + d] + blocks.edges[2 * d] + blocks.edges[2 * d + 1];
-        ensure!(
-            padded.is_multiple_of(blocks.block[d]),
-            broken(format!("blocks do not divide {}", x.tensor.ty))
-        );
+        ensure!(padded.is_multiple_of(blocks.block[d]), broken(format!("blocks do not divide {}", x.ty())));
         dims[1 + d] = padded / blocks.block[d];
     }
     dims[0] = dims[0].saturating_mul(blocks.count());
@@ -232,7 +220,7 @@ fn space_to_batch(call: &OperatorCall) -> Result<Vec<Literal>> {
                 .copy_from_slice(&x.value.bytes()[from * size..(from + 1) * size]);
         }
     }
-    Ok(vec![Literal::from_bytes(output.ty.clone(), &bytes)?])
+    Ok(vec![Literal::from_bytes(call.output_type()?, &bytes)?])
 }
 
 /// Computes BATCH_TO_SPACE_ND: `x: T[B · blocks, H, W, …]`, blocks, crops.
@@ -240,12 +228,12 @@ fn batch_to_space(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, blocks) = (call.input(0)?, SpaceBlocks::new(call)?);
     let m = blocks.block.len();
     let mut dims = x.dims().to_vec();
-    ensure!(dims[0].is_multiple_of(blocks.count()), broken(format!("blocks do not divide {}", x.tensor.ty)));
+    ensure!(dims[0].is_multiple_of(blocks.count()), broken(format!("blocks do not divide {}", x.ty())));
     dims[0] /= blocks.count();
     for d in 0..m {
         let whole = x.dims()[1 + d].saturating_mul(blocks.block[d]);
         let left = whole.checked_sub(blocks.edges[2 * d] + blocks.edges[2 * d + 1]);
-        dims[1 + d] = left.ok_or_else(|| broken(format!("the crops exceed {}", x.tensor.ty)))?;
+        dims[1 + d] = left.ok_or_else(|| broken(format!("the crops exceed {}", x.ty())))?;
     }
     let n = call.check_output(&dims)?;
     let from = |at: usize| {

@@ -96,8 +96,8 @@ impl<'a> Sequences<'a> {
 fn vector(call: &OperatorCall, at: usize, n: usize) -> Result<Option<Vec<f32>>> {
     let Some(x) = call.optional(at)? else { return Ok(None) };
     ensure!(
-        x.tensor.ty.elements() == n && x.dtype() == DType::F32,
-        call.unsupported(format_args!("{} as operand {at}", x.tensor.ty))
+        x.ty().elements() == n && x.dtype() == DType::F32,
+        call.unsupported(format_args!("{} as operand {at}", x.ty()))
     );
     Ok(Some(x.elements::<f32>()?.to_vec()))
 }

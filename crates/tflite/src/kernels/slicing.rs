@@ -34,7 +34,7 @@ fn slice(call: &OperatorCall) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
     let (begin, size) = (call.input(1)?.indices()?, call.input(2)?.indices()?);
     if begin.len() != x.dims().len() || size.len() != begin.len() {
-        return Err(broken(format!("a slice of {} dimensions does not match {}", begin.len(), x.tensor.ty)));
+        return Err(broken(format!("a slice of {} dimensions does not match {}", begin.len(), x.ty())));
     }
     let mut indices = Vec::new();
     for ((&d, &b), &s) in x.dims().iter().zip(&begin).zip(&size) {
@@ -144,7 +144,7 @@ fn split(call: &OperatorCall) -> Result<Vec<Literal>> {
     let axis = call.axis(axis, x.dims().len())?;
     let parts = call.operator.outputs.len();
     if parts == 0 || !x.dims()[axis].is_multiple_of(parts) {
-        return Err(broken(format!("cannot split into {parts} equal parts: {}", x.tensor.ty)));
+        return Err(broken(format!("cannot split into {parts} equal parts: {}", x.ty())));
     }
     let own = x.dims()[axis] / parts;
     let mut dims = x.dims().to_vec();
@@ -178,7 +178,7 @@ fn gather(call: &OperatorCall) -> Result<Vec<Literal>> {
     };
     let chosen_of = chosen.indices()?.iter().map(index).collect::<Result<Vec<usize>>>()?;
     let batches: usize = x.dims()[..batch].iter().product();
-    let (each, per) = (x.tensor.ty.elements() / batches.max(1), chosen_of.len() / batches.max(1));
+    let (each, per) = (x.ty().elements() / batches.max(1), chosen_of.len() / batches.max(1));
     let mut all = Vec::new();
     for b in 0..batches {
         let own = &chosen_of[b * per..(b + 1) * per];
@@ -197,7 +197,7 @@ fn space_and_depth(call: &OperatorCall, to_depth: bool) -> Result<Vec<Literal>> 
     let squared = block.saturating_mul(block);
     let fits = if to_depth { h % block == 0 && w % block == 0 } else { c % squared == 0 };
     if !fits || c == 0 || squared > 1 << 20 {
-        return Err(broken(format!("block size {block} does not match {}", x.tensor.ty)));
+        return Err(broken(format!("block size {block} does not match {}", x.ty())));
     }
     let [oh, ow, oc] = match to_depth {
         true => [h / block, w / block, c * squared],

@@ -25,7 +25,7 @@ fn softmax(call: &OperatorCall) -> Result<Vec<Literal>> {
     match x.dtype() {
         DType::F32 => {
             let beta = beta as f32;
-            let mut y = Vec::with_capacity(x.tensor.ty.elements());
+            let mut y = Vec::with_capacity(x.ty().elements());
             for row in x.elements::<f32>()?.chunks_exact(n) {
                 let greatest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let e: Vec<f32> = row.iter().map(|v| ((v - greatest) * beta).exp()).collect();
@@ -42,7 +42,7 @@ fn softmax(call: &OperatorCall) -> Result<Vec<Literal>> {
                     .hint("give the output of SOFTMAX scale 1/256 and zero point -128"));
             }
             let softmax = IntegerSoftmax::new(scale, beta);
-            let mut y = vec![0; x.tensor.ty.elements()];
+            let mut y = vec![0; x.ty().elements()];
             for (row, y) in x.elements::<i8>()?.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
                 softmax.row(row, y);
             }
@@ -151,7 +151,7 @@ fn log_softmax(call: &OperatorCall) -> Result<Vec<Literal>> {
     call.check_output(x.dims())?;
     let n = row_size(&x)?;
     ensure!(x.dtype() == DType::F32, call.unsupported(format_args!("element type {}", x.dtype())));
-    let mut y = Vec::with_capacity(x.tensor.ty.elements());
+    let mut y = Vec::with_capacity(x.ty().elements());
     for row in x.elements::<f32>()?.chunks_exact(n) {
         let greatest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum = row.iter().map(|v| (v - greatest).exp()).sum::<f32>().ln();

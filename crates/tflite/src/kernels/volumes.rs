@@ -27,7 +27,7 @@ fn local_response(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (bias, alpha, beta) =
         (number(OptionField::Bias), number(OptionField::Alpha), number(OptionField::Beta));
     let radius = call.operator.int(OptionField::Radius).clamp(0, n as i64) as usize;
-    let mut y = Vec::with_capacity(x.tensor.ty.elements());
+    let mut y = Vec::with_capacity(x.ty().elements());
     for row in x.elements::<f32>()?.chunks_exact(n) {
         for (c, v) in row.iter().enumerate() {
             let near = &row[c.saturating_sub(radius)..(c + radius + 1).min(n)];
@@ -43,7 +43,7 @@ fn conv3d(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let ([batch, depth, height, width, own], [kd, kh, kw, inputs, outputs]) =
         (x.of_rank::<5>()?, w.of_rank::<5>()?);
-    ensure!(own == inputs, broken(format!("filter {} does not match {}", w.tensor.ty, x.tensor.ty)));
+    ensure!(own == inputs, broken(format!("filter {} does not match {}", w.ty(), x.ty())));
     let same = is_same(call)?;
     let window = |size, window, stride, dilation| {
         WindowStride::new(size, window, call.at_least_1(stride)?, call.at_least_1(dilation)?, same)
