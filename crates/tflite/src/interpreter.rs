@@ -2,12 +2,25 @@
 
 use crate::kernels::{OperatorCall, RunContext, row};
 use crate::model::{TfliteModel, broken};
+use crate::op::TfliteOp;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use systole_base::{Literal, Result, ensure, err};
 
 /// Maximum depth of graphs that run each other.
 const MOST_DEPTH: usize = 16;
+
+/// Operators that support operands without elements: loops over lists of tensors start with such slices.
+const OF_EMPTY: [TfliteOp; 8] = [
+    TfliteOp::Slice,
+    TfliteOp::StridedSlice,
+    TfliteOp::Concatenation,
+    TfliteOp::Shape,
+    TfliteOp::Rank,
+    TfliteOp::If,
+    TfliteOp::While,
+    TfliteOp::Call,
+];
 
 /// Variables of a run, by handle.
 type Variables = RefCell<BTreeMap<i64, Literal>>;
@@ -115,6 +128,23 @@ impl<'a> TfliteInterpreter<'a> {
         self.operator(n, values, &Variables::default(), 0)
     }
 
+    /// Rejects an operand without elements, which only operators that move elements support.
+    fn check_empty(&self, n: usize, values: &[Option<Literal>]) -> Result<()> {
+        let Some(o) = self.model.operators.get(n).filter(|o| !OF_EMPTY.contains(&o.op)) else {
+            return Ok(());
+        };
+        for (k, &i) in o.inputs.iter().enumerate().filter_map(|(k, i)| i.as_ref().map(|i| (k, i))) {
+            let is_list = k > 0 && self.model.tensors.get(i).is_some_and(|t| t.data.is_some());
+            let is_empty = values.get(i).and_then(Option::as_ref).is_some_and(|v| v.ty().elements() == 0);
+            if is_empty && !is_list {
+                return Err(err!(Unsupported, "{} of a tensor without elements is not supported", o.op)
+                    .at(self.model.place(n))
+                    .hint("run this file with the LiteRT runtime"));
+            }
+        }
+        Ok(())
+    }
+
     fn operator(
         &self,
         n: usize,
@@ -128,6 +158,7 @@ impl<'a> TfliteInterpreter<'a> {
             let nested = TfliteInterpreter::of_graph(graph, self.graphs);
             nested.run_nested(inputs, variables, depth + 1, |_, _| {})
         };
+        self.check_empty(n, values)?;
         let context = RunContext { run_graph: &run_graph, variables };
         let model = self.model;
         let operator =

@@ -264,4 +264,30 @@ mod tests {
         assert_eq!(refused(TfliteOp::FullyConnected, 8, &[(4, 2)]), Ok(()));
         assert_eq!(refused(TfliteOp::Exp, 33, &[]), Ok(()));
     }
+
+    #[test]
+    fn all_unsupported_operators_are_named_at_once() {
+        let table = |fields: Vec<(u16, FlatbufferField)>| FlatbufferNode::Table(fields);
+        let node = |node: FlatbufferNode| FlatbufferField::Node(node);
+        let code = |code: i32, custom: &str| {
+            table(vec![(1, node(FlatbufferNode::Text(custom.into()))), (3, FlatbufferField::int(code))])
+        };
+        let codes = vec![code(131, ""), code(0, ""), code(32, "Landmarks"), code(999, "")];
+        let operators = [0, 1, 2, 3, 0].map(|at| table(vec![(0, FlatbufferField::int(at))])).to_vec();
+        let graph = table(vec![(3, node(FlatbufferNode::List(operators)))]);
+        let file = file(
+            b"TFL3",
+            &table(vec![
+                (0, FlatbufferField::Word(3)),
+                (1, node(FlatbufferNode::List(codes))),
+                (2, node(FlatbufferNode::List(vec![graph]))),
+            ]),
+        );
+        let e = TfliteModel::from_bytes("m.tflite", &file).unwrap_err();
+        let what = e.to_string();
+        for name in ["RFFT2D", "Landmarks (custom)", "number 999", "m.tflite", "LiteRT"] {
+            assert!(what.contains(name), "{what}");
+        }
+        assert_eq!((e.kind(), what.contains("ADD")), (ErrorKind::Unsupported, false));
+    }
 }

@@ -148,3 +148,73 @@ impl SparseTensor<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flatbuffer_read::FlatbufferBytes;
+    use crate::flatbuffer_write::{FlatbufferField, FlatbufferNode, file};
+    use systole_base::DType;
+
+    fn node(node: FlatbufferNode) -> FlatbufferField {
+        FlatbufferField::Node(node)
+    }
+
+    fn ints(values: &[i32]) -> FlatbufferField {
+        node(FlatbufferNode::Ints(values.to_vec()))
+    }
+
+    /// A level with listed indices: int32 starts, uint8 indices.
+    fn listed(starts: &[i32], of: &[u8]) -> FlatbufferNode {
+        let list = |values: FlatbufferField| node(FlatbufferNode::Table(vec![(0, values)]));
+        FlatbufferNode::Table(vec![
+            (0, FlatbufferField::Byte(1)),
+            (2, FlatbufferField::Byte(1)),
+            (3, list(ints(starts))),
+            (4, FlatbufferField::Byte(3)),
+            (5, list(node(FlatbufferNode::Bytes(of.into())))),
+        ])
+    }
+
+    fn all(size: i32) -> FlatbufferNode {
+        FlatbufferNode::Table(vec![(1, FlatbufferField::int(size))])
+    }
+
+    fn expanded(dims: [usize; 2], order: &[i32], blocks: &[i32], levels: Vec<FlatbufferNode>) -> Result<Vec<i8>> {
+        let table = FlatbufferNode::Table(vec![
+            (0, ints(order)),
+            (1, ints(blocks)),
+            (2, node(FlatbufferNode::List(levels))),
+        ]);
+        let bytes = file(b"TEST", &table);
+        let parsed = FlatbufferBytes::new(&bytes);
+        let stored: Vec<u8> = (1..9).collect();
+        dense(&TensorType::new(DType::I8, dims), &stored, &parsed.root()?)?.as_slice::<i8>().map(<[i8]>::to_vec)
+    }
+
+    #[test]
+    fn listed_rows_and_blocks_are_expanded() {
+        let rows = vec![all(2), listed(&[0, 1, 3], &[2, 0, 3])];
+        assert_eq!(expanded([2, 4], &[0, 1], &[], rows).unwrap(), [0, 0, 1, 0, 2, 0, 0, 3]);
+        // Blocks of 2 × 2: the second of the first row of blocks, the first of the second.
+        let blocks = vec![all(2), listed(&[0, 1, 2], &[1, 0]), all(2), all(2)];
+        let expected = [0, 0, 1, 2, 0, 0, 3, 4, 5, 6, 0, 0, 7, 8, 0, 0];
+        assert_eq!(expanded([4, 4], &[0, 1, 2, 3], &[0, 1], blocks).unwrap(), expected);
+    }
+
+    #[test]
+    fn descriptions_that_do_not_match_are_errors() {
+        let rows = |starts: &[i32], of: &[u8]| vec![all(2), listed(starts, of)];
+        for (order, levels) in [
+            (&[0, 1][..], rows(&[0, 1, 3], &[2, 0, 9])),
+            (&[0, 1], rows(&[0, 3, 1], &[2, 0, 3])),
+            (&[0, 1], rows(&[0, 1], &[2, 0, 3])),
+            (&[0, 1], rows(&[0, 1, 9], &[2, 0, 3])),
+            (&[0, 0], rows(&[0, 1, 3], &[2, 0, 3])),
+            (&[0, 1], vec![all(2)]),
+            (&[0, 1], vec![all(1 << 30), all(1 << 30)]),
+        ] {
+            assert!(expanded([2, 4], order, &[], levels).is_err(), "{order:?}");
+        }
+    }
+}

@@ -92,7 +92,25 @@ fn folded(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Tensor {
     }
     let dtype = x.dtype();
     let x = &x.convert(sums_in(dtype));
-    accumulated(x, fold, dims).convert(dtype)
+    listed(x, fold, dims).unwrap_or_else(|| accumulated(x, fold, dims)).convert(dtype)
+}
+
+/// Maximum length of a list that is reduced element by element.
+const SHORT: usize = 16;
+
+/// Reduces a short list of constants, such as a shape, element by element: then the result is known while the graph is
+/// built, and may be a shape.
+fn listed(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Option<Tensor> {
+    let &[n @ 1..=SHORT] = x.shape().dims() else { return None };
+    let step: fn(&Tensor, &Tensor) -> Tensor = match fold {
+        ReduceKind::Sum => |a, b| a + b,
+        ReduceKind::Prod => |a, b| a * b,
+        ReduceKind::Max => Tensor::maximum,
+        ReduceKind::Min => Tensor::minimum,
+        _ => return None,
+    };
+    let all = (0..n).map(|i| x.slice_dim(0, i, i + 1).reshape([0usize; 0]));
+    (dims == [0] && x.known().is_some()).then(|| all.reduce(|a, b| step(&a, &b)))?
 }
 
 fn accumulated(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Tensor {

@@ -470,7 +470,7 @@ fn apply(layer: &Value, key: &NodeKey, call: usize, values: &mut FunctionalValue
         return Ok(true);
     }
     let operation =
-        if operations::is_operation(layer) { operations::layer(class, config, node)? } else { None };
+        if operations::is_operation(layer, node) { operations::layer(class, config, node)? } else { None };
     // Masks are computed after the values that they belong to.
     let mut masks = Vec::new();
     places(kwargs.get("mask").unwrap_or(&Value::Null), &mut masks);

@@ -32,10 +32,16 @@ const ACTIVATIONS: [(&str, &str, Option<(&str, f64)>); 20] = [
     ("Squareplus", "squareplus", Some(("b", 4.0))),
 ];
 
-/// Whether a layer of a functional model is an operation of `keras.ops`.
-pub(super) fn is_operation(layer: &Value) -> bool {
-    let module = layer.get("module").and_then(Value::as_str);
-    module.is_some_and(|m| m.starts_with("keras.") && m.contains(".ops"))
+/// Whether a layer of a functional model is an operation of `keras.ops`. Legacy `.h5` files do not name modules, but only
+/// layers have a `trainable` there.
+pub(super) fn is_operation(layer: &Value, node: &Value) -> bool {
+    match layer.get("module").and_then(Value::as_str) {
+        Some(module) => module.starts_with("keras.") && module.contains(".ops"),
+        None => {
+            let config = layer.get("config").and_then(Value::as_object);
+            node.get("args").is_some() && config.is_some_and(|config| !config.contains_key("trainable"))
+        }
+    }
 }
 
 fn is_tensor(value: &Value) -> bool {
