@@ -49,7 +49,13 @@ pub(crate) fn probe(
         let quantization = own.quantization.clone().filter(|_| dtype.is_none());
         operator.outputs.push(model.tensors.len());
         model.outputs.push(model.tensors.len());
-        model.tensors.push(TfliteTensor { name: own.name.clone(), ty, data: None, quantization });
+        model.tensors.push(TfliteTensor {
+            name: own.name.clone(),
+            ty,
+            data: None,
+            quantization,
+            is_dynamic: false,
+        });
     }
     model.operators = vec![operator];
     TfliteInterpreter::new(&model).ok()?.run(&values).ok()

@@ -116,7 +116,8 @@ impl Int8Program {
             OpExecution::Interpreter => model.operators.get(s.operator).is_some_and(|o| o.outputs.len() != 1),
             _ => false,
         };
-        let is_plain = steps.iter().any(several);
+        // Variables and open shapes exist within a whole run.
+        let is_plain = steps.iter().any(several) || !model.subgraphs.is_empty();
         let free = Mutex::new(Vec::new());
         Ok(Int8Program { settings: settings.clone(), ways, steps, plan, is_plain, free, model })
     }

@@ -46,6 +46,7 @@ impl OnnxModel {
     /// If an operator is unsupported or a node is inconsistent (names the node), or if a symbolic size has two values.
     pub fn import(&self, sizes: &DimSizes) -> Result<ImportedOnnx> {
         self.check_opset()?;
+        self.check_operators()?;
         let mut fixed = BTreeSet::new();
         loop {
             let mut unknown = None;
@@ -110,6 +111,26 @@ impl OnnxModel {
             needed.contains(port.name.as_str()) && settled.array(&sizes.values, port, *i).is_some()
         };
         ports.filter(is_passed).map(|(_, port)| port.name.clone()).collect()
+    }
+
+    /// Names all operators that are not supported, if they are several; one alone is reported with its node.
+    fn check_operators(&self) -> Result<()> {
+        let is_function = |n: &OnnxNode| self.functions.iter().any(|f| f.name == n.op && f.domain == n.domain);
+        let mut found: Vec<(String, usize)> = Vec::new();
+        for (at, n) in self.graph.nodes.iter().enumerate() {
+            let whose = if n.domain.is_empty() { String::new() } else { format!(" of {}", n.domain) };
+            let name = format!("`{}`{whose}", n.op);
+            let is_listed = found.iter().any(|(other, _)| *other == name);
+            if !is_listed && !is_function(n) && row(&n.op, &n.domain).is_err() {
+                found.push((name, at));
+            }
+        }
+        let (Some((_, at)), true) = (found.first(), found.len() > 1) else { return Ok(()) };
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        Err(err!(Unsupported, "unsupported operators {} in opset {}", names.join(", "), self.opset)
+            .at(self.graph.place(*at))
+            .because("`systole ops --onnx` lists the supported ones")
+            .hint("export the model without these operators, or run it with onnxruntime"))
     }
 
     /// Rejects an opset whose definitions are not those of the operators here.

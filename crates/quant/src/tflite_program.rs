@@ -36,7 +36,7 @@ impl TfliteProgram {
     /// # Errors
     /// If the graph is invalid, or this machine does not support the instruction set that the environment asks for.
     pub fn new(model: TfliteModel, engine: GraphEngine, threads: usize) -> Result<TfliteProgram> {
-        model.check()?;
+        let model = model.fold_constants()?;
         let team = || if threads > 0 { ThreadPool::new(threads) } else { ThreadPool::from_knob() };
         let float = match engine == GraphEngine::Fast && is_float(&model) {
             true => {

@@ -10,6 +10,8 @@ pub(crate) struct FlatbufferBytes<'a> {
     all: &'a [u8],
     /// Remaining bytes of vectors that may be read.
     left: Cell<usize>,
+    /// Remaining bytes of tensors that the file does not store whole.
+    dense_left: Cell<usize>,
 }
 
 /// A flatbuffer table in the file.
@@ -25,7 +27,8 @@ pub(crate) struct FlatbufferTable<'a> {
 impl<'a> FlatbufferBytes<'a> {
     pub(crate) fn new(all: &'a [u8]) -> FlatbufferBytes<'a> {
         // Vectors shared by several tables are read for each of them.
-        FlatbufferBytes { all, left: Cell::new(all.len().saturating_mul(4).saturating_add(1 << 16)) }
+        let room = |times: usize| Cell::new(all.len().saturating_mul(times).saturating_add(1 << 16));
+        FlatbufferBytes { all, left: room(4), dense_left: room(8) }
     }
 
     fn take<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
@@ -86,6 +89,14 @@ impl<'a> FlatbufferBytes<'a> {
 }
 
 impl<'a> FlatbufferTable<'a> {
+    /// Counts the bytes of a tensor that the file does not store whole: a sparse one, or the state of a layer.
+    pub(crate) fn spend_dense(&self, bytes: usize) -> Result<()> {
+        let left = self.file.dense_left.get().checked_sub(bytes);
+        let left = left.ok_or_else(|| broken("its sparse tensors are many times the file's size".into()))?;
+        self.file.dense_left.set(left);
+        Ok(())
+    }
+
     /// Returns the position of a field; `None` if it has its default.
     fn place(&self, id: u16) -> Result<Option<usize>> {
         let slot = 4 + 2 * usize::from(id);
@@ -137,6 +148,10 @@ impl<'a> FlatbufferTable<'a> {
 
     pub(crate) fn ints(&self, id: u16) -> Result<Vec<i32>> {
         self.elements(id, i32::from_le_bytes)
+    }
+
+    pub(crate) fn shorts(&self, id: u16) -> Result<Vec<u16>> {
+        self.elements(id, u16::from_le_bytes)
     }
 
     pub(crate) fn longs(&self, id: u16) -> Result<Vec<i64>> {

@@ -28,11 +28,14 @@
 mod fixed_point;
 mod flatbuffer_read;
 mod flatbuffer_write;
+mod fold_constants;
 mod interpreter;
 mod kernels;
 mod model;
 mod op;
 mod read;
+mod schema_names;
+mod sparse;
 mod write;
 
 pub use fixed_point::{

@@ -38,17 +38,28 @@ pub struct TfliteTensor {
     pub data: Option<Literal>,
     /// Quantization parameters; `None` for plain numbers.
     pub quantization: Option<TfliteQuantization>,
+    /// Whether the shape is known only when the model runs: in files with control flow.
+    pub is_dynamic: bool,
 }
 
 impl TfliteTensor {
     /// Creates a TFLite input or computed tensor.
     pub fn new(name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> TfliteTensor {
-        TfliteTensor { name: name.into(), ty: TensorType::new(dtype, shape), data: None, quantization: None }
+        TfliteTensor {
+            name: name.into(),
+            ty: TensorType::new(dtype, shape),
+            data: None,
+            quantization: None,
+            is_dynamic: false,
+        }
     }
 
     /// Creates a constant TFLite tensor.
     pub fn constant(name: impl Into<String>, data: Literal) -> TfliteTensor {
-        TfliteTensor { name: name.into(), ty: data.ty().clone(), data: Some(data), quantization: None }
+        TfliteTensor {
+            data: Some(data.clone()),
+            ..TfliteTensor::new(name, data.shape().clone(), data.dtype())
+        }
     }
 
     /// Adds quantization parameters to the tensor.
@@ -181,7 +192,7 @@ pub fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(from_start).ok().filter(|a| *a < rank)
 }
 
-/// A TFLite model: one graph of operators in execution order.
+/// A TFLite model: a graph of operators in execution order, and the graphs that its control flow runs.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct TfliteModel {
     /// Description, often the writer.
@@ -196,10 +207,12 @@ pub struct TfliteModel {
     pub outputs: Vec<usize>,
     /// Metadata by name, such as class names and pixel scaling.
     pub notes: BTreeMap<String, String>,
+    /// Other graphs of the file, which control flow runs: graph 1 is the first of them.
+    pub subgraphs: Vec<TfliteModel>,
 }
 
 /// Maximum total bytes of non-constant tensors.
-const MOST_BYTES: usize = 1 << 29;
+pub(crate) const MOST_BYTES: usize = 1 << 29;
 
 impl TfliteModel {
     /// Returns a tensor of the TFLite model by index.
@@ -225,6 +238,7 @@ impl TfliteModel {
     /// If an index names no tensor, an operator reads a tensor before it is computed, a tensor is computed twice,
     /// scales do not match their tensor, or tensors are too large.
     pub fn check(&self) -> Result<()> {
+        self.subgraphs.iter().try_for_each(TfliteModel::check)?;
         let mut bytes = 0usize;
         for t in &self.tensors {
             self.check_tensor(t)?;
@@ -273,7 +287,8 @@ impl TfliteModel {
             return Err(broken(format!("the value of tensor {} does not have its type", t.name)));
         }
         // Without empty tensors no size can exceed the number of elements.
-        if t.dims().contains(&0) {
+        let is_empty_list = t.data.is_some() && t.dims() == [0];
+        if t.dims().contains(&0) && !is_empty_list {
             return Err(broken(format!("tensor {} of type {} has no elements", t.name, t.ty)));
         }
         let Some(q) = &t.quantization else { return Ok(()) };

@@ -72,6 +72,46 @@ pub enum OptionField {
     ShrinkAxisMask,
     /// Number of operands of PACK.
     ValuesCount,
+    /// Number of results of UNPACK.
+    Num,
+    /// Whether CUMSUM leaves out each element's own value.
+    Exclusive,
+    /// Whether CUMSUM starts at the end.
+    Reverse,
+    /// Kind of MIRROR_PAD: 0 without the edge (REFLECT), 1 with it (SYMMETRIC).
+    MirrorMode,
+    /// Dimension that REVERSE_SEQUENCE reverses.
+    SeqDim,
+    /// Dimension of the samples of REVERSE_SEQUENCE.
+    BatchDim,
+    /// Whether STRIDED_SLICE's end counts from its begin.
+    Offset,
+    /// Neighbors of a channel on each side in LOCAL_RESPONSE_NORMALIZATION.
+    Radius,
+    /// Constant that LOCAL_RESPONSE_NORMALIZATION adds.
+    Bias,
+    /// Stride along the depth.
+    StrideD,
+    /// Dilation along the depth.
+    DilationD,
+    /// Graph that IF runs for true, that CALL runs, or that CALL_ONCE runs.
+    Graph,
+    /// Graph that IF runs for false.
+    ElseGraph,
+    /// Graph of WHILE's condition.
+    CondGraph,
+    /// Graph of WHILE's body.
+    BodyGraph,
+    /// Whether sequences are `[time, batch, …]`.
+    TimeMajor,
+    /// Limit of a recurrent layer's cell state; 0 for none.
+    CellClip,
+    /// Limit of a recurrent layer's projection; 0 for none.
+    ProjClip,
+    /// Whether a bidirectional layer concatenates its outputs.
+    MergeOutputs,
+    /// Name of a variable, as a hash.
+    SharedName,
 }
 
 /// Storage of an option field.
@@ -81,6 +121,8 @@ pub(crate) enum FieldStorage {
     Int,
     Float,
     List,
+    /// A text, of which the hash is read.
+    Text,
 }
 
 impl OptionField {
@@ -88,15 +130,21 @@ impl OptionField {
         use OptionField::*;
         match self {
             Padding | Activation | WeightsFormat | KeepNumDims | AsymmetricInputs | KeepDims
-            | AlignCorners | HalfPixelCenters | AdjX | AdjY | OutputType | Approximate => FieldStorage::Byte,
-            Beta | Alpha => FieldStorage::Float,
+            | AlignCorners | HalfPixelCenters | AdjX | AdjY | OutputType | Approximate | Exclusive
+            | Reverse | MirrorMode | Offset | TimeMajor | MergeOutputs => FieldStorage::Byte,
+            Beta | Alpha | Bias | CellClip | ProjClip => FieldStorage::Float,
+            SharedName => FieldStorage::Text,
             NewShape | SqueezeDims => FieldStorage::List,
             _ => FieldStorage::Int,
         }
     }
 
     pub(crate) fn default(self) -> f64 {
-        if matches!(self, OptionField::DilationW | OptionField::DilationH) { 1.0 } else { 0.0 }
+        if matches!(self, OptionField::DilationD | OptionField::DilationW | OptionField::DilationH) {
+            1.0
+        } else {
+            0.0
+        }
     }
 }
 

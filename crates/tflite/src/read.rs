@@ -4,8 +4,10 @@ use crate::flatbuffer_read::{FlatbufferBytes, FlatbufferTable};
 use crate::kernels::{TfliteOpRow, row};
 use crate::model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, broken};
 use crate::op::{FieldStorage, TfliteOp};
+use crate::schema_names::SCHEMA_NAMES;
+use crate::sparse::dense;
 use crate::write::dtype_of;
-use systole_base::{Error, ErrorKind, Literal, Result, Shape, TensorType, ensure, err};
+use systole_base::{DType, Error, ErrorKind, Literal, Result, Shape, TensorType, ensure, err};
 
 impl TfliteModel {
     /// Parses a `.tflite` file; `name` is the file name for error messages.
@@ -28,22 +30,17 @@ fn read(bytes: &[u8]) -> Result<TfliteModel> {
     let root = file.root()?;
     ensure!(root.int(0)? == Some(3), broken("its schema version is not 3".into()));
     let graphs = root.tables(2)?;
-    let [graph] = &graphs[..] else {
-        return Err(err!(Unsupported, "unsupported model with {} graphs", graphs.len())
-            .hint("use a model with one graph: control flow is not supported"));
-    };
     let codes = root.tables(1)?.iter().map(code).collect::<Result<Vec<_>>>()?;
+    check_operators(&graphs, &codes)?;
     let buffers = root.tables(4)?;
-    let tensors = graph.tables(0)?.iter().map(|t| tensor(t, &buffers)).collect::<Result<Vec<_>>>()?;
-    let operators = graph.tables(3)?.iter().map(|o| operator(o, &codes)).collect::<Result<Vec<_>>>()?;
-    let mut model = TfliteModel {
-        description: root.text(3)?,
-        inputs: indices(&graph.ints(1)?)?,
-        outputs: indices(&graph.ints(2)?)?,
-        tensors,
-        operators,
-        ..TfliteModel::default()
-    };
+    let mut graphs = graphs.iter().map(|table| graph(table, &codes, &buffers)).collect::<Result<Vec<_>>>()?;
+    ensure!(!graphs.is_empty(), broken("it has no graph".into()));
+    if graphs.len() == 1 {
+        // Without control flow, sizes of the file hold: an open one is the batch.
+        graphs.iter_mut().flat_map(|graph| &mut graph.tensors).for_each(|t| t.is_dynamic = false);
+    }
+    let mut model = graphs.remove(0);
+    (model.subgraphs, model.description) = (graphs, root.text(3)?);
     for note in root.tables(6)? {
         let at = note.word(1)?.unwrap_or(0) as usize;
         let buffer = buffers.get(at).ok_or_else(|| broken(format!("buffer {at} does not exist")))?;
@@ -53,8 +50,56 @@ fn read(bytes: &[u8]) -> Result<TfliteModel> {
     Ok(model)
 }
 
+/// Reads a graph: its tensors, operators, inputs and outputs.
+fn graph(
+    table: &FlatbufferTable,
+    codes: &[OperatorCode],
+    buffers: &[FlatbufferTable],
+) -> Result<TfliteModel> {
+    let tensors = table.tables(0)?.iter().map(|t| tensor(t, buffers)).collect::<Result<Vec<_>>>()?;
+    let operators = table.tables(3)?.iter().map(|o| operator(o, codes)).collect::<Result<Vec<_>>>()?;
+    Ok(TfliteModel {
+        inputs: indices(&table.ints(1)?)?,
+        outputs: indices(&table.ints(2)?)?,
+        tensors,
+        operators,
+        ..TfliteModel::default()
+    })
+}
+
+/// Code, version, and the name of a custom operator.
+type OperatorCode = (i32, i32, String);
+
+/// Names all operators of the file that are not supported.
+fn check_operators(graphs: &[FlatbufferTable], codes: &[OperatorCode]) -> Result<()> {
+    let mut found: Vec<String> = Vec::new();
+    for graph in graphs {
+        for o in graph.tables(3)? {
+            let at = o.word(0)?.unwrap_or(0) as usize;
+            let Some((code, _, custom)) = codes.get(at).filter(|(code, ..)| row(*code).is_none()) else {
+                continue;
+            };
+            let name = match usize::try_from(*code).ok().and_then(|code| SCHEMA_NAMES.get(code)) {
+                Some(&"CUSTOM") => format!("{custom} (custom)"),
+                Some(name) => (*name).to_string(),
+                None => format!("number {code}"),
+            };
+            if !found.contains(&name) {
+                found.push(name);
+            }
+        }
+    }
+    ensure!(
+        found.is_empty(),
+        err!(Unsupported, "the file uses unsupported operators: {}", found.join(", "))
+            .because("`systole ops --tflite` lists the supported ones")
+            .hint("run this file with the LiteRT runtime, or convert the original model to ONNX")
+    );
+    Ok(())
+}
+
 /// Returns code and version; support is checked on use.
-fn code(table: &FlatbufferTable) -> Result<(i32, i32, String)> {
+fn code(table: &FlatbufferTable) -> Result<OperatorCode> {
     let old = table.byte(0)?.map_or(0, |b| i32::from(b as i8));
     let new = table.int(3)?.unwrap_or(0);
     Ok((old.max(new), table.int(2)?.unwrap_or(1), table.text(1)?))
@@ -65,10 +110,15 @@ fn indices(found: &[i32]) -> Result<Vec<usize>> {
     found.iter().map(one).collect()
 }
 
+/// Schema code of the element type of variables' handles.
+const RESOURCE: u8 = 13;
+
 fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<TfliteTensor> {
     let name = table.text(3)?;
     let code = table.byte(1)?.unwrap_or(0);
-    let dtype = dtype_of(code).ok_or_else(|| {
+    // Handles of variables are integers here.
+    let dtype = if code == RESOURCE { Some(DType::I32) } else { dtype_of(code) };
+    let dtype = dtype.ok_or_else(|| {
         err!(Unsupported, "tensor {name} has unsupported element type code {code}")
             .hint("use a model of f32, int8 or other plain integers")
     })?;
@@ -83,10 +133,25 @@ fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<Tflite
     let at = table.word(2)?.unwrap_or(0) as usize;
     let buffer = buffers.get(at).ok_or_else(|| broken(format!("buffer {at} does not exist")))?;
     let bytes = buffer.bytes(0)?.filter(|b| !b.is_empty());
-    let data = bytes.map(|b| Literal::from_bytes(ty.clone(), b)).transpose();
-    let data = data.map_err(|e| e.at(format!("tensor {name}")))?;
+    let is_variable = table.byte(5)?.unwrap_or(0) != 0;
+    let data = match (bytes, table.table(6)?) {
+        (Some(bytes), Some(sparsity)) => {
+            table.spend_dense(ty.bytes())?;
+            Some(dense(&ty, bytes, &sparsity))
+        }
+        (Some(bytes), None) => Some(Literal::from_bytes(ty.clone(), bytes)),
+        // The state of a recurrent layer: 0 at the start of each run.
+        (None, _) if is_variable => {
+            table.spend_dense(ty.bytes())?;
+            Some(Ok(Literal::zeros(ty.clone())))
+        }
+        (None, _) if ty.shape.dims() == [0] => Some(Ok(Literal::zeros(ty.clone()))),
+        (None, _) => None,
+    };
+    let data = data.transpose().map_err(|e| e.at(format!("tensor {name}")))?;
     let quantization = table.table(4)?.map(|q| quantization(&q)).transpose()?.flatten();
-    Ok(TfliteTensor { name, ty, data, quantization })
+    let is_dynamic = table.ints(7)?.contains(&-1) && data.is_none();
+    Ok(TfliteTensor { name, ty, data, quantization, is_dynamic })
 }
 
 fn quantization(table: &FlatbufferTable) -> Result<Option<TfliteQuantization>> {
@@ -97,17 +162,11 @@ fn quantization(table: &FlatbufferTable) -> Result<Option<TfliteQuantization>> {
     Ok((!scale.is_empty()).then_some(TfliteQuantization { scale, zero_point, dimension }))
 }
 
-fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<TfliteOperator> {
+fn operator(table: &FlatbufferTable, codes: &[OperatorCode]) -> Result<TfliteOperator> {
     let at = table.word(0)?.unwrap_or(0) as usize;
-    let (code, version, custom) =
+    let (code, version, _) =
         codes.get(at).ok_or_else(|| broken(format!("operator code {at} does not exist")))?;
-    let row = row(*code).ok_or_else(|| {
-        let what = match custom.as_str() {
-            "" => format!("unknown operator code {code}"),
-            custom => format!("unsupported custom operator {custom}"),
-        };
-        Error::new(ErrorKind::Unsupported, what).hint("run this file with the LiteRT runtime")
-    })?;
+    let row = row(*code).ok_or_else(|| broken(format!("unknown operator code {code}")))?;
     let mut o = TfliteOperator::new(row.op, [], indices(&table.ints(2)?)?);
     o.version = *version;
     for i in table.ints(1)? {
@@ -123,6 +182,7 @@ fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<Tfl
             FieldStorage::Byte => options.byte(slot)?.map(|b| f64::from(b as i8)),
             FieldStorage::Int => options.int(slot)?.map(f64::from),
             FieldStorage::Float => options.word(slot)?.map(|w| f64::from(f32::from_bits(w))),
+            FieldStorage::Text => options.bytes(slot)?.map(|name| f64::from(hash(name))),
             FieldStorage::List => {
                 let list = options.ints(slot)?;
                 if !list.is_empty() {
@@ -138,10 +198,19 @@ fn operator(table: &FlatbufferTable, codes: &[(i32, i32, String)]) -> Result<Tfl
     Ok(o)
 }
 
+/// Hashes the name of a variable (FNV-1a), which is all that is needed of it.
+fn hash(name: &[u8]) -> i32 {
+    name.iter().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193)) as i32
+}
+
 /// Redundant fields: the tensors contain the type of a bias and the size of a resized image.
-const WITHOUT_EFFECT: [(TfliteOp, u16); 4] = [
+const WITHOUT_EFFECT: [(TfliteOp, u16); 8] = [
     (TfliteOp::Conv2D, 6),
     (TfliteOp::FullyConnected, 4),
+    (TfliteOp::Cast, 0),
+    (TfliteOp::Cast, 1),
+    (TfliteOp::VarHandle, 0),
+    (TfliteOp::SparseToDense, 0),
     (TfliteOp::ResizeBilinear, 0),
     (TfliteOp::ResizeBilinear, 1),
 ];
@@ -186,13 +255,39 @@ mod tests {
             let options = parsed.root().unwrap();
             refuse_other_options(row(op.code()).unwrap(), &options, union).map_err(|e| e.what().to_string())
         };
-        // STRIDED_SLICE: five masks, then `offset`, which changes the meaning of `end`.
-        assert_eq!(refused(TfliteOp::StridedSlice, 32, &[(4, 1), (5, 0)]), Ok(()));
-        let what = refused(TfliteOp::StridedSlice, 32, &[(5, 1)]).unwrap_err();
-        assert_eq!(what, "operator STRIDED_SLICE has the unknown option number 5");
+        // STRIDED_SLICE: five masks and `offset`.
+        assert_eq!(refused(TfliteOp::StridedSlice, 32, &[(4, 1), (5, 1), (6, 0)]), Ok(()));
+        let what = refused(TfliteOp::StridedSlice, 32, &[(6, 1)]).unwrap_err();
+        assert_eq!(what, "operator STRIDED_SLICE has the unknown option number 6");
         let what = refused(TfliteOp::Softmax, 8, &[]).unwrap_err();
         assert_eq!(what, "operator SOFTMAX has options of type 8, expected 9");
         assert_eq!(refused(TfliteOp::FullyConnected, 8, &[(4, 2)]), Ok(()));
         assert_eq!(refused(TfliteOp::Exp, 33, &[]), Ok(()));
+    }
+
+    #[test]
+    fn all_unsupported_operators_are_named_at_once() {
+        let table = |fields: Vec<(u16, FlatbufferField)>| FlatbufferNode::Table(fields);
+        let node = |node: FlatbufferNode| FlatbufferField::Node(node);
+        let code = |code: i32, custom: &str| {
+            table(vec![(1, node(FlatbufferNode::Text(custom.into()))), (3, FlatbufferField::int(code))])
+        };
+        let codes = vec![code(131, ""), code(0, ""), code(32, "Landmarks"), code(999, "")];
+        let operators = [0, 1, 2, 3, 0].map(|at| table(vec![(0, FlatbufferField::int(at))])).to_vec();
+        let graph = table(vec![(3, node(FlatbufferNode::List(operators)))]);
+        let file = file(
+            b"TFL3",
+            &table(vec![
+                (0, FlatbufferField::Word(3)),
+                (1, node(FlatbufferNode::List(codes))),
+                (2, node(FlatbufferNode::List(vec![graph]))),
+            ]),
+        );
+        let e = TfliteModel::from_bytes("m.tflite", &file).unwrap_err();
+        let what = e.to_string();
+        for name in ["RFFT2D", "Landmarks (custom)", "number 999", "m.tflite", "LiteRT"] {
+            assert!(what.contains(name), "{what}");
+        }
+        assert_eq!((e.kind(), what.contains("ADD")), (ErrorKind::Unsupported, false));
     }
 }

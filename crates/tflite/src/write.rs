@@ -38,6 +38,14 @@ impl TfliteModel {
     /// If the graph is invalid ([`TfliteModel::check`]), or an element type has no schema code.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.check()?;
+        if !self.subgraphs.is_empty() {
+            return Err(err!(
+                Unsupported,
+                "cannot write a .tflite file with {} graphs",
+                1 + self.subgraphs.len()
+            )
+            .hint("use the original file"));
+        }
         let mut codes: Vec<(i32, i32)> = Vec::new();
         let mut operators = Vec::new();
         for o in &self.operators {
@@ -133,6 +141,8 @@ fn options(o: &TfliteOperator, row: &TfliteOpRow) -> Vec<(u16, FlatbufferField)>
             FieldStorage::List if o.list(field).is_empty() => return None,
             FieldStorage::List => FlatbufferField::Node(FlatbufferNode::Ints(o.list(field).to_vec())),
             _ if number == field.default() => return None,
+            // The name itself is not kept; its hash names the same variables.
+            FieldStorage::Text => text(&format!("variable {number}")),
             FieldStorage::Byte => FlatbufferField::Byte(number as i8 as u8),
             FieldStorage::Int => FlatbufferField::int(number as i32),
             FieldStorage::Float => FlatbufferField::Word((number as f32).to_bits()),

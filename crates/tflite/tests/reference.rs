@@ -159,3 +159,25 @@ fn broken_files_are_errors_and_no_panics() {
     }
     assert!(refused > 1000, "{refused}");
 }
+
+/// Files of TensorFlow's converter with loops, branches and variables: `fixtures/tflite/loops.py` has LiteRT's outputs.
+#[test]
+fn control_flow_and_variables_compute_what_litert_does() {
+    for name in ["lstm", "variables"] {
+        let path = fixture().join("loops").join(name);
+        let model = std::fs::read(path.with_extension("tflite")).unwrap();
+        let model = TfliteModel::from_bytes(name, &model).unwrap_or_else(|e| panic!("{e}"));
+        assert!(model.subgraphs.len() >= 2, "{name}");
+        let bytes = std::fs::read(path.with_extension("bin")).unwrap();
+        let ty = model.tensors[model.inputs[0]].ty.clone();
+        let (x, y) = bytes.split_at(ty.bytes());
+        let x = Literal::from_bytes(ty, x).unwrap();
+        let interpreter = TfliteInterpreter::new(&model).unwrap_or_else(|e| panic!("{e}"));
+        // Variables start anew.
+        for _ in 0..2 {
+            let found = interpreter.run(std::slice::from_ref(&x)).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(difference(&found[0], y), None, "{name}");
+        }
+        assert!(model.to_bytes().is_err());
+    }
+}

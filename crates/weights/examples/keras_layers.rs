@@ -34,6 +34,9 @@ fn difference(path: &Path) -> Result<f32> {
     if found.len() != expected.len() {
         return Ok(f32::INFINITY);
     }
+    if found.iter().any(|v| v.is_nan()) {
+        return Ok(f32::INFINITY);
+    }
     let scale = expected.iter().fold(1f32, |most, v| most.max(v.abs()));
     Ok(found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max) / scale)
 }
@@ -54,7 +57,10 @@ fn main() -> ExitCode {
     for file in &files {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         match difference(file) {
-            Ok(d) if d <= 1e-5 => equal += 1,
+            Ok(d) if d <= 1e-5 => {
+                equal += 1;
+                println!("{name}: {d:.1e}");
+            }
             Ok(d) => {
                 wrong += 1;
                 println!("{name}: wrong by {d:e}");

@@ -8,17 +8,17 @@ use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{DType, Literal, Result, ensure, err};
 use systole_ir::Tensor;
 use systole_ir::op::{ConvDims, Convolution, Monoid, Window};
-use systole_tflite::{OptionField, TfliteOp, TfliteOperator};
+use systole_tflite::{FusedActivation, OptionField, TfliteOp, TfliteOperator};
 
 operators! {
     "AveragePool" 1..22: average_pool => AveragePool2D write_pool;
     "Conv" 1..22: conv => Conv2D write_convolution => DepthwiseConv2D write_convolution;
     "ConvTranspose" 1..22: conv_transpose => TransposeConv write_transposed;
-    "DepthToSpace" 1..28: depth_to_space;
+    "DepthToSpace" 1..28: depth_to_space => DepthToSpace write_blocks;
     "GlobalAveragePool" 1..22: |c| global_pool(c, false);
     "GlobalMaxPool" 1..22: |c| global_pool(c, true);
     "MaxPool" 1..22: max_pool => MaxPool2D write_pool;
-    "SpaceToDepth" 1..28: space_to_depth;
+    "SpaceToDepth" 1..28: space_to_depth => SpaceToDepth write_blocks;
 }
 
 /// Maximum window sizes and strides; sums of their products do not overflow.
@@ -437,6 +437,15 @@ fn write_transposed(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSour
             .ints("strides", signed(strides))
             .ints("pads", around)
             .ints("output_padding", more)
+    })
+}
+
+/// Exports DEPTH_TO_SPACE and SPACE_TO_DEPTH.
+fn write_blocks(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
+    let input = e.real(operand_of(o, 0)?, ChannelOrder::First)?;
+    let size = OnnxAttribute::Int(o.int(OptionField::BlockSize));
+    e.finish(y, ChannelOrder::First, FusedActivation::None, |out| {
+        OnnxNode::new(name, [input], out).with("blocksize", size)
     })
 }
 

@@ -19,10 +19,11 @@ operators! {
     "Reshape" 1..25: reshape => Reshape write_reshape => Squeeze write_reshape => ExpandDims write_reshape;
     "Slice" 1..13: slice
         => Slice write_slice, if |s| s.integers(1).first() == Some(&0)
-        => Split write_split, if |s| s.integers(0).first().is_some_and(|&axis| axis > 0);
+        => Split write_split, if |s| s.integers(0).first().is_some_and(|&axis| axis > 0)
+        => StridedSlice write_strided_slice, if |_| false;
     "Split" 1..18: split;
     "Squeeze" 1..25: squeeze;
-    "Tile" 1..13: tile;
+    "Tile" 1..13: tile => Tile write_tile, if |s| s.integers(1).first() == Some(&1);
     "TopK" 1..24: top_k;
     "Transpose" 1..25: transpose => Transpose write_transpose, if |s| s.integers(1).first() == Some(&0);
     "Trilu" 14..14: triangle;
@@ -431,6 +432,49 @@ fn write_slice(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -
         inputs.push(e.list(&format!("{own}/{name}"), list)?);
     }
     e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Slice", inputs, out))
+}
+
+/// Exports STRIDED_SLICE without ellipsis and new dimensions.
+fn write_strided_slice(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
+    let (x, [begin, end, strides]) = (operand_of(o, 0)?, [1, 2, 3].map(|n| e.integers(o, n)));
+    let (begin, end, strides) = (begin?, end?, strides?);
+    let bit = |field: OptionField, d: usize| o.int(field) >> d & 1 == 1;
+    let others = [OptionField::EllipsisMask, OptionField::NewAxisMask, OptionField::Offset];
+    if others.iter().any(|f| o.int(*f) != 0) || begin.len() > 31 {
+        return Err(unsupported(
+            "cannot export a STRIDED_SLICE with an ellipsis, a new dimension or an offset",
+        ));
+    }
+    let (mut starts, mut ends) = (Vec::new(), Vec::new());
+    for (d, ((&from, &to), &step)) in begin.iter().zip(&end).zip(&strides).enumerate() {
+        let (first, last) = if step > 0 { (0, i64::MAX) } else { (i64::MAX, i64::MIN) };
+        starts.push(if bit(OptionField::BeginMask, d) { first } else { from });
+        ends.push(match bit(OptionField::ShrinkAxisMask, d) {
+            true if from == -1 => i64::MAX,
+            true => from + 1,
+            false if bit(OptionField::EndMask, d) => last,
+            false => to,
+        });
+    }
+    let axes: Vec<i64> = (0..begin.len() as i64).collect();
+    let own = e.names[y].clone();
+    let mut inputs = vec![e.real(x, ChannelOrder::Plain)?];
+    for (name, list) in [("starts", &starts), ("ends", &ends), ("axes", &axes), ("steps", &strides)] {
+        inputs.push(e.list(&format!("{own}/{name}"), list)?);
+    }
+    let slice = e.made(&format!("{own}/slice"), "Slice", inputs.iter().map(String::as_str));
+    let shape: Vec<i64> = e.tensor(y)?.dims().iter().map(|&d| d as i64).collect();
+    let shape = e.list(&format!("{own}/shape"), &shape)?;
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| {
+        OnnxNode::new("Reshape", [slice, shape], out)
+    })
+}
+
+fn write_tile(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
+    let (x, times) = (operand_of(o, 0)?, e.integers(o, 1)?);
+    let own = e.names[y].clone();
+    let inputs = [e.real(x, ChannelOrder::Plain)?, e.list(&format!("{own}/repeats"), &times)?];
+    e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| OnnxNode::new(name, inputs, out))
 }
 
 /// Exports equal splits as slices, since Split differs between opset versions.

@@ -5,41 +5,41 @@ use super::conv_pool::sums_in;
 use super::graph_builder::{OnnxBuilder, operand_of};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use super::values::RuleOutput;
-use crate::model::{OnnxAttribute, OnnxNode, broken, dtype_of};
+use crate::model::{OnnxAttribute, OnnxNode, broken, code_of, dtype_of};
 use systole_base::{DType, Result};
 use systole_ir::Tensor;
 use systole_tflite::{FusedActivation, OptionField};
 
 operators! {
-    "Abs" 1..13: |c| unary(c, Tensor::abs);
+    "Abs" 1..13: |c| unary(c, Tensor::abs) => Abs write_unary;
     "Add" 1..14: |c| binary(c, |a, b| a + b) => Add write_binary, if are_alike;
-    "And" 1..7: |c| binary(c, Tensor::and);
-    "Cast" 1..28: cast;
+    "And" 1..7: |c| binary(c, Tensor::and) => LogicalAnd write_binary, if are_alike;
+    "Cast" 1..28: cast => Cast write_cast;
     "CastLike" 15..25: cast_like;
-    "Ceil" 1..13: |c| unary(c, Tensor::ceil);
+    "Ceil" 1..13: |c| unary(c, Tensor::ceil) => Ceil write_unary;
     "Celu" 12..28: celu;
     "Clip" 1..13: clip
         => Relu6 |e, site| write_clip(e, site, 0.0, 6.0)
         => ReluN1To1 |e, site| write_clip(e, site, -1.0, 1.0);
-    "Cos" 7..22: |c| unary(c, Tensor::cosine);
+    "Cos" 7..22: |c| unary(c, Tensor::cosine) => Cos write_unary;
     "Div" 1..14: |c| binary(c, |a, b| a / b) => Div write_binary, if are_alike;
     "Dropout" 1..22: dropout;
     "Elu" 1..22: elu => Elu write_unary;
-    "Equal" 1..19: |c| binary(c, Tensor::equal);
+    "Equal" 1..19: |c| binary(c, Tensor::equal) => Equal write_binary, if are_alike;
     "Erf" 9..13: |c| unary(c, Tensor::erf);
     "Exp" 1..13: |c| unary(c, Tensor::exp) => Exp write_unary;
-    "Floor" 1..13: |c| unary(c, Tensor::floor);
+    "Floor" 1..13: |c| unary(c, Tensor::floor) => Floor write_unary;
     "Gelu" 20..20: gelu => Gelu write_gelu;
-    "Greater" 1..13: |c| binary(c, Tensor::greater);
-    "GreaterOrEqual" 12..16: |c| binary(c, Tensor::greater_equal);
+    "Greater" 1..13: |c| binary(c, Tensor::greater) => Greater write_binary, if are_alike;
+    "GreaterOrEqual" 12..16: |c| binary(c, Tensor::greater_equal) => GreaterEqual write_binary, if are_alike;
     "HardSigmoid" 1..22: hard_sigmoid;
     "HardSwish" 14..22: hard_swish => HardSwish write_unary;
     "Identity" 1..25: identity;
     "IsInf" 10..20: is_infinite;
     "IsNaN" 9..20: |c| unary(c, |x| x.not_equal(x));
     "LeakyRelu" 1..16: leaky_relu => LeakyRelu write_leaky_relu;
-    "Less" 1..13: |c| binary(c, Tensor::less);
-    "LessOrEqual" 12..16: |c| binary(c, Tensor::less_equal);
+    "Less" 1..13: |c| binary(c, Tensor::less) => Less write_binary, if are_alike;
+    "LessOrEqual" 12..16: |c| binary(c, Tensor::less_equal) => LessEqual write_binary, if are_alike;
     "Log" 1..13: |c| unary(c, Tensor::log) => Log write_unary;
     "Max" 1..13: |c| several(c, Tensor::maximum) => Maximum write_binary, if are_alike;
     "Mean" 1..13: mean;
@@ -48,19 +48,20 @@ operators! {
     "Mod" 10..28: modulo;
     "Mul" 1..14: |c| binary(c, |a, b| a * b)
         => Mul write_binary, if are_alike
-        => SquaredDifference write_squared_difference, if are_alike;
+        => SquaredDifference write_squared_difference, if are_alike
+        => Square write_square;
     "Neg" 1..13: |c| unary(c, Tensor::negate) => Neg write_unary;
-    "Not" 1..1: |c| unary(c, Tensor::not);
-    "Or" 1..7: |c| binary(c, Tensor::or);
+    "Not" 1..1: |c| unary(c, Tensor::not) => LogicalNot write_unary;
+    "Or" 1..7: |c| binary(c, Tensor::or) => LogicalOr write_binary, if are_alike;
     "PRelu" 1..16: prelu => Prelu write_binary, if are_alike;
-    "Pow" 1..15: power;
+    "Pow" 1..15: power => Pow write_binary, if are_alike;
     "Reciprocal" 1..13: |c| unary(c, |x| 1.0 / x) => Rsqrt write_inverse_root;
     "Relu" 1..14: |c| unary(c, Tensor::relu) => Relu write_unary;
-    "Round" 11..22: |c| unary(c, Tensor::round_nearest_even);
+    "Round" 11..22: |c| unary(c, Tensor::round_nearest_even) => Round write_unary;
     "Selu" 1..22: selu;
     "Sigmoid" 1..13: |c| unary(c, Tensor::logistic) => Logistic write_unary;
-    "Sign" 9..13: |c| unary(c, Tensor::sign);
-    "Sin" 7..22: |c| unary(c, Tensor::sine);
+    "Sign" 9..13: |c| unary(c, Tensor::sign) => Sign write_unary;
+    "Sin" 7..22: |c| unary(c, Tensor::sine) => Sin write_unary;
     "Shrink" 9..9: shrink;
     "Softplus" 1..22: |c| unary(c, Tensor::softplus);
     "Softsign" 1..22: |c| unary(c, |x| x / (x.abs() + 1.0));
@@ -71,7 +72,7 @@ operators! {
     "Tan" 7..22: |c| unary(c, Tensor::tan);
     "Tanh" 1..13: |c| unary(c, Tensor::tanh) => Tanh write_unary;
     "ThresholdedRelu" 10..22: thresholded_relu;
-    "Where" 9..16: choose;
+    "Where" 9..16: choose => SelectV2 write_select, if are_alike;
     "Xor" 1..7: |c| binary(c, Tensor::xor);
 }
 
@@ -335,6 +336,29 @@ fn write_binary(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource
     let order = e.order_of(&[a, b], y)?;
     let inputs = [e.real(a, order)?, e.real(b, order)?];
     e.finish(y, order, o.activation()?, |out| OnnxNode::new(name, inputs, out))
+}
+
+/// Exports CAST between types without a scale.
+fn write_cast(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
+    let (input, order) = e.single(o, y)?;
+    let to = code_of(e.tensor(y)?.ty.dtype);
+    e.finish(y, order, FusedActivation::None, |out| {
+        OnnxNode::new("Cast", [input], out).with("to", OnnxAttribute::Int(to))
+    })
+}
+
+/// Exports SELECT_V2.
+fn write_select(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
+    let operands = [operand_of(o, 0)?, operand_of(o, 1)?, operand_of(o, 2)?];
+    let order = e.order_of(&operands, y)?;
+    let inputs = operands.iter().map(|&t| e.real(t, order)).collect::<Result<Vec<_>>>()?;
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new(name, inputs, out))
+}
+
+/// Exports x².
+fn write_square(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
+    let (input, order) = e.single(o, y)?;
+    e.finish(y, order, FusedActivation::None, |out| OnnxNode::new("Mul", [input.clone(), input], out))
 }
 
 /// Exports 1 / √x.

@@ -1,6 +1,6 @@
 //! Imports and exports ONNX operators that read elements by index: Gather, GatherElements, GatherND, OneHot.
 
-use super::call::{NodeCall, RuleResult, axis, checked, plain};
+use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
@@ -130,6 +130,9 @@ fn one_hot(c: &mut NodeCall) -> RuleResult {
 /// Exports Gather; the indices stay integers.
 fn write_gather(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
     let (x, chosen) = (operand_of(o, 0)?, operand_of(o, 1)?);
+    if o.int(OptionField::BatchDims) != 0 {
+        return Err(unsupported("cannot export a GATHER with batch dimensions"));
+    }
     let inputs = [e.real(x, ChannelOrder::Plain)?, e.real(chosen, ChannelOrder::Plain)?];
     let axis = o.int(OptionField::Axis);
     e.finish(y, ChannelOrder::Plain, FusedActivation::None, |out| {

@@ -16,15 +16,15 @@ operators! {
     "CumProd" 26..26: |c| cumulative(c, Monoid::Multiply);
     "CumSum" 11..14: |c| cumulative(c, Monoid::Add);
     "Hardmax" 1..13: hardmax;
-    "LogSoftmax" 1..13: |c| softmax(c, true);
+    "LogSoftmax" 1..13: |c| softmax(c, true) => LogSoftmax write_softmax, if |s| s.rank() >= 2;
     "ReduceL1" 1..18: |c| reduce(c, ReduceKind::L1);
     "ReduceL2" 1..18: |c| reduce(c, ReduceKind::L2);
     "ReduceLogSum" 1..28: |c| reduce(c, ReduceKind::LogSum);
     "ReduceLogSumExp" 1..28: |c| reduce(c, ReduceKind::LogSumExp);
     "ReduceMax" 1..20: |c| reduce(c, ReduceKind::Max) => ReduceMax write_reduce, if folds_within_samples;
     "ReduceMean" 1..18: |c| reduce(c, ReduceKind::Mean) => Mean write_reduce, if folds_within_samples;
-    "ReduceMin" 1..20: |c| reduce(c, ReduceKind::Min);
-    "ReduceProd" 1..18: |c| reduce(c, ReduceKind::Prod);
+    "ReduceMin" 1..20: |c| reduce(c, ReduceKind::Min) => ReduceMin write_reduce, if folds_within_samples;
+    "ReduceProd" 1..18: |c| reduce(c, ReduceKind::Prod) => ReduceProd write_reduce, if folds_within_samples;
     "ReduceSum" 1..13: |c| reduce(c, ReduceKind::Sum) => Sum write_reduce, if folds_within_samples;
     "ReduceSumSquare" 1..18: |c| reduce(c, ReduceKind::SumSquare);
     "Softmax" 1..13: |c| softmax(c, false) => Softmax write_softmax, if |s| s.rank() >= 2;
@@ -92,7 +92,25 @@ fn folded(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Tensor {
     }
     let dtype = x.dtype();
     let x = &x.convert(sums_in(dtype));
-    accumulated(x, fold, dims).convert(dtype)
+    listed(x, fold, dims).unwrap_or_else(|| accumulated(x, fold, dims)).convert(dtype)
+}
+
+/// Maximum length of a list that is reduced element by element.
+const SHORT: usize = 16;
+
+/// Reduces a short list of constants, such as a shape, element by element: then the result is known while the graph is
+/// built, and may be a shape.
+fn listed(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Option<Tensor> {
+    let &[n @ 1..=SHORT] = x.shape().dims() else { return None };
+    let step: fn(&Tensor, &Tensor) -> Tensor = match fold {
+        ReduceKind::Sum => |a, b| a + b,
+        ReduceKind::Prod => |a, b| a * b,
+        ReduceKind::Max => Tensor::maximum,
+        ReduceKind::Min => Tensor::minimum,
+        _ => return None,
+    };
+    let all = (0..n).map(|i| x.slice_dim(0, i, i + 1).reshape([0usize; 0]));
+    (dims == [0] && x.known().is_some()).then(|| all.reduce(|a, b| step(&a, &b)))?
 }
 
 fn accumulated(x: &Tensor, fold: ReduceKind, dims: &[usize]) -> Tensor {
@@ -230,15 +248,15 @@ fn write_reduce(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource
     })
 }
 
-fn write_softmax(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {
+fn write_softmax(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {
     let x = operand_of(o, 0)?;
-    if o.number(OptionField::Beta) != 1.0 {
+    if name == "Softmax" && o.number(OptionField::Beta) != 1.0 {
         return Err(err!(Unsupported, "cannot export a softmax with beta {}", o.number(OptionField::Beta)));
     }
     let order = e.order_of(&[x], y)?;
     let last = e.tensor(x)?.dims().len().saturating_sub(1);
     let (input, axis) = (e.real(x, order)?, if order == ChannelOrder::First { 1 } else { last });
     e.finish(y, order, FusedActivation::None, |out| {
-        OnnxNode::new("Softmax", [input], out).with("axis", OnnxAttribute::Int(axis as i64))
+        OnnxNode::new(name, [input], out).with("axis", OnnxAttribute::Int(axis as i64))
     })
 }

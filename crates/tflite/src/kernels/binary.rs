@@ -6,22 +6,28 @@ use crate::fixed_point::{
     activation_range, multiply_by_quantized_multiplier, quantize_multiplier, sum_multipliers,
 };
 use crate::model::{TfliteTensor, broken};
+use crate::op::FusedActivation;
 use systole_base::{DType, Literal, Result};
 
 operators! {
-    Add "ADD" 0; options 11 [0 Activation]; versions 1 2; Free; |call| binary(call, |x, y| x + y, |s| sum(s, 1))
+    Add "ADD" 0; options 11 [0 Activation]; versions 1 2; Free;
+        |call| binary(call, |x, y| x + y, |x, y| Some(x.wrapping_add(y)), |s| sum(s, 1))
     Mul "MUL" 18; options 21 [0 Activation]; versions 1 2 or |t| if is_amplified(t) { 3 } else { t.base }; Free;
-        |call| binary(call, |x, y| x * y, product)
-    Sub "SUB" 41; options 28 [0 Activation]; versions 1 2; Free; |call| binary(call, |x, y| x - y, |s| sum(s, -1))
-    Div "DIV" 42; options 29 [0 Activation]; versions 1 1; NoInt8; |call| floats(call, |x, y| x / y)
+        |call| binary(call, |x, y| x * y, |x, y| Some(x.wrapping_mul(y)), product)
+    Sub "SUB" 41; options 28 [0 Activation]; versions 1 2; Free;
+        |call| binary(call, |x, y| x - y, |x, y| Some(x.wrapping_sub(y)), |s| sum(s, -1))
+    Div "DIV" 42; options 29 [0 Activation]; versions 1 1; NoInt8; |call| numbers(call, |x, y| x / y, i64::checked_div)
     Prelu "PRELU" 54; options 0 []; versions 1 1; Free;
-        |call| binary(call, |x, slope| if x >= 0.0 { x } else { x * slope }, prelu)
+        |call| binary(call, |x, slope| if x >= 0.0 { x } else { x * slope }, |_, _| None, prelu)
     Maximum "MAXIMUM" 55; options 39 []; versions 1 2; Same;
-        |call| binary(call, f32::max, |_| Box::new(|x, y| x.max(y)))
+        |call| binary(call, f32::max, |x, y| Some(x.max(y)), |_| Box::new(|x, y| x.max(y)))
     Minimum "MINIMUM" 57; options 39 []; versions 1 2; Same;
-        |call| binary(call, f32::min, |_| Box::new(|x, y| x.min(y)))
+        |call| binary(call, f32::min, |x, y| Some(x.min(y)), |_| Box::new(|x, y| x.min(y)))
     SquaredDifference "SQUARED_DIFFERENCE" 99; options 76 []; versions 1 2; Free;
-        |call| binary(call, |x, y| (x - y) * (x - y), squared_difference)
+        |call| binary(call, |x, y| (x - y) * (x - y), |x, y| {
+            let d = x.wrapping_sub(y);
+            Some(d.wrapping_mul(d))
+        }, squared_difference)
 }
 
 /// Whether the product of the operands' scales exceeds the result's: requires another version.
@@ -95,15 +101,16 @@ impl BinaryQuantization {
     }
 }
 
-/// Computes `a: T[…], b: T[…] → T[…]`: f32 with one function, int8 with one that is made from the scales.
+/// Computes `a: T[…], b: T[…] → T[…]`: f32 and integers with a function each, int8 with one that is made from the scales.
 fn binary(
     call: &OperatorCall,
     float: impl Fn(f32, f32) -> f32,
+    int: fn(i64, i64) -> Option<i64>,
     int8: impl FnOnce(&BinaryQuantization) -> Int8BinaryFn,
 ) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
     if (a.dtype(), b.dtype()) != (DType::I8, DType::I8) {
-        return floats(call, float);
+        return numbers(call, float, int);
     }
     let dims = common_shape(a.dims(), b.dims())?;
     call.check_output(&dims)?;
@@ -113,18 +120,33 @@ fn binary(
     call.made(&zip(&a, &b, &dims, (a.elements::<i8>()?, b.elements::<i8>()?), of))
 }
 
-/// Like [`binary`], for f32 only.
-fn floats(call: &OperatorCall, float: impl Fn(f32, f32) -> f32) -> Result<Vec<Literal>> {
+/// Like [`binary`], for f32 and integers without a scale; `int` returns nothing if the result is undefined.
+pub(super) fn numbers(
+    call: &OperatorCall,
+    float: impl Fn(f32, f32) -> f32,
+    int: fn(i64, i64) -> Option<i64>,
+) -> Result<Vec<Literal>> {
     let (a, b) = (call.input(0)?, call.input(1)?);
     let dims = common_shape(a.dims(), b.dims())?;
     call.check_output(&dims)?;
+    let activation = call.operator.activation()?;
     match (a.dtype(), b.dtype()) {
         (DType::F32, DType::F32) => {
-            let (low, high) = call.operator.activation()?.bounds();
+            let (low, high) = activation.bounds();
             let of = |x: f32, y: f32| float(x, y).max(low).min(high);
             call.made(&zip(&a, &b, &dims, (a.elements::<f32>()?, b.elements::<f32>()?), of))
         }
-        (DType::I8, DType::I8) => Err(call.unsupported("integers")),
+        (own, other) if own == other => {
+            let (x, y) = (call.ints(&a)?, call.ints(&b)?);
+            let made: Option<Vec<i64>> = zip(&a, &b, &dims, (&x[..], &y[..]), int).into_iter().collect();
+            let mut made =
+                made.ok_or_else(|| call.unsupported(format_args!("these values of type {own}")))?;
+            if activation != FusedActivation::None {
+                let (low, high) = activation.bounds();
+                made.iter_mut().for_each(|v| *v = (*v).max(low as i64).min(high as i64));
+            }
+            call.made_ints(&made)
+        }
         (a, b) => Err(call.unsupported(format_args!("element types {a} and {b}"))),
     }
 }

@@ -293,7 +293,7 @@ fn transposed(call: &OperatorCall) -> Result<Vec<Literal>> {
         .map_err(|_| broken("the output must be an image of rank 4".into()))?;
     let shape = call.input(0)?.indices()?;
     if shape != [ob, oh, ow, oc].map(|d| d as i64) || (ob, oc, i) != (b, o, c) {
-        return Err(broken(format!("kernels {} on {} do not give {}", w.tensor.ty, x.tensor.ty, out.ty)));
+        return Err(broken(format!("kernels {} on {} do not give {}", w.ty(), x.ty(), out.ty)));
     }
     let (sh, sw) = (call.at_least_1(OptionField::StrideH)?, call.at_least_1(OptionField::StrideW)?);
     let before = |size: usize, out: usize, k: usize, stride: usize| -> Result<usize> {

@@ -29,12 +29,12 @@ fn fully_connected(call: &OperatorCall) -> Result<Vec<Literal>> {
     let (x, w) = (call.input(0)?, call.input(1)?);
     let [out, own] = w.of_rank::<2>()?;
     if own == 0
-        || !x.tensor.ty.elements().is_multiple_of(own)
+        || !x.ty().elements().is_multiple_of(own)
         || call.operator.int(OptionField::WeightsFormat) != 0
     {
-        return Err(broken(format!("weights {} do not match input {}", w.tensor.ty, x.tensor.ty)));
+        return Err(broken(format!("weights {} do not match input {}", w.ty(), x.ty())));
     }
-    let rows = x.tensor.ty.elements() / own;
+    let rows = x.ty().elements() / own;
     let mut dims = vec![rows, out];
     if call.operator.is(OptionField::KeepNumDims) {
         dims = x.dims().to_vec();
@@ -114,7 +114,7 @@ fn batch_matmul(call: &OperatorCall) -> Result<Vec<Literal>> {
     let padded = |lead: &[usize]| [vec![1; rank - lead.len()], lead.to_vec()].concat();
     let (lead_a, lead_b) = (padded(lead_a), padded(lead_b));
     let fits = k == k2 && lead_a.iter().zip(&lead_b).all(|(a, b)| a == b || *a == 1 || *b == 1);
-    ensure!(fits, broken(format!("cannot multiply {} and {}", a.tensor.ty, b.tensor.ty)));
+    ensure!(fits, broken(format!("cannot multiply {} and {}", a.ty(), b.ty())));
     let lead: Vec<usize> = lead_a.iter().zip(&lead_b).map(|(&a, &b)| if a == 1 { b } else { a }).collect();
     let dims = [lead.clone(), vec![m, n]].concat();
     call.check_output(&dims)?;

@@ -3,29 +3,45 @@
 
 mod binary;
 mod call;
+mod comparison;
+mod control_flow;
 mod conv;
 mod data_movement;
 mod dense;
+mod detection;
+mod indexing;
+mod integer_arithmetic;
 mod op_row;
 mod pool;
 mod quantize_cast;
+mod rearrange;
+mod recurrent;
 mod reduce;
 mod resize;
 mod slicing;
 mod softmax;
 mod unary;
+mod volumes;
 mod window;
 
 use crate::op::{ScaleRule, TfliteOp};
-pub(crate) use call::OperatorCall;
+pub(crate) use call::{OperatorCall, RunContext};
 pub(crate) use op_row::{OperandTypes, TfliteOpRow};
 pub use softmax::IntegerSoftmax;
 use std::sync::LazyLock;
 pub use window::WindowStride;
 
 /// Rows of all families.
-const FAMILIES: [&[TfliteOpRow]; 11] = [
+const FAMILIES: [&[TfliteOpRow]; 19] = [
     binary::OPERATORS,
+    comparison::OPERATORS,
+    control_flow::OPERATORS,
+    detection::OPERATORS,
+    indexing::OPERATORS,
+    integer_arithmetic::OPERATORS,
+    rearrange::OPERATORS,
+    recurrent::OPERATORS,
+    volumes::OPERATORS,
     conv::OPERATORS,
     quantize_cast::OPERATORS,
     dense::OPERATORS,

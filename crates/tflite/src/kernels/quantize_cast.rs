@@ -4,12 +4,14 @@ use super::call::{KernelOperand, OperatorCall};
 use super::op_row::operators;
 use crate::fixed_point::{multiply_by_quantized_multiplier, quantize_multiplier};
 use crate::model::{TfliteTensor, broken};
-use systole_base::{DType, Literal, Result, f16};
+use systole_base::{DType, Literal, Result, ensure, f16};
 
 operators! {
     Dequantize "DEQUANTIZE" 6; options 38 [];
         versions 2 2 or |t| if t.input(0).is_some_and(is_per_channel) { 5 } else { t.base }; NoInt8; dequantize
+    Cast "CAST" 53; options 37 []; versions 1 1; NoInt8; cast
     Quantize "QUANTIZE" 114; options 89 []; versions 1 1; NoInt8; quantize
+    Bitcast "BITCAST" 159; options 124 []; versions 1 1; NoInt8; bitcast
 }
 
 fn is_per_channel(t: &TfliteTensor) -> bool {
@@ -42,6 +44,22 @@ fn quantize(call: &OperatorCall) -> Result<Vec<Literal>> {
         DType::U8 => call.made(&q.map(|q| q as u8).collect::<Vec<_>>()),
         other => Err(call.unsupported(format_args!("result type {other}"))),
     }
+}
+
+/// Computes CAST: numbers of another type, truncated; scales are ignored.
+fn cast(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    call.check_output(x.dims())?;
+    Ok(vec![x.value.convert(call.output()?.ty.dtype)])
+}
+
+/// Computes BITCAST between types of one size.
+fn bitcast(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    call.check_output(x.dims())?;
+    let to = &call.output()?.ty;
+    ensure!(to.dtype.size() == x.dtype().size(), call.unsupported(format_args!("types {} and {to}", x.ty())));
+    Ok(vec![Literal::from_bytes(to.clone(), x.value.bytes())?])
 }
 
 /// Returns one-byte elements, signed or not.

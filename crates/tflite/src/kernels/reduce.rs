@@ -1,4 +1,4 @@
-//! Reduction kernels: MEAN, SUM, REDUCE_MAX, ARG_MAX.
+//! Reduction kernels: MEAN, SUM, REDUCE_MAX, ARG_MAX, CUMSUM and others.
 
 use super::call::OperatorCall;
 use super::op_row::operators;
@@ -9,47 +9,99 @@ use systole_base::{DType, Literal, Result, ensure};
 
 operators! {
     Mean "MEAN" 40; options 27 [0 KeepDims]; versions 1 2; Free; |call| reduce(call, TfliteReduction::Mean)
-    ArgMax "ARG_MAX" 56; options 40 [0 OutputType]; versions 1 2; NoInt8; arg_max
+    ArgMax "ARG_MAX" 56; options 40 [0 OutputType]; versions 1 2; NoInt8; |call| arg_best(call, |a, b| a > b)
     Sum "SUM" 74; options 27 [0 KeepDims]; versions 1 2; Free; |call| reduce(call, TfliteReduction::Sum)
+    ArgMin "ARG_MIN" 79; options 57 [0 OutputType]; versions 1 2; NoInt8; |call| arg_best(call, |a, b| a < b)
+    ReduceProd "REDUCE_PROD" 81; options 27 [0 KeepDims]; versions 1 2; NoInt8;
+        |call| reduce(call, TfliteReduction::Product)
     ReduceMax "REDUCE_MAX" 82; options 27 [0 KeepDims]; versions 1 2; Same; |call| reduce(call, TfliteReduction::Max)
+    ReduceMin "REDUCE_MIN" 89; options 27 [0 KeepDims]; versions 1 2; Same; |call| reduce(call, TfliteReduction::Min)
+    ReduceAny "REDUCE_ANY" 91; options 27 [0 KeepDims]; versions 1 1; NoInt8;
+        |call| reduce(call, TfliteReduction::Max)
+    Cumsum "CUMSUM" 128; options 102 [0 Exclusive, 1 Reverse]; versions 1 1; NoInt8; cumsum
+    ReduceAll "REDUCE_ALL" 140; options 27 [0 KeepDims]; versions 1 1; NoInt8;
+        |call| reduce(call, TfliteReduction::Min)
 }
 
-/// Kind of reduction.
+/// Kind of reduction; of bools, `Max` is any and `Min` is all.
 #[derive(Clone, Copy, PartialEq)]
 enum TfliteReduction {
     Mean,
     Sum,
+    Product,
     Max,
+    Min,
 }
 
-/// Computes MEAN, SUM, REDUCE_MAX, `x: T[…] → T[…]`, without the reduced axes or with size 1.
+impl TfliteReduction {
+    /// Returns the start of a reduction of floats, and its step.
+    fn of_floats(self) -> (f32, fn(f32, f32) -> f32) {
+        match self {
+            TfliteReduction::Mean | TfliteReduction::Sum => (0.0, |y, v| y + v),
+            TfliteReduction::Product => (1.0, |y, v| y * v),
+            TfliteReduction::Max => (f32::NEG_INFINITY, f32::max),
+            TfliteReduction::Min => (f32::INFINITY, f32::min),
+        }
+    }
+
+    /// Returns the start of a reduction of integers, and its step.
+    fn of_ints(self) -> (i64, fn(i64, i64) -> i64) {
+        match self {
+            TfliteReduction::Mean | TfliteReduction::Sum => (0, i64::wrapping_add),
+            TfliteReduction::Product => (1, i64::wrapping_mul),
+            TfliteReduction::Max => (i64::MIN, i64::max),
+            TfliteReduction::Min => (i64::MAX, i64::min),
+        }
+    }
+}
+
+/// A reduction: for each element of the operand the index of its result, and the number of elements of each result.
+struct ReductionPlan {
+    targets: Vec<usize>,
+    outputs: usize,
+    n: usize,
+}
+
+impl ReductionPlan {
+    fn new(call: &OperatorCall) -> Result<ReductionPlan> {
+        let x = call.input(0)?;
+        let rank = x.dims().len();
+        let mut gone = vec![false; rank];
+        for axis in call.input(1)?.indices()? {
+            gone[call.axis(axis, rank)?] = true;
+        }
+        let kept: Vec<usize> = x.dims().iter().zip(&gone).map(|(&d, &g)| if g { 1 } else { d }).collect();
+        let left = x.dims().iter().zip(&gone).filter(|(_, g)| !**g).map(|(&d, _)| d);
+        let dims: Vec<usize> =
+            if call.operator.is(OptionField::KeepDims) { kept.clone() } else { left.collect() };
+        let outputs = call.check_output(&dims)?;
+        let n: usize = x.dims().iter().zip(&gone).filter(|(_, g)| **g).map(|(&d, _)| d).product();
+        ensure!(n != 0 && n <= i32::MAX as usize, broken(format!("cannot reduce {n} elements")));
+        Ok(ReductionPlan { targets: super::binary::sources(&kept, x.dims()), outputs, n })
+    }
+
+    fn fold<T: Copy>(&self, x: &[T], (start, step): (T, fn(T, T) -> T)) -> Vec<T> {
+        let mut y = vec![start; self.outputs];
+        x.iter().zip(&self.targets).for_each(|(&v, &t)| y[t] = step(y[t], v));
+        y
+    }
+}
+
+/// Computes MEAN, SUM and other reductions, `x: T[…] → T[…]`, without the reduced axes or with size 1.
 fn reduce(call: &OperatorCall, fold: TfliteReduction) -> Result<Vec<Literal>> {
     let x = call.input(0)?;
-    let rank = x.dims().len();
-    let mut gone = vec![false; rank];
-    for axis in call.input(1)?.indices()? {
-        gone[call.axis(axis, rank)?] = true;
-    }
-    let kept: Vec<usize> = x.dims().iter().zip(&gone).map(|(&d, &g)| if g { 1 } else { d }).collect();
-    let left = x.dims().iter().zip(&gone).filter(|(_, g)| !**g).map(|(&d, _)| d);
-    let dims: Vec<usize> =
-        if call.operator.is(OptionField::KeepDims) { kept.clone() } else { left.collect() };
-    let outputs = call.check_output(&dims)?;
-    let n: usize = x.dims().iter().zip(&gone).filter(|(_, g)| **g).map(|(&d, _)| d).product();
-    ensure!(n != 0 && n <= i32::MAX as usize, broken(format!("cannot reduce {n} elements")));
-    let targets = super::binary::sources(&kept, x.dims());
+    let plan = ReductionPlan::new(call)?;
+    let n = plan.n;
     match x.dtype() {
         DType::I8 if fold == TfliteReduction::Max => {
-            let mut y = vec![i8::MIN; outputs];
-            x.elements::<i8>()?.iter().zip(&targets).for_each(|(&q, &t)| y[t] = y[t].max(q));
-            call.made(&y)
+            call.made(&plan.fold(x.elements::<i8>()?, (i8::MIN, i8::max)))
         }
-        DType::I8 => {
-            let mut sums = vec![0i32; outputs];
-            x.elements::<i8>()?
-                .iter()
-                .zip(&targets)
-                .for_each(|(&q, &t)| sums[t] = sums[t].wrapping_add(q.into()));
+        DType::I8 if fold == TfliteReduction::Min => {
+            call.made(&plan.fold(x.elements::<i8>()?, (i8::MAX, i8::min)))
+        }
+        DType::I8 if fold != TfliteReduction::Product => {
+            let wide: Vec<i32> = x.elements::<i8>()?.iter().map(|&q| q.into()).collect();
+            let sums = plan.fold(&wide, (0, i32::wrapping_add));
             let ((own, own_zero), (scale, zero)) = (x.tensor.scale()?, call.output_scale()?);
             let (m, shift) = match fold {
                 TfliteReduction::Mean => mean_multiplier(own, scale, n),
@@ -63,22 +115,62 @@ fn reduce(call: &OperatorCall, fold: TfliteReduction) -> Result<Vec<Literal>> {
             call.made(&sums.iter().map(one).collect::<Vec<i8>>())
         }
         DType::F32 => {
-            let start = if fold == TfliteReduction::Max { f32::NEG_INFINITY } else { 0.0 };
-            let mut y = vec![start; outputs];
-            for (&v, &t) in x.elements::<f32>()?.iter().zip(&targets) {
-                y[t] = if fold == TfliteReduction::Max { y[t].max(v) } else { y[t] + v };
-            }
+            let mut y = plan.fold(x.elements::<f32>()?, fold.of_floats());
             if fold == TfliteReduction::Mean {
                 y.iter_mut().for_each(|v| *v /= n as f32);
             }
             call.made(&y)
         }
-        other => Err(call.unsupported(format_args!("element type {other}"))),
+        _ => {
+            let mut y = plan.fold(&call.ints(&x)?, fold.of_ints());
+            if fold == TfliteReduction::Mean {
+                y.iter_mut().for_each(|v| *v /= n as i64);
+            }
+            call.made_ints(&y)
+        }
     }
 }
 
-/// Computes ARG_MAX, the first index of the maximum along an axis: `x: T[…] → i32[…]` or `i64[…]`.
-fn arg_max(call: &OperatorCall) -> Result<Vec<Literal>> {
+/// Computes CUMSUM, the running sums along an axis.
+fn cumsum(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let (x, axis) = (call.input(0)?, call.input(1)?.indices()?);
+    let &[axis] = &axis[..] else { return Err(broken("the axis must be a scalar".into())) };
+    let axis = call.axis(axis, x.dims().len())?;
+    call.check_output(x.dims())?;
+    let (n, inner): (usize, usize) = (x.dims()[axis], x.dims()[axis + 1..].iter().product());
+    let options = (call.operator.is(OptionField::Exclusive), call.operator.is(OptionField::Reverse));
+    match x.dtype() {
+        DType::F32 => call.made(&running(x.elements::<f32>()?, (n, inner), options, 0.0, |a, b| a + b)),
+        _ => call.made_ints(&running(&call.ints(&x)?, (n, inner), options, 0, i64::wrapping_add)),
+    }
+}
+
+/// Sums along a dimension of `n` elements with `inner` elements behind it; `exclusive` sums leave out their own element.
+fn running<T: Copy>(
+    x: &[T],
+    (n, inner): (usize, usize),
+    (exclusive, reverse): (bool, bool),
+    zero: T,
+    add: fn(T, T) -> T,
+) -> Vec<T> {
+    let mut y = x.to_vec();
+    for start in (0..x.len()).step_by((n * inner).max(1)) {
+        for i in 0..inner {
+            let mut sum = zero;
+            for k in 0..n {
+                let place = if reverse { n - 1 - k } else { k };
+                let at = start + place * inner + i;
+                let with = add(sum, x[at]);
+                y[at] = if exclusive { sum } else { with };
+                sum = with;
+            }
+        }
+    }
+    y
+}
+
+/// Computes ARG_MAX and ARG_MIN, the first index of the best element along an axis: `x: T[…] → i32[…]` or `i64[…]`.
+fn arg_best(call: &OperatorCall, is_better: fn(f64, f64) -> bool) -> Result<Vec<Literal>> {
     let (x, axis) = (call.input(0)?, call.input(1)?.indices()?);
     let &[axis] = &axis[..] else { return Err(broken("the axis must be a scalar".into())) };
     let axis = call.axis(axis, x.dims().len())?;
@@ -91,7 +183,7 @@ fn arg_max(call: &OperatorCall) -> Result<Vec<Literal>> {
     for o in 0..outer {
         for i in 0..inner {
             let at = |k: usize| values[(o * n + k) * inner + i];
-            y.push((1..n).fold(0, |best, k| if at(k) > at(best) { k } else { best }) as i64);
+            y.push((1..n).fold(0, |best, k| if is_better(at(k), at(best)) { k } else { best }) as i64);
         }
     }
     match call.output()?.ty.dtype {

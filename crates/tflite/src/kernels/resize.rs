@@ -28,7 +28,7 @@ fn sizes<'a>(call: &OperatorCall<'a>) -> Result<(KernelOperand<'a>, [usize; 4], 
     };
     let inside = |v: i64| usize::try_from(v).ok().filter(|v| (1..1 << 20).contains(v));
     let found = inside(oh).zip(inside(ow)).filter(|_| (1..1 << 20).contains(&h) && (1..1 << 20).contains(&w));
-    let (oh, ow) = found.ok_or_else(|| broken(format!("cannot resize {} to {size:?}", x.tensor.ty)))?;
+    let (oh, ow) = found.ok_or_else(|| broken(format!("cannot resize {} to {size:?}", x.ty())))?;
     call.check_output(&[b, oh, ow, c])?;
     Ok((x, [b, h, w, c], [oh, ow]))
 }

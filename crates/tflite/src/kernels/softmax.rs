@@ -13,6 +13,7 @@ use systole_base::{DType, Literal, Result, ensure};
 operators! {
     L2Normalization "L2_NORMALIZATION" 11; options 12 [0 Activation]; versions 1 2; NoInt8; l2_normalization
     Softmax "SOFTMAX" 25; options 9 [0 Beta]; versions 1 2; Fixed(1.0 / 256.0, -128); softmax
+    LogSoftmax "LOG_SOFTMAX" 50; options 36 []; versions 1 1; NoInt8; log_softmax
 }
 
 /// Computes SOFTMAX, `x: T[…, N] → T[…, N]`: eᵝˣ / Σ eᵝˣ.
@@ -24,7 +25,7 @@ fn softmax(call: &OperatorCall) -> Result<Vec<Literal>> {
     match x.dtype() {
         DType::F32 => {
             let beta = beta as f32;
-            let mut y = Vec::with_capacity(x.tensor.ty.elements());
+            let mut y = Vec::with_capacity(x.ty().elements());
             for row in x.elements::<f32>()?.chunks_exact(n) {
                 let greatest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let e: Vec<f32> = row.iter().map(|v| ((v - greatest) * beta).exp()).collect();
@@ -41,7 +42,7 @@ fn softmax(call: &OperatorCall) -> Result<Vec<Literal>> {
                     .hint("give the output of SOFTMAX scale 1/256 and zero point -128"));
             }
             let softmax = IntegerSoftmax::new(scale, beta);
-            let mut y = vec![0; x.tensor.ty.elements()];
+            let mut y = vec![0; x.ty().elements()];
             for (row, y) in x.elements::<i8>()?.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
                 softmax.row(row, y);
             }
@@ -142,6 +143,21 @@ fn l2_normalization(call: &OperatorCall) -> Result<Vec<Literal>> {
         row.iter().map(|v| v / length).collect::<Vec<f32>>()
     };
     call.made(&rows.flat_map(row).collect::<Vec<f32>>())
+}
+
+/// Computes LOG_SOFTMAX, `x: f32[…, N] → f32[…, N]`.
+fn log_softmax(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    call.check_output(x.dims())?;
+    let n = row_size(&x)?;
+    ensure!(x.dtype() == DType::F32, call.unsupported(format_args!("element type {}", x.dtype())));
+    let mut y = Vec::with_capacity(x.ty().elements());
+    for row in x.elements::<f32>()?.chunks_exact(n) {
+        let greatest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum = row.iter().map(|v| (v - greatest).exp()).sum::<f32>().ln();
+        y.extend(row.iter().map(|v| v - greatest - sum));
+    }
+    call.made(&y)
 }
 
 #[cfg(test)]

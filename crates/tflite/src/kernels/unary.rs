@@ -6,9 +6,10 @@ use crate::fixed_point::{
     activation_range, divide_by_power, multiply_by_quantized_multiplier, quantize_multiplier,
 };
 use crate::op::{FusedActivation, OptionField};
-use systole_base::{DType, Literal, Result};
+use systole_base::{DType, Literal, Result, ensure};
 
 operators! {
+    Floor "FLOOR" 8; options 0 []; versions 1 1; NoInt8; |call| float_function(call, f32::floor)
     Logistic "LOGISTIC" 14; options 0 []; versions 1 2; Fixed(1.0 / 256.0, -128);
         |call| function(call, |x| 1.0 / (1.0 + (-x).exp()))
     Relu "RELU" 19; options 0 []; versions 1 2; Free; |call| clamped(call, FusedActivation::Relu)
@@ -16,14 +17,23 @@ operators! {
     Relu6 "RELU6" 21; options 0 []; versions 1 2; Free; |call| clamped(call, FusedActivation::Relu6)
     Tanh "TANH" 28; options 0 []; versions 1 2; Fixed(1.0 / 128.0, 0); |call| function(call, f32::tanh)
     Exp "EXP" 47; options 33 []; versions 1 2; Free; |call| function(call, f32::exp)
-    Neg "NEG" 59; options 42 []; versions 1 2; NoInt8; |call| function(call, |x| -x)
+    Neg "NEG" 59; options 42 []; versions 1 2; NoInt8; |call| numeric(call, |x| -x, i64::wrapping_neg)
+    Sin "SIN" 66; options 0 []; versions 1 1; NoInt8; |call| float_function(call, f32::sin)
     Log "LOG" 73; options 0 []; versions 1 2; Free; |call| function(call, f32::ln)
     Sqrt "SQRT" 75; options 0 []; versions 1 2; Free; |call| function(call, f32::sqrt)
     Rsqrt "RSQRT" 76; options 0 []; versions 1 2; Free; |call| function(call, |x| 1.0 / x.sqrt())
+    Square "SQUARE" 92; options 66 []; versions 1 1; NoInt8; |call| numeric(call, |x| x * x, |x| x.wrapping_mul(x))
+    ZerosLike "ZEROS_LIKE" 93; options 67 []; versions 1 1; NoInt8; |call| numeric(call, |_| 0.0, |_| 0)
     LeakyRelu "LEAKY_RELU" 98; options 75 [0 Alpha]; versions 1 2; Free; leaky_relu
+    Abs "ABS" 101; options 78 []; versions 1 1; NoInt8; |call| numeric(call, f32::abs, i64::wrapping_abs)
+    Ceil "CEIL" 104; options 0 []; versions 1 1; NoInt8; |call| float_function(call, f32::ceil)
+    Cos "COS" 108; options 84 []; versions 1 1; NoInt8; |call| float_function(call, f32::cos)
     Elu "ELU" 111; options 0 []; versions 1 1; Free; |call| function(call, |x| if x < 0.0 { x.exp_m1() } else { x })
+    Round "ROUND" 116; options 0 []; versions 1 1; NoInt8; |call| float_function(call, f32::round_ties_even)
     HardSwish "HARD_SWISH" 117; options 91 []; versions 1 1; Free; hard_swish
     Gelu "GELU" 150; options 116 [0 Approximate]; versions 1 2; Free; gelu
+    Relu0To1 "RELU_0_TO_1" 152; options 0 []; versions 1 1; NoInt8; |call| float_function(call, |x| x.clamp(0.0, 1.0))
+    Sign "SIGN" 158; options 123 []; versions 1 1; NoInt8; |call| numeric(call, sign, i64::signum)
 }
 
 /// Scale and zero point of operand and output: `(own, own_zero), (scale, zero)`.
@@ -58,6 +68,28 @@ fn function(call: &OperatorCall, of: impl Fn(f32) -> f32) -> Result<Vec<Literal>
         let entries: Vec<i8> = (-128..128).map(entry).collect();
         move |q| entries[(i32::from(q) + 128) as usize]
     })
+}
+
+/// Applies a function to f32 only.
+fn float_function(call: &OperatorCall, of: impl Fn(f32) -> f32) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    ensure!(x.dtype() == DType::F32, call.unsupported(format_args!("element type {}", x.dtype())));
+    function(call, of)
+}
+
+/// Applies a function to floats, and one to integers without a scale.
+fn numeric(call: &OperatorCall, float: fn(f32) -> f32, int: fn(i64) -> i64) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    if x.dtype() == DType::F32 || x.tensor.quantization.is_some() {
+        return function(call, float);
+    }
+    call.check_output(x.dims())?;
+    call.made_ints(&call.ints(&x)?.into_iter().map(int).collect::<Vec<_>>())
+}
+
+/// 0 for 0, where `f32::signum` is 1.
+fn sign(x: f32) -> f32 {
+    if x == 0.0 { 0.0 } else { x.signum() }
 }
 
 fn gelu(call: &OperatorCall) -> Result<Vec<Literal>> {

@@ -1,5 +1,7 @@
 //! Single-operator models with inputs for the reference tests: float, int8 and mixed.
 
+mod more;
+
 use systole_base::rng::RandomStream;
 use systole_base::{DType, Literal};
 use systole_tflite::{
@@ -197,6 +199,7 @@ pub fn cases() -> Vec<Case> {
     tables(&mut all);
     conversions(&mut all);
     logarithms(&mut all);
+    all.extend(more::cases());
     all
 }
 

@@ -1,11 +1,12 @@
 //! Converts a Keras model config, Sequential or Functional, to Systole layers.
 
+use super::operations;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use systole_ir::{DType, Error, Result, ResultExt, TensorType, ensure, err};
 use systole_nn::LayerLowering;
 use systole_nn::did_you_mean::nearest;
-use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec};
+use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec, add, rescaling};
 use systole_nn::{Architecture, Symbol};
 
 /// Maximum number of layers; prevents memory exhaustion by a typo.
@@ -29,7 +30,7 @@ const IDLE: [&str; 12] = [
 /// Classes of models, which may be layers of others.
 const NETWORKS: [&str; 3] = ["Sequential", "Functional", "Model"];
 
-fn wrong(why: impl Into<String>) -> Error {
+pub(super) fn wrong(why: impl Into<String>) -> Error {
     err!(Data, "cannot convert the Keras model config")
         .because(why)
         .hint_command("define the model in a TOML file and pass it with --model")
@@ -89,7 +90,9 @@ pub(crate) fn nested_models(model: &Value) -> Vec<String> {
     let layers = model.get("config").and_then(|config| config.get("layers")).and_then(Value::as_array);
     let mut found = Vec::new();
     for layer in layers.into_iter().flatten() {
-        if is_network(layer) {
+        let class = text(layer, "class_name").unwrap_or_default();
+        let inner = layer.get("config").and_then(|config| config.get("layer"));
+        if is_network(layer) || inner.is_some_and(|inner| is_distributed_chain(class, inner)) {
             found.extend(name_of(layer).ok().map(str::to_string));
             found.extend(nested_models(layer));
         }
@@ -179,7 +182,7 @@ fn sequential(layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
     for layer in layers {
         let (class, config) = arguments(layer)?;
         if class != "InputLayer" {
-            specs.push(spec(class, config)?);
+            specs.extend(layers_of(class, config)?);
         }
     }
     if specs.first().is_some_and(|s| matches!(s.layer().lowering(), Ok(LayerLowering::Embedding { .. }))) {
@@ -187,6 +190,29 @@ fn sequential(layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
         return Ok((Architecture::sequential(specs), vec![ids]));
     }
     Ok((Architecture::sequential(specs), vec![input]))
+}
+
+/// Returns the layers of a Keras layer: one, or for a TimeDistributed Sequential each of its layers, applied to every step.
+fn layers_of(class: &str, config: &Map<String, Value>) -> Result<Vec<LayerSpec>> {
+    let inner = config.get("layer").filter(|inner| is_distributed_chain(class, inner));
+    let Some(inner) = inner else { return Ok(vec![spec(class, config)?]) };
+    let mut found = Vec::new();
+    for layer in
+        inner.get("config").and_then(|c| c.get("layers")).and_then(Value::as_array).into_iter().flatten()
+    {
+        let (of, own) = arguments(layer)?;
+        if of != "InputLayer" {
+            let name = own.get("name").cloned().unwrap_or(Value::Null);
+            let wrapped = [("layer".to_string(), layer.clone()), ("name".to_string(), name)];
+            found.extend(layers_of(class, &wrapped.into_iter().collect())?);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a layer is a TimeDistributed of a Sequential.
+fn is_distributed_chain(class: &str, inner: &Value) -> bool {
+    class == "TimeDistributed" && text(inner, "class_name") == Some("Sequential")
 }
 
 /// Converts a Keras class and its arguments to a layer; `RNN` of a cell is the cell's layer.
@@ -371,7 +397,7 @@ fn chained(layers: &[Value], input: &Symbol) -> Result<Symbol> {
         match class {
             "InputLayer" => {}
             _ if is_network(inner) => x = nested(class, inner, &[x])?,
-            _ => x = x.apply(spec(class, config)?),
+            _ => x = layers_of(class, config)?.into_iter().fold(x, |x, layer| x.apply(layer)),
         }
     }
     Ok(x)
@@ -410,20 +436,6 @@ fn note_mask(class: &str, node: &Value, key: &NodeKey, values: &mut FunctionalVa
     Ok(true)
 }
 
-/// Rejects an operation that is no layer: `x * 2`, where `Multiply` is a layer of two inputs.
-fn check_operation(layer: &Value, class: &str, node: &Value) -> Result<()> {
-    let is_operation = text(layer, "module").is_some_and(|m| m.starts_with("keras.") && m.contains(".ops"));
-    let is_tensor = |value: &Value| value.get("class_name").is_some_and(|class| class == "__keras_tensor__");
-    let all_tensors =
-        || node.get("args").and_then(Value::as_array).is_some_and(|all| all.iter().all(is_tensor));
-    let is_layer = ["Add", "Subtract", "Multiply", "Maximum", "Minimum"].contains(&class);
-    match is_operation && !(is_layer && all_tensors()) {
-        true => Err(wrong(format!("{class} is an operation, not a layer"))
-            .because("operations are read only between two values: +, −, ×, maximum, minimum")),
-        false => Ok(()),
-    }
-}
-
 /// Rejects a mask that the layers here do not pass on by themselves.
 fn check_masks(name: &str, kwargs: &Value, values: &FunctionalValues) -> Result<()> {
     let mut masks = Vec::new();
@@ -450,6 +462,16 @@ fn feeds_of(node: &Value) -> (Vec<NodeKey>, Value) {
     (feeds, kwargs)
 }
 
+/// Computes `x + scale · branch`, as InceptionResNetV2's own layer does.
+fn scaled_sum(name: &str, config: &Map<String, Value>, inputs: &[Symbol]) -> Result<Symbol> {
+    let scale = config.get("scale").and_then(Value::as_f64);
+    let ([x, branch], Some(scale)) = (inputs, scale) else {
+        return Err(wrong(format!("layer {name}: CustomScaleLayer needs two inputs and a scale")));
+    };
+    let branch = branch.apply(rescaling(scale).name(format!("{name}_scale")));
+    Ok(add().name(name).on(&[x, &branch]))
+}
+
 /// Applies a layer to its inputs if they are available.
 fn apply(layer: &Value, key: &NodeKey, call: usize, values: &mut FunctionalValues) -> Result<bool> {
     let (class, config) = arguments(layer)?;
@@ -469,14 +491,27 @@ fn apply(layer: &Value, key: &NodeKey, call: usize, values: &mut FunctionalValue
         values.symbols.insert(key.clone(), made);
         return Ok(true);
     }
-    check_operation(layer, class, node)?;
+    let operation =
+        if operations::is_operation(layer, node) { operations::layer(class, config, node)? } else { None };
     // Masks are computed after the values that they belong to.
     let mut masks = Vec::new();
     places(kwargs.get("mask").unwrap_or(&Value::Null), &mut masks);
     if !masks.iter().all(|place| values.masks.contains_key(place) || values.symbols.contains_key(place)) {
         return Ok(false);
     }
-    let mut spec = spec(class, config)?;
+    if class == "CustomScaleLayer" {
+        let scaled = scaled_sum(&key.0, config, &inputs)?;
+        values.symbols.insert(key.clone(), scaled);
+        return Ok(true);
+    }
+    if config.get("layer").is_some_and(|inner| is_distributed_chain(class, inner))
+        && let [x] = &inputs[..]
+    {
+        let y = layers_of(class, config)?.into_iter().fold(x.clone(), |x, layer| x.apply(layer));
+        values.symbols.insert(key.clone(), y);
+        return Ok(true);
+    }
+    let mut spec = operation.map_or_else(|| spec(class, config), Ok)?;
     if kwargs.get("use_causal_mask") == Some(&Value::Bool(true)) {
         spec = spec.use_causal_mask(true);
     }

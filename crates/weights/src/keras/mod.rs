@@ -3,6 +3,7 @@
 
 mod config;
 mod export;
+mod operations;
 
 pub(crate) use export::export;
 
