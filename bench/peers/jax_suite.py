@@ -89,8 +89,6 @@ def apart():
 
 def reason(name, said, patterns):
     """Why a case is counted apart; `None`: it is not."""
-    if "Python cannot be called from a compiled program" in said:
-        return "calls Python from a compiled program"
     if "found in 'HloModule" in said:
         return "looks for collectives in XLA's own partitioned HLO"
     return next((why.strip() for pattern, why in patterns if fnmatch.fnmatchcase(name, pattern)), None)

@@ -26,7 +26,7 @@ pub use crate::backend::{CpuBackend, kernel_names, kernel_tables, provider};
 pub use crate::machine::checked_allocator::CheckedAllocator;
 pub use crate::machine::memory::available as available_memory;
 pub use crate::machine::peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
-pub use crate::machine::thread_pool::ThreadPool;
+pub use crate::machine::thread_pool::{ThreadPool, with_subnormals};
 pub use crate::run::explain::{ChosenKernel, StepKernel, kernel_listing};
 pub use crate::simd::level::Level;
 pub use crate::simd::loops::has_vector_form;

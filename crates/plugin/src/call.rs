@@ -37,7 +37,8 @@ impl From<Error> for CallError {
     fn from(e: Error) -> CallError {
         let code = match e.kind() {
             ErrorKind::Unsupported => code::UNIMPLEMENTED,
-            ErrorKind::Bug => code::INTERNAL,
+            // An exception of a Python callback has the code of JAX's CPU backend.
+            ErrorKind::Bug | ErrorKind::Interrupted => code::INTERNAL,
             _ => code::INVALID_ARGUMENT,
         };
         CallError { code, message: e.to_string() }

@@ -6,6 +6,7 @@ use crate::call::{ApiCall, CallError, CallResult, chars, handle, list, seen};
 use crate::device::{LogicalDevice, PluginClient};
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
 use crate::executable_info::{ExecutableFacts, ExecutableInfo};
+use crate::host_callbacks::PythonFunctions;
 use crate::options::CompileSettings;
 use crate::profiler::module_of;
 use crate::serialized::SerializedSource;
@@ -159,6 +160,7 @@ fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<Compil
         pace: client.pace.clone(),
         is_long,
         arena: parts.arena,
+        python: PythonFunctions::of(&parts.graph),
         told,
     })
 }

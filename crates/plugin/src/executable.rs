@@ -4,16 +4,18 @@
 //! cache executables.
 
 use crate::buffer_type::ProgramSignature;
-use crate::call::{ApiCall, CallResult, chars, destroy, handle, seen};
+use crate::call::{ApiCall, CallError, CallResult, chars, destroy, handle, seen};
 use crate::device::free_bytes;
 use crate::event::SimulatedLatency;
 use crate::executable_info::ExecutableInfo;
+use crate::host_callbacks::PythonFunctions;
 use crate::queue::RunQueue;
 use crate::serialized::SerializedSource;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use systole_dist::SimulatedMesh;
+use systole_ir::ensure;
 use systole_pjrt::device_assignment;
 use systole_pjrt::sys::{self, OpaquePtr};
 use systole_runtime::Executable;
@@ -48,6 +50,7 @@ pub(crate) struct CompiledProgram {
     /// Whether it runs so long that it should run asynchronously.
     pub(crate) is_long: bool,
     pub(crate) arena: usize,
+    pub(crate) python: PythonFunctions,
     pub(crate) told: ExecutableInfo,
 }
 
@@ -170,6 +173,8 @@ handle! {
          args.serialized_compile_options_deleter) = give(program.source.options.clone());
     }
     Executable_Serialize: |args, program: PluginExecutable| executable => {
+        let what = "the program calls Python functions of this process and cannot be serialized";
+        ensure!(program.python.is_empty(), CallError::unimplemented(what));
         (args.serialized_bytes, args.serialized_bytes_size, args.serialized_executable,
          args.serialized_executable_deleter) = give(program.source.to_bytes());
     }

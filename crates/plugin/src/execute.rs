@@ -247,7 +247,10 @@ impl CompiledProgram {
 
     fn is_later(&self, given: &DeviceArgs) -> bool {
         let waits = |c: &BufferContent| c.event().outcome().is_none();
-        matches!(self.engine, ProgramEngine::Alone(_)) && (self.is_long || given.iter().flatten().any(waits))
+        // A callback may wait for any run in the queue, so programs with callbacks never run there.
+        matches!(self.engine, ProgramEngine::Alone(_))
+            && self.python.is_empty()
+            && (self.is_long || given.iter().flatten().any(waits))
     }
 }
 

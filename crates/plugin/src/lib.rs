@@ -29,6 +29,7 @@ mod executable_info;
 mod execute;
 mod extensions;
 mod handshake;
+mod host_callbacks;
 mod layout;
 mod linked;
 mod multi_host;
@@ -39,5 +40,6 @@ mod serialized;
 mod table;
 mod transfer;
 
+pub use host_callbacks::{systole_python_callback_uses, systole_set_python_callback};
 pub use linked::open_linked;
 pub use table::GetPjrtApi;

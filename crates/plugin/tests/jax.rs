@@ -20,8 +20,12 @@ fn modules() -> &'static Path {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("jax");
         let package = folder.join("jax_plugins/systole");
         std::fs::create_dir_all(&package).expect("a folder is made");
-        let registers = include_str!("../../../packaging/python/jax_plugins/systole/__init__.py");
-        std::fs::write(package.join("__init__.py"), registers).expect("a file is written");
+        for (name, text) in [
+            ("__init__.py", include_str!("../../../packaging/python/jax_plugins/systole/__init__.py")),
+            ("callbacks.py", include_str!("../../../packaging/python/jax_plugins/systole/callbacks.py")),
+        ] {
+            std::fs::write(package.join(name), text).expect("a file is written");
+        }
         let link = package.join("libsystole_plugin.so");
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(library(), link).expect("a link is made");
@@ -95,4 +99,6 @@ scripts! {
     exchange: 1;
     layouts: 1;
     decompositions: 1;
+    callbacks: 1;
+    callbacks_on_devices: 8;
 }

@@ -8,7 +8,7 @@
     }'''
     [y] = systole_jax.run(text, np.float32([1, 2]))
 
-JAX itself needs nothing of this module: `JAX_PLATFORMS=systole python train.py`.
+JAX itself needs nothing of this module: `JAX_PLATFORMS=systole,cpu python train.py`.
 """
 
 import importlib.metadata

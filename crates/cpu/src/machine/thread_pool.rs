@@ -283,10 +283,8 @@ impl PoolShared {
 pub fn flush_denormals(on: bool) -> Option<u32> {
     #[cfg(target_arch = "x86_64")]
     if on {
-        let mut before = 0u32;
-        // SAFETY: stores MXCSR into a local variable.
-        unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &mut before, options(nostack, preserves_flags)) };
-        set_mxcsr(before | 0x8040);
+        let before = mxcsr();
+        set_mxcsr(before | FLUSH);
         return Some(before);
     }
     let _ = on;
@@ -302,9 +300,33 @@ pub fn restore_denormals(before: Option<u32>) {
     let _ = before;
 }
 
+/// Runs `f` on this thread without [`flush_denormals`], for code of the host program such as Python callbacks.
+pub fn with_subnormals<R>(f: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    let before = mxcsr();
+    #[cfg(target_arch = "x86_64")]
+    set_mxcsr(before & !FLUSH);
+    let made = f();
+    #[cfg(target_arch = "x86_64")]
+    set_mxcsr(before);
+    made
+}
+
+/// Bits FTZ and DAZ of MXCSR.
+#[cfg(target_arch = "x86_64")]
+const FLUSH: u32 = 0x8040;
+
+#[cfg(target_arch = "x86_64")]
+fn mxcsr() -> u32 {
+    let mut value = 0u32;
+    // SAFETY: stores MXCSR into a local variable.
+    unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &mut value, options(nostack, preserves_flags)) };
+    value
+}
+
 #[cfg(target_arch = "x86_64")]
 fn set_mxcsr(value: u32) {
-    // SAFETY: the value was read from MXCSR, with only the bits FTZ and DAZ added. No exception is unmasked and
+    // SAFETY: the value was read from MXCSR, with only the bits FTZ and DAZ changed. No exception is unmasked and
     // rounding stays to nearest, which is all that compiled code relies on.
     unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &value, options(nostack, preserves_flags, readonly)) };
 }

@@ -65,6 +65,7 @@ macro_rules! structural_ops {
                 ReplicaId = "replica_id", "Index of this replica.";
             }
             collective_broadcast { CollectiveBroadcast = "collective_broadcast", "Sends the array of a group's first device to the group."; }
+            custom_call { CustomCall = "custom_call", "Calls a function of the host program, such as a Python callback."; }
         }
     };
 }
@@ -581,3 +582,18 @@ pub struct PartitionId;
 /// `→ ui32[]`: index of this replica. Spec: replica_id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReplicaId;
+
+/// `x₀, …, order: i32[] → y₀, …, order: i32[]`: calls the host function registered as `target`. Spec: custom_call.
+///
+/// Only calls with side effects have the order token, the last operand and result: each takes the token of the previous one.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CustomCall {
+    /// `call_target_name`: the name of the function.
+    pub target: String,
+    /// `backend_config`, which the function receives.
+    pub config: String,
+    /// Whether the call has side effects.
+    pub has_side_effect: bool,
+    /// Types of the function's results.
+    pub results: Vec<TensorType>,
+}

@@ -64,7 +64,7 @@ pub enum LoweringClass {
     Draw,
     /// Control flow: has bodies that run any number of times.
     Control,
-    /// Collective: depends on other devices.
+    /// Collective or host call: depends on other devices or on the host program.
     Exchange,
 }
 

@@ -73,7 +73,7 @@ fn inputs_of(t: &Tensor, node: &Node) -> Option<Vec<Tensor>> {
         Op::Parameter(_) => Some(vec![t.builder().captured_as(t.id())?]),
         // Contractions are slow, and shapes do not depend on them.
         op if op.rule().lower() == LoweringClass::Contract => None,
-        op if op.collective().is_some() => None,
+        op if op.rule().lower() == LoweringClass::Exchange => None,
         _ => Some(node.inputs.iter().map(|&v: &ValueId| t.builder().value(v)).collect()),
     }
 }

@@ -138,6 +138,17 @@ impl OpSource<'_> {
         })
     }
 
+    /// Returns an attribute `"text"` of the parsed op; empty if missing.
+    pub fn text(&self, name: &str) -> OpParseResult<String> {
+        if !self.has(name) {
+            return Ok(String::new());
+        }
+        self.get(name, "a string", |v| match v {
+            AttrValue::Str(text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
     /// Returns the value of `#stablehlo<kind value>`; the names of attribute and kind may differ.
     pub fn keyword(&self, name: &str, kind: &str) -> OpParseResult<&str> {
         let value = self.find(name).ok_or_else(|| format!("attribute `{name}` is missing"))?;

@@ -1,6 +1,7 @@
 //! State of the MLIR importer: the module, and the values of the function that is being inlined.
 
 use super::check::ResultCheck;
+use super::host_call::HostCalls;
 use super::types::wrong;
 use super::value::ImportedValue;
 use crate::device_sharding::DeviceSharding;
@@ -50,6 +51,9 @@ pub(super) struct Importer<'m> {
     pub(super) probes: Vec<(String, Vec<ImportedValue>)>,
     /// Unreduced sums from manual computations: each device's term, and its sharding.
     pub(super) terms: Vec<(ValueId, Tensor, DeviceSharding)>,
+    pub(super) host_calls: HostCalls,
+    /// Order token of the last host call with side effects.
+    pub(super) order: Option<Tensor>,
 }
 
 /// Formats the position of an op.

@@ -16,6 +16,7 @@ mod devices;
 mod dynamic;
 mod fft;
 mod gather_dot;
+pub mod host_call;
 mod importer;
 mod linalg;
 mod stablehlo;
@@ -29,6 +30,7 @@ use crate::syntax::{Attribute, MlirFunction, MlirModule, MlirRegion, MlirType, O
 use call::{ArrayCall, ImportRule, OpCall, OpImport, emit};
 pub use check::ResultCheck;
 use devices::{groups, run_parallel, sharding_import};
+use host_call::{HostCalls, OrderRole};
 use importer::{CallFrame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
 use systole_base::{DType, Literal, Result, ResultExt, TensorType, ensure, err};
@@ -43,7 +45,8 @@ const MOST_OPS: usize = 1 << 22;
 /// An imported MLIR module: graph, argument and result types.
 #[derive(Clone, Debug)]
 pub struct ImportedProgram {
-    /// The program; arrays that `checks` compare are the last results of its graph.
+    /// The program; after its own results, its graph returns the arrays that `checks` compare and, if it calls host
+    /// functions with side effects, the last order token.
     pub program: StableHloProgram,
     /// Source types of the arguments and results.
     pub interface: ProgramInterface,
@@ -136,6 +139,7 @@ fn of_numbered(
         arguments.extend(ImportedValue::of_parts(&mut parts, types.len()));
         parameters.push(element(ty)?);
     }
+    let host_calls = HostCalls::of(module);
     let mut importer = Importer {
         module,
         calls: Vec::new(),
@@ -146,6 +150,8 @@ fn of_numbered(
         places: Vec::new(),
         probes: Vec::new(),
         terms: Vec::new(),
+        host_calls,
+        order: host_calls.first_order(&g),
     };
     let results = importer.function(main, arguments, &g)?;
     let own = elements_of(main, &results);
@@ -158,6 +164,7 @@ fn of_numbered(
         parts.iter_mut().enumerate().map(|(i, parts)| importer.keep_terms(parts, tiles.get(i))).collect();
     let mut results: Vec<Tensor> = parts.into_iter().flatten().collect();
     results.append(&mut importer.compared);
+    results.extend(importer.order);
     let graph = g.finish(&results)?;
     let interface = ProgramInterface {
         arguments: faces(&parameters, &graph.param_types()),
@@ -340,12 +347,12 @@ impl<'m> Importer<'m> {
         &mut self,
         row: &OpImport,
         op: &'m Operation,
-        operands: Vec<Tensor>,
+        mut operands: Vec<Tensor>,
         frame: &mut CallFrame<'m>,
         g: &GraphBuilder,
     ) -> Result<Vec<Tensor>> {
         let types = op.results.iter().map(|v| held(frame.ty(*v)?)).collect::<Result<Vec<_>>>()?;
-        let results: Vec<TensorType> = types.into_iter().flatten().collect();
+        let mut results: Vec<TensorType> = types.into_iter().flatten().collect();
         for value in op.results.iter().filter(|_| row.is_shaped) {
             let ty = frame.ty(*value)?;
             ensure!(is_settled(ty), not_there(format!("{ty}: sizes known only at run time")));
@@ -360,17 +367,23 @@ impl<'m> Importer<'m> {
             ImportRule::Elements(f) => return Ok(vec![f.apply(&op.name, &operands)?]),
             _ => {}
         }
+        let roles = self.order_roles(op);
+        let before = self.order.clone();
         let mut regions = Vec::new();
-        for region in &op.regions {
-            regions.push(self.region(&op.name, region, &operands, frame, g)?);
+        for (k, region) in op.regions.iter().enumerate() {
+            let role = roles[k.min(1)];
+            regions.push(self.region((&op.name, role), region, &operands, frame, g)?);
+            self.order.clone_from(&before);
         }
         let (captured, regions) = control_builders::finish(&regions)?;
         if let ImportRule::Bodies(f) = row.import
             && let Some(made) = f(&arrays, &captured, &regions)?
         {
-            return Ok(made);
+            return Ok(self.ordered(roles, made));
         }
-        self.with_bodies(op, operands, results, (captured, regions), g)
+        self.thread_order(roles, &mut operands, &mut results, g);
+        let made = self.with_bodies(op, operands, results, (captured, regions), g)?;
+        Ok(self.ordered(roles, made))
     }
 
     /// Imports an op whose bodies have been imported.
@@ -398,10 +411,10 @@ impl<'m> Importer<'m> {
         emit(self.module, op, operands, results, (captured, regions), g)
     }
 
-    /// Imports a region with its own builder.
+    /// Imports a region of an op with this name, with its own builder.
     fn region(
         &mut self,
-        name: &str,
+        (name, role): (&str, OrderRole),
         region: &'m MlirRegion,
         operands: &[Tensor],
         frame: &mut CallFrame<'m>,
@@ -421,9 +434,12 @@ impl<'m> Importer<'m> {
                 frame.set(*value, given);
             }
         }
+        self.enter(role, &inner);
         let results = self.body(region, frame, &inner)?;
         let results = results.iter().map(ImportedValue::parts).collect::<Result<Vec<_>>>()?;
-        Ok((inner, results.into_iter().flatten().collect()))
+        let mut results = results.into_iter().flatten().collect();
+        self.leave(role, &mut results, &inner);
+        Ok((inner, results))
     }
 }
 

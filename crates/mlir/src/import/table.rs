@@ -3,16 +3,17 @@
 use super::attribute::target;
 use super::call::{ComplexRule, OpImport, op};
 use super::control::{CHECK, CHECK_CALL, UNKNOWN_CALL};
-use super::{approx_top_k, batch_norm, chlo, control, devices, dynamic, fft, linalg, stablehlo};
+use super::{approx_top_k, batch_norm, chlo, control, devices, dynamic, fft, host_call, linalg, stablehlo};
 use crate::syntax::Operation;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-const FAMILIES: [&[OpImport]; 7] = [
+const FAMILIES: [&[OpImport]; 8] = [
     batch_norm::OPERATIONS,
     control::OPERATIONS,
     dynamic::OPERATIONS,
     fft::OPERATIONS,
+    host_call::OPERATIONS,
     linalg::OPERATIONS,
     stablehlo::OPERATIONS,
     approx_top_k::OPERATIONS,

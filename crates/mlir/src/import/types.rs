@@ -68,9 +68,12 @@ pub(super) fn narrow(ty: &MlirType) -> Option<Narrow> {
     }
 }
 
-/// Returns the types of the arrays that hold a tensor: two for complex numbers. Unknown sizes are 1 (see
-/// [`is_settled`]).
+/// Returns the types of the arrays that hold a tensor: two for complex numbers, none for a token. Unknown sizes are 1
+/// (see [`is_settled`]).
 pub(super) fn held(ty: &MlirType) -> Result<Vec<TensorType>> {
+    if *ty == MlirType::Token {
+        return Ok(Vec::new());
+    }
     let element = element(ty)?;
     let MlirType::Tensor(ranked) = ty else { return Err(wrong(format!("expected a tensor type, got {ty}"))) };
     let dims: Vec<usize> = ranked.dims.iter().map(|d| d.map_or(1, |d| d as usize)).collect();

@@ -34,13 +34,19 @@ impl ImportedValue {
         }
     }
 
-    /// Returns the arrays that hold the value, in order.
+    /// Returns the arrays that hold the value, in order; none for a token.
     pub(super) fn parts(&self) -> Result<Vec<Tensor>> {
-        Ok(self.number()?.parts().cloned().collect())
+        match self {
+            ImportedValue::Token => Ok(Vec::new()),
+            _ => Ok(self.number()?.parts().cloned().collect()),
+        }
     }
 
-    /// Builds a value from one or two arrays.
+    /// Builds a value from one or two arrays; a token from none.
     pub(super) fn of_parts(parts: &mut impl Iterator<Item = Tensor>, count: usize) -> Option<ImportedValue> {
+        if count == 0 {
+            return Some(ImportedValue::Token);
+        }
         let re = parts.next()?;
         Some(if count == 2 { ImportedValue::Complex(re, parts.next()?) } else { ImportedValue::Array(re) })
     }

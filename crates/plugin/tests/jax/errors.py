@@ -15,22 +15,6 @@ for wrong in [
     assert float(good(1.0)) == 2
 assert float(jax.jit(lambda x: x + 1, compiler_options={'systole_winograd': True})(1.0)) == 2
 
-# Calls of Python say what to do instead.
-for call in [
-    lambda x: jax.debug.print('{}', x),
-    lambda x: jax.debug.callback(print, x),
-    lambda x: jax.pure_callback(lambda v: v, x, x),
-    lambda x: jax.experimental.io_callback(lambda v: v, x, x),
-]:
-    try:
-        jax.jit(call)(jnp.float32(1))
-    except NotImplementedError as e:
-        assert 'disable_jit' in str(e) and 'systole' in str(e), e
-    else:
-        raise SystemExit('no error')
-seen = []
-with jax.disable_jit():
-    jax.jit(lambda x: jax.debug.callback(seen.append, x))(jnp.float32(3))
-f = jax.jit(lambda x: jax.pure_callback(lambda v: v + np.float32(1), x, x))
+# Programs can be moved to JAX's CPU backend.
+f = jax.jit(lambda x: x + 1)
 assert float(f(jax.device_put(np.float32(1), jax.devices('cpu')[0]))) == 2
-assert [float(v) for v in seen] == [3], seen

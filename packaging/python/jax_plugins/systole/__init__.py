@@ -1,10 +1,12 @@
 """Registers Systole's CPU engine with JAX, as the platform `systole`.
 
-It stands below JAX's own CPU: nothing changes until `JAX_PLATFORMS=systole` or `jax.config.update("jax_default_device", …)`
-asks for it. `SYSTOLE_DEVICES=8` shows the machine as eight devices.
+It has lower priority than JAX's CPU backend: nothing changes until `JAX_PLATFORMS=systole,cpu` or
+`jax.config.update("jax_default_device", …)` selects it. `SYSTOLE_DEVICES=8` shows the machine as eight devices.
 """
 
 import os
+
+from . import callbacks
 
 NAME = "systole"
 LIBRARY = os.path.join(os.path.dirname(__file__), "libsystole_plugin.so")
@@ -18,11 +20,27 @@ def initialize():
     os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")
     # JAX's own CPU has priority 0.
     xla_bridge.register_plugin(NAME, priority=-100, library_path=LIBRARY, options=None)
+    _keep_cpu()
     _give_memory_away()
     _keep_programs()
-    _refuse_callbacks()
+    callbacks.register(NAME, LIBRARY)
+    _refuse_buffer_callbacks()
     _decompose()
     _exchange()
+
+
+# Whether the user selected `systole` without JAX's CPU backend.
+_is_alone = False
+
+
+def _keep_cpu():
+    """With `JAX_PLATFORMS=systole`, JAX's CPU backend stays available: callbacks get arrays on it, and so does `backend="cpu"`."""
+    import jax
+
+    global _is_alone
+    if jax.config.jax_platforms == NAME:
+        _is_alone = True
+        jax.config.update("jax_platforms", NAME + ",cpu")
 
 
 def _give_memory_away():
@@ -37,8 +55,6 @@ def _give_memory_away():
 def _decompose():
     """Eigenvalues of Hermitian matrices, and what JAX writes by them (singular values, norms, ranks), have no rule for platforms
     that JAX does not know, and JAX's own LU for such platforms fails under `shard_map`; the calls are those of its rules for TPUs."""
-    import inspect
-
     from jax._src.interpreters import mlir
     from jax._src.lax import linalg
 
@@ -47,7 +63,7 @@ def _decompose():
         n = ctx.avals_in[0].shape[-1]
         if subset_by_index not in (None, (0, n)):
             raise NotImplementedError("systole computes all eigenvalues: subset_by_index is not supported")
-        types = [mlir.aval_to_ir_type(*context(ctx), aval) for aval in (vectors, values)]
+        types = [callbacks.ir_type(ctx, aval) for aval in (vectors, values)]
         call = mlir.custom_call(
             "Eigh",
             result_types=types,
@@ -57,12 +73,8 @@ def _decompose():
         )
         return call.results
 
-    def context(ctx):
-        """Newer releases ask for the module too."""
-        return [ctx.module_context] if len(inspect.signature(mlir.aval_to_ir_type).parameters) > 1 else []
-
     def lu(ctx, operand):
-        types = [mlir.aval_to_ir_type(*context(ctx), aval) for aval in ctx.avals_out]
+        types = [callbacks.ir_type(ctx, aval) for aval in ctx.avals_out]
         return mlir.custom_call("LuDecomposition", result_types=types, operands=[operand]).results
 
     mlir.register_lowering(linalg.eigh_p, eigh, platform=NAME)
@@ -102,7 +114,7 @@ def _exchange():
 
     __dlpack__.systole = True
     home.__dlpack__, home.__dlpack_device__ = __dlpack__, __dlpack_device__
-    # What comes in goes to the platform `cpu`, which JAX has not where `systole` alone is asked for.
+    # Imported arrays go to the platform `cpu`, unless only `systole` was selected.
     platforms = getattr(dlpack, "_DL_DEVICE_TO_PLATFORM", None)
     if isinstance(platforms, dict):
         dlpack._DL_DEVICE_TO_PLATFORM = _Platforms(platforms)
@@ -116,10 +128,8 @@ class _Platforms(dict):
     """Names of platforms by DLPack's devices."""
 
     def __getitem__(self, kind):
-        import jax
-
-        name, asked = super().__getitem__(kind), (jax.config.jax_platforms or "cpu").split(",")
-        return NAME if name == "cpu" and "cpu" not in asked and NAME in asked else name
+        name = super().__getitem__(kind)
+        return NAME if name == "cpu" and _is_alone else name
 
 
 class _Memory:
@@ -180,39 +190,33 @@ def _keep_programs():
 
     wrapped.systole = True
     setattr(home, name, wrapped)
+    put = compilation_cache.put_executable_and_time
+
+    @functools.wraps(put)
+    def put_unless_callbacks(*args, **kwargs):
+        try:
+            return put(*args, **kwargs)
+        except Exception as e:
+            # Programs with Python callbacks are not cached, like on JAX's CPU backend.
+            if "calls Python functions of this process" not in str(e):
+                raise
+
+    compilation_cache.put_executable_and_time = put_unless_callbacks
 
 
-CALLBACKS = {
-    "callback": ["pure_callback_p", "io_callback_p"],
-    "debugging": ["debug_callback_p", "debug_print_p"],
-    "buffer_callback": ["buffer_callback_p"],
-}
-
-
-def _refuse_callbacks():
-    """JAX's rules for calls of Python are for its own platforms, and would fail without saying why."""
-    import importlib
-
+def _refuse_buffer_callbacks():
+    """Callbacks on buffers (`jax.experimental.buffer_callback`) need XLA's FFI, and would fail without a reason."""
     from jax._src.interpreters import mlir
 
-    for module, primitives in CALLBACKS.items():
-        try:
-            module = importlib.import_module("jax._src." + module)
-        except ImportError:
-            continue
-        for primitive in filter(None, (getattr(module, name, None) for name in primitives)):
-            mlir.register_lowering(primitive, _refuse(primitive), platform=NAME)
+    try:
+        from jax._src.buffer_callback import buffer_callback_p
+    except ImportError:
+        return
 
-
-def _refuse(primitive):
     def rule(ctx, *args, **params):
-        raise NotImplementedError(
-            f"Python cannot be called from a compiled program on the platform `{NAME}` ({primitive}: jax.debug.print, "
-            "jax.debug.callback, jax.pure_callback, jax.experimental.io_callback). Return the value from the jitted function and use "
-            "it outside; or, with JAX_PLATFORMS=systole,cpu, look at one run without jit (`with jax.disable_jit():`) or put the "
-            'function on JAX\'s own CPU (`jax.device_put(x, jax.devices("cpu")[0])`).')
+        raise NotImplementedError(f"the platform `{NAME}` does not support buffer_callback; use jax.experimental.io_callback")
 
-    return rule
+    mlir.register_lowering(buffer_callback_p, rule, platform=NAME)
 
 
 class _AsCpu:

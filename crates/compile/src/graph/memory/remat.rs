@@ -130,7 +130,9 @@ fn recipe(graph: &Graph, i: usize, is_kept: &dyn Fn(usize) -> bool) -> Option<(f
         }
         seen.push(k);
         let node = &graph.nodes[k];
-        if seen.len() > MAX_NODES || matches!(node.op.rule().lower(), LoweringClass::Control) {
+        if seen.len() > MAX_NODES
+            || matches!(node.op.rule().lower(), LoweringClass::Control | LoweringClass::Exchange)
+        {
             return None;
         }
         let types: SmallVec<[_; 4]> = node.inputs.iter().map(|&v| graph.ty(v)).collect();

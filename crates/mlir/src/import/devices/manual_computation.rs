@@ -6,7 +6,7 @@
 //! operands, and at the end the shards are gathered. A program without such regions is unchanged and runs once.
 
 use crate::device_sharding::DeviceSharding;
-use crate::import::attribute::{device_count, text};
+use crate::import::attribute::{device_count, target, text};
 use crate::import::call::{ImportRule, OpImport, call, op};
 use crate::import::importer::{CallFrame, Importer};
 use crate::import::types::{not_there, wrong};
@@ -37,6 +37,11 @@ pub(crate) const OPERATIONS: &[OpImport] = &[
     call(SHAPE_CALLS[0], SHAPE_CALL),
     call(SHAPE_CALLS[1], SHAPE_CALL),
 ];
+
+/// Whether an op starts or ends a per-device computation.
+pub(crate) fn is_manual(op: &Operation) -> bool {
+    op.name == "sdy.manual_computation" || target(op).is_some_and(|name| SHAPE_CALLS.contains(&name))
+}
 
 /// Returns the sharding of an operand or result along the manual axes.
 fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<DeviceSharding> {

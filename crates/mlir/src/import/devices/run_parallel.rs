@@ -3,6 +3,7 @@
 
 use crate::import::attribute::{self, size};
 use crate::import::call::{ArrayCall, ComplexRule, OpImport, OpResults, op};
+use crate::import::host_call::OrderRole;
 use crate::import::importer::{CallFrame, Importer, MAX_CALLS, place};
 use crate::import::types::{not_there, wrong};
 use crate::import::value::ImportedValue;
@@ -141,7 +142,7 @@ impl<'m> Importer<'m> {
         }
         let body = match (op.regions.first(), frames.first_mut()) {
             (Some(region), Some(frame)) => {
-                let traced = self.region(&op.name, region, &[], frame, g)?;
+                let traced = self.region((&op.name, OrderRole::None), region, &[], frame, g)?;
                 control_builders::finish(&[traced])?.1.into_iter().next()
             }
             _ => None,

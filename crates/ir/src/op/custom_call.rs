@@ -1,0 +1,156 @@
+//! custom_call: calls a function of the host program, such as a Python callback; [`register`] makes functions known.
+//!
+//! Calls with side effects are ordered by an order token, an `i32[]` that is 0 but known only at run time. A program that
+//! returns the last token executes all of them once, in order, without rules of their own in passes and backends.
+
+use super::sample::{WIDE, sample};
+use super::*;
+use std::sync::{PoisonError, RwLock};
+use systole_base::err;
+
+/// A host function: `(backend_config, operands, result types) → results`.
+pub type HostFunction = Arc<dyn Fn(&str, &[&Literal], &[TensorType]) -> Result<Vec<Literal>> + Send + Sync>;
+
+/// Registered functions by target.
+static FUNCTIONS: RwLock<Vec<(String, HostFunction)>> = RwLock::new(Vec::new());
+
+/// Target that returns its operands; for tests.
+const IDENTITY: &str = "systole_identity";
+
+/// Registers the host function of a target, in place of a previous one.
+pub fn register(target: &str, function: HostFunction) {
+    let mut functions = FUNCTIONS.write().unwrap_or_else(PoisonError::into_inner);
+    functions.retain(|(name, _)| name != target);
+    functions.push((target.to_owned(), function));
+}
+
+fn registered(target: &str) -> Result<HostFunction> {
+    if target == IDENTITY {
+        return Ok(Arc::new(|_, args, _| Ok(args.iter().map(|&l| l.clone()).collect())));
+    }
+    let functions = FUNCTIONS.read().unwrap_or_else(PoisonError::into_inner);
+    let found = functions.iter().find(|(name, _)| name == target);
+    found.map(|(_, function)| function.clone()).ok_or_else(|| {
+        err!(Unsupported, "cannot call the host function `{target}`")
+            .because("no function of that name is registered in this process")
+            .hint("run the program in the process that defines the function, such as the Python program that compiled it")
+    })
+}
+
+impl CustomCall {
+    /// Type of the order token.
+    pub fn order() -> TensorType {
+        TensorType::scalar(DType::I32)
+    }
+
+    /// Number of order tokens among the operands, and among the results.
+    fn tokens(&self) -> usize {
+        usize::from(self.has_side_effect)
+    }
+}
+
+impl OpRule for CustomCall {
+    lowered!(Exchange);
+
+    fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
+        let order = CustomCall::order();
+        let fits = !self.has_side_effect || args.last().is_some_and(|last| **last == order);
+        require!(fits, "-", "the last operand of a call with side effects must be the order token {order}");
+        Ok(self.results.iter().cloned().chain(self.has_side_effect.then_some(order)).collect())
+    }
+
+    fn result_count(&self, _: usize) -> usize {
+        self.results.len() + self.tokens()
+    }
+
+    fn eval(&self, _: &mut EvalCx, args: &[&Literal], _: &ResultTypes) -> Result<Vec<Literal>> {
+        let own = &args[..args.len() - self.tokens()];
+        let mut made = registered(&self.target)?(&self.config, own, &self.results)?;
+        let fits = made.iter().map(Literal::ty).eq(&self.results);
+        ensure!(
+            fits,
+            err!(Data, "host function `{}` returned other types than {:?}", self.target, self.results)
+        );
+        made.extend(self.has_side_effect.then(|| Literal::zeros(CustomCall::order())));
+        Ok(made)
+    }
+
+    fn vjp(&self, x: &[Tensor], _: &[Tensor], _: &[Option<Tensor>]) -> Vec<Grad> {
+        vec![Grad::None { why: "the derivative of a host function is unknown" }; x.len()]
+    }
+
+    fn attrs(&self) -> AttrList {
+        vec![
+            ("call_target_name", Attr::Str(self.target.clone())),
+            ("backend_config", Attr::Str(self.config.clone())),
+            ("has_side_effect", Attr::Bool(self.has_side_effect)),
+        ]
+    }
+}
+
+impl StructuralOp for CustomCall {
+    /// Other systems' targets are not host functions: their importer decomposes some of them.
+    fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {
+        let target = s.text("call_target_name")?;
+        if !target.starts_with("systole_") {
+            return Err(format!("`{target}` is not a function of Systole's host programs"));
+        }
+        let has_side_effect = s.flag("has_side_effect")?;
+        let mut results = s.results.clone();
+        if has_side_effect && results.pop() != Some(CustomCall::order()) {
+            return Err("the last result of a call with side effects must be the order token".into());
+        }
+        Ok(CustomCall { target, config: s.text("backend_config")?, has_side_effect, results })
+    }
+
+    fn samples() -> Vec<OpSample> {
+        let case = |label: &str, has_side_effect: bool| {
+            let results = vec![TensorType::new(DType::F32, [3]), TensorType::new(DType::I32, [0, 2])];
+            let params: Vec<_> = results.iter().map(|ty| (ty.clone(), WIDE)).collect();
+            let call =
+                CustomCall { target: IDENTITY.into(), config: "a \"b\"".into(), has_side_effect, results };
+            sample(label.into(), &params, 0, false, |x| {
+                let g = x[0].builder();
+                let order = has_side_effect.then(|| g.scalar(DType::I32, 0.0));
+                g.emit(call.clone(), &x.iter().chain(&order).collect::<Vec<_>>())
+            })
+        };
+        vec![case("pure", false), case("effect", true)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GraphBuilder, interp};
+
+    fn call(target: &str, results: Vec<TensorType>) -> Result<Vec<Literal>> {
+        let g = GraphBuilder::new("main");
+        let order = g.scalar(DType::I32, 0.0);
+        let call = CustomCall { target: target.into(), config: "c".into(), has_side_effect: true, results };
+        let results = g.emit(call, &[&order]);
+        interp::run(&*g.finish(&results)?, &[])
+    }
+
+    #[test]
+    fn a_registered_function_receives_its_configuration_and_is_replaced() {
+        let ty = TensorType::scalar(DType::F64);
+        for value in [1.0, 2.0] {
+            let function = move |config: &str, args: &[&Literal], outs: &[TensorType]| {
+                assert_eq!((config, args.len(), outs.len()), ("c", 0, 1));
+                Ok(vec![Literal::scalar(DType::F64, value)])
+            };
+            register("systole_test_value", Arc::new(function));
+            let out = call("systole_test_value", vec![ty.clone()]).unwrap();
+            assert_eq!((out[0].to_f64s(), out[1].to_f64s()), (vec![value], vec![0.0]));
+        }
+        let e = call("systole_test_value", vec![TensorType::scalar(DType::F32)]).unwrap_err();
+        assert!(e.to_string().contains("systole_test_value"), "{e}");
+    }
+
+    #[test]
+    fn an_unknown_function_is_an_error_that_names_it() {
+        let e = call("systole_test_missing", Vec::new()).unwrap_err();
+        assert!(e.to_string().contains("systole_test_missing"), "{e}");
+    }
+}

@@ -1,0 +1,226 @@
+//! Imports calls of Python functions (callbacks), and threads their order through loops and branches.
+//!
+//! Calls with side effects are chained by order tokens ([`CustomCall`]): state of loops, results of branches and the last
+//! result of the program. So no pass needs a rule for them, and the interpreter and all backends keep their order.
+
+use super::attribute::{flag, target, text};
+use super::call::{ImportRule, OpImport, call};
+use super::devices::is_manual;
+use super::importer::Importer;
+use super::types::{held, not_there, wrong};
+use super::value::ImportedValue;
+use crate::syntax::{Attribute, FunctionValue, MlirModule, MlirRegion, MlirType, Operation, find};
+use std::collections::HashSet;
+use systole_base::{DType, Literal, Result, TensorType, ensure};
+use systole_ir::op::{Case, CollectiveBroadcast, CustomCall, PartitionId, ReplicaGroups};
+use systole_ir::{GraphBuilder, Tensor, control_builders};
+
+/// Target of the calls, which the Python package of the plugin writes.
+pub const TARGET: &str = "systole_python_callback";
+
+pub(super) const OPERATIONS: &[OpImport] = &[call(
+    TARGET,
+    ImportRule::Importer(|i, op, operands, frame, g| {
+        let types = op.results.iter().map(|v: &FunctionValue| frame.ty(*v)).collect::<Result<Vec<_>>>()?;
+        i.host_call(op, &operands, &types, g)
+    }),
+)];
+
+/// How a region passes on the order of host calls.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum OrderRole {
+    /// Not at all: it must not contain calls with side effects.
+    None,
+    /// Condition of a loop: takes the token as state, and its result depends on the calls.
+    Condition,
+    /// Body of a loop: takes the token as state and returns it.
+    Body,
+    /// Branch: returns the token.
+    Branch,
+}
+
+/// Where the calls of a module run.
+#[derive(Clone, Copy, Default)]
+pub(super) struct HostCalls {
+    /// Whether there are calls with side effects.
+    has_side_effects: bool,
+    /// Whether every device runs the whole program.
+    is_per_device: bool,
+}
+
+impl HostCalls {
+    pub(super) fn of(module: &MlirModule) -> HostCalls {
+        let any = |what: fn(&Operation) -> bool| {
+            module.functions.iter().any(|f| contains(module, std::slice::from_ref(&f.body), what))
+        };
+        HostCalls { has_side_effects: any(has_side_effect), is_per_device: any(is_manual) }
+    }
+
+    /// Returns the order token of the first call with side effects. It depends on the device if each device runs the
+    /// program, so that it is compiled for several devices.
+    pub(super) fn first_order(self, g: &GraphBuilder) -> Option<Tensor> {
+        self.has_side_effects.then(|| match self.is_per_device {
+            true => {
+                let own = g.emit(PartitionId, &[]).remove(0).convert(DType::I32);
+                &own - &own
+            }
+            false => g.scalar(DType::I32, 0.0),
+        })
+    }
+}
+
+fn has_side_effect(op: &Operation) -> bool {
+    target(op) == Some(TARGET) && flag(op, "has_side_effect", false).unwrap_or(false)
+}
+
+/// Whether the regions, the regions in them or the functions that they call contain such an op.
+fn contains(module: &MlirModule, regions: &[MlirRegion], what: fn(&Operation) -> bool) -> bool {
+    let mut open: Vec<&MlirRegion> = regions.iter().collect();
+    let mut seen = HashSet::new();
+    while let Some(region) = open.pop() {
+        for op in &region.operations {
+            if what(op) {
+                return true;
+            }
+            open.extend(&op.regions);
+            let callee = find(&op.attributes, "callee").or_else(|| find(&op.attributes, "decomposition"));
+            if let Some(Attribute::Symbol(name)) = callee
+                && seen.insert(name.as_str())
+            {
+                open.extend(module.functions.iter().filter(|f| f.name == *name).map(|f| &f.body));
+            }
+        }
+    }
+    false
+}
+
+/// Attributes of a call: `SESSION ID all` or `SESSION ID DEVICE`, for calls on every device or on one.
+fn device(config: &str) -> Result<Option<usize>> {
+    match config.split(' ').collect::<Vec<_>>()[..] {
+        [_, _, "all"] => Ok(None),
+        [_, _, device] => device.parse().map(Some).map_err(|_| wrong(format!("`{device}` is not a device"))),
+        _ => Err(wrong(format!("`{config}` does not describe a Python callback"))),
+    }
+}
+
+impl<'m> Importer<'m> {
+    /// Returns how the regions of an op pass on the order of host calls.
+    pub(super) fn order_roles(&self, op: &'m Operation) -> [OrderRole; 2] {
+        let none = !self.host_calls.has_side_effects || !contains(self.module, &op.regions, has_side_effect);
+        match op.name.as_str() {
+            _ if none => [OrderRole::None; 2],
+            "stablehlo.while" => [OrderRole::Condition, OrderRole::Body],
+            "stablehlo.case" | "stablehlo.if" => [OrderRole::Branch; 2],
+            _ => [OrderRole::None; 2],
+        }
+    }
+
+    /// Returns the order token of the next call.
+    fn order(&self, g: &GraphBuilder) -> Tensor {
+        self.order.clone().unwrap_or_else(|| g.scalar(DType::I32, 0.0))
+    }
+
+    /// Adds the order token to the operands and results of an op with regions.
+    pub(super) fn thread_order(
+        &self,
+        roles: [OrderRole; 2],
+        operands: &mut Vec<Tensor>,
+        results: &mut Vec<TensorType>,
+        g: &GraphBuilder,
+    ) {
+        if roles[1] == OrderRole::Body {
+            operands.push(self.order(g));
+        }
+        results.extend((roles[1] != OrderRole::None).then(CustomCall::order));
+    }
+
+    /// Adds the order token to the parameters of a region.
+    pub(super) fn enter(&mut self, role: OrderRole, inner: &GraphBuilder) {
+        if matches!(role, OrderRole::Condition | OrderRole::Body) {
+            self.order = Some(inner.parameter(CustomCall::order(), "order"));
+        }
+    }
+
+    /// Adds the order token to the results of a region.
+    pub(super) fn leave(&self, role: OrderRole, results: &mut Vec<Tensor>, inner: &GraphBuilder) {
+        if role == OrderRole::None {
+            return;
+        }
+        let order = self.order(inner);
+        match results.first_mut() {
+            // The token is 0, which only the call knows.
+            Some(holds) if role == OrderRole::Condition => {
+                *holds = holds.and(&order.equal(&inner.scalar(DType::I32, 0.0)));
+            }
+            _ => results.push(order),
+        }
+    }
+
+    /// Takes the order token from the results of an op with regions.
+    pub(super) fn ordered(&mut self, roles: [OrderRole; 2], mut made: Vec<Tensor>) -> Vec<Tensor> {
+        if roles[1] != OrderRole::None {
+            self.order = made.pop();
+        }
+        made
+    }
+
+    fn host_call(
+        &mut self,
+        op: &Operation,
+        operands: &[ImportedValue],
+        types: &[&MlirType],
+        g: &GraphBuilder,
+    ) -> Result<Vec<ImportedValue>> {
+        let held = types.iter().map(|ty| held(ty)).collect::<Result<Vec<_>>>()?;
+        let inputs = operands.iter().map(ImportedValue::parts).collect::<Result<Vec<_>>>()?;
+        let mut inputs: Vec<Tensor> = inputs.into_iter().flatten().collect();
+        let call = CustomCall {
+            target: TARGET.into(),
+            config: text(op, "backend_config").unwrap_or_default().into(),
+            has_side_effect: has_side_effect(op),
+            results: held.iter().flatten().cloned().collect(),
+        };
+        let device = device(&call.config)?;
+        if call.has_side_effect {
+            inputs.push(self.order(g));
+        }
+        let is_ordered = call.has_side_effect;
+        let mut made = match device {
+            Some(device) if self.host_calls.is_per_device => self.on_one_device(call, &inputs, device, g)?,
+            _ => g.emit(call, &inputs.iter().collect::<Vec<_>>()),
+        };
+        if is_ordered {
+            self.order = made.pop();
+        }
+        let mut made = made.into_iter();
+        let results = held.iter().map(|parts| ImportedValue::of_parts(&mut made, parts.len()));
+        results.collect::<Option<Vec<_>>>().ok_or_else(|| wrong("the call has too few results"))
+    }
+
+    /// Calls the function on one of the devices that run the program, and sends its results to the others.
+    fn on_one_device(
+        &self,
+        call: CustomCall,
+        inputs: &[Tensor],
+        device: usize,
+        g: &GraphBuilder,
+    ) -> Result<Vec<Tensor>> {
+        let count = super::attribute::device_count(self.module)?;
+        ensure!(device < count, not_there(format!("device {device} does not run the program")));
+        let sent = call.results.len();
+        let [calls, waits] = ["call", "wait"].map(|name| g.child(name));
+        let called = calls.emit(call, &inputs.iter().collect::<Vec<_>>());
+        let zeros = |t: &Tensor| waits.constant(Literal::zeros(t.ty().clone()));
+        let waited: Vec<Tensor> = called.iter().map(zeros).collect();
+        let (captured, branches) = control_builders::finish(&[(waits, waited), (calls, called)])?;
+        let own = g.emit(PartitionId, &[]).remove(0);
+        let index = own.equal(&g.scalar(DType::U32, device as f64)).convert(DType::I32);
+        let mut made = g.emit(Case { branches }, &captured.iter().chain([&index]).collect::<Vec<_>>());
+        let members = std::iter::once(device).chain((0..count).filter(|d| *d != device)).collect();
+        let groups = ReplicaGroups { members: vec![members], channel: 1, global: true };
+        for x in &mut made[..sent] {
+            *x = g.emit(CollectiveBroadcast { groups: groups.clone() }, &[x]).remove(0);
+        }
+        Ok(made)
+    }
+}
