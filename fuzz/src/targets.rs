@@ -253,7 +253,30 @@ fn tflite_seeds() -> Vec<Vec<u8>> {
         outputs: vec![3],
         ..TfliteModel::default()
     };
-    [model, sum].iter().map(|m| m.to_bytes().expect("a file")).collect()
+    let all = TfliteOp::all().flat_map(|op| [false, true].map(|with_list| one_operator(op, with_list)));
+    let loops = ["lstm", "variables"].map(|name| fixture(&format!("tflite/loops/{name}.tflite")));
+    [model, sum].into_iter().chain(all).filter_map(|m| m.to_bytes().ok()).chain(loops).collect()
+}
+
+/// A model of one operator, of floats and a list of integers or of floats alone; few of them are valid.
+fn one_operator(op: TfliteOp, with_list: bool) -> TfliteModel {
+    let floats = |name: &str| TfliteTensor::new(name, [2, 3], DType::F32);
+    let list = Literal::from_slice([2], &[1i32, 0]).expect("an array");
+    let other = if with_list { TfliteTensor::constant("list", list) } else { floats("b") };
+    TfliteModel {
+        tensors: vec![floats("a"), other, floats("y")],
+        operators: vec![TfliteOperator::new(op, [0, 1], [2])],
+        inputs: if with_list { vec![0] } else { vec![0, 1] },
+        outputs: vec![2],
+        ..TfliteModel::default()
+    }
+}
+
+/// Reads a fixture, from the fuzzers' crate or from the tests'.
+fn fixture(name: &str) -> Vec<u8> {
+    let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let found = own.ancestors().map(|at| at.join("fixtures").join(name)).find(|at| at.is_file());
+    std::fs::read(found.expect("a fixture")).expect("a fixture")
 }
 
 /// Reads a model and builds its graph.

@@ -6,7 +6,20 @@ use systole_data::format::zip::{StoredZipEntry, archive};
 use systole_weights::WeightSource;
 
 /// Folders of Hugging Face among the fixtures, whose weights go with each config.json.
-const FOLDERS: [&str; 3] = ["gpt2", "bert_classifier", "vit"];
+const FOLDERS: [&str; 12] = [
+    "gpt2",
+    "bert_classifier",
+    "vit",
+    "hugging_face/roberta_classifier",
+    "hugging_face/mpnet",
+    "hugging_face/albert",
+    "hugging_face/t5",
+    "hugging_face/dinov2_classifier",
+    "hugging_face/convnext_classifier",
+    "hugging_face/swin",
+    "hugging_face/whisper",
+    "hugging_face/clip",
+];
 
 /// A folder of the fixtures, from the fuzzers' crate or from the tests'.
 fn folder(name: &str) -> PathBuf {

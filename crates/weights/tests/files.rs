@@ -306,6 +306,14 @@ fn wrapped_nested_and_masked_layers_of_keras_are_read() {
     assert_eq!(layers.more_outputs.len(), 1);
 }
 
+/// Operations are layers with the same results; legacy files do not name their modules.
+#[test]
+fn operations_of_keras_that_are_no_layers_are_read() {
+    for file in ["operations.keras", "operations.h5"] {
+        told("keras_operations", file, "operations");
+    }
+}
+
 /// Chains within Keras's ConvNeXt become layers of the model, and its tensor sums become layers.
 #[test]
 fn applications_of_keras_bring_their_layers_and_fill_ours() {
