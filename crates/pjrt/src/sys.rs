@@ -403,6 +403,9 @@ structs! {
         client: OpaquePtr, shape_dims: *const i64, shape_num_dims: usize, shape_element_type: i32,
         shape_layout: *const MemoryLayout, device: OpaquePtr, memory: OpaquePtr, buffer: OpaquePtr,
     }
+    944 Client_UpdateGlobalProcessInfo {
+        client: OpaquePtr, process_infos: *const c_void, num_process_infos: usize,
+    }
     952 TopologyDescription_Deserialize {
         serialized_topology: CharPtr, serialized_topology_size: usize, topology: OpaquePtr,
     }

@@ -140,6 +140,9 @@ pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
 /// Entry point of every call. Callers may be compiled with a shorter or longer structure: only the common prefix is
 /// read and written. Panics must not cross into C.
 pub(crate) unsafe extern "C" fn entry<A: ApiCall>(args: *mut c_void) -> OpaquePtr {
+    if args.is_null() {
+        return error(CallError::invalid("the arguments are null"));
+    }
     let answer = catch_unwind(AssertUnwindSafe(|| {
         let mut own = A::new();
         // SAFETY: every structure starts with its size.

@@ -251,6 +251,8 @@ handle! {
         (args.platform_version, args.platform_version_size) = chars(VERSION);
     }
     Client_ProcessIndex: |args, client: PluginClient| client => { args.process_index = client.process; }
+    // The states of JAX's processes: this client's connections report lost processes themselves.
+    Client_UpdateGlobalProcessInfo: |_args, _client: PluginClient| client => {}
     Client_Devices: |args, client: PluginClient| client => {
         let all = &client.topology.device_list;
         (args.devices, args.num_devices) = (all.as_ptr(), all.len());

@@ -69,6 +69,13 @@ impl ProcessOptions {
                 (b"num_devices", sys::named::INT64) => place.devices = number,
                 (b"process_id", sys::named::INT64) => place.process = number,
                 (b"num_processes", sys::named::INT64) => place.processes = number,
+                // Set by the Python package after `jax.distributed.initialize`.
+                (b"jax_processes", sys::named::INT64) if number > 1 => {
+                    return Err(CallError::unimplemented(format!(
+                        "jax.distributed with {number} processes is not supported by the platform systole; use \
+                         one process with SYSTOLE_DEVICES={number}, or JAX_PLATFORMS=cpu"
+                    )));
+                }
                 (b"step_milliseconds", sys::named::INT64) => {
                     place.step = Duration::from_millis(number.clamp(0, 60_000) as u64);
                 }

@@ -94,6 +94,7 @@ functions! {
     AsyncHostToDeviceTransferManager_Device AsyncHostToDeviceTransferManager_BufferCount
     AsyncHostToDeviceTransferManager_BufferSize AsyncHostToDeviceTransferManager_SetBufferError
     AsyncHostToDeviceTransferManager_AddMetadata Client_DmaMap Client_DmaUnmap Client_CreateUninitializedBuffer
+    Client_UpdateGlobalProcessInfo
     LoadedExecutable_GetDeviceAssignment Executable_GetCompileOptions Event_Create Event_Set
     Device_GetAttributes LoadedExecutable_AddressableDeviceLogicalIds Error_ForEachPayload
     Executable_ParameterMemoryKinds

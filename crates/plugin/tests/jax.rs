@@ -101,4 +101,5 @@ scripts! {
     decompositions: 1;
     callbacks: 1;
     callbacks_on_devices: 8;
+    distributed: 1;
 }

@@ -73,3 +73,40 @@ fn arguments_of_zeros_are_refused_and_leave_nothing_broken() {
         }
     }
 }
+
+#[test]
+fn null_arguments_are_refused() {
+    for (slot, name) in sys::NAMES.iter().enumerate() {
+        // SAFETY: the functions check the pointer.
+        let error = unsafe { function(slot)(std::ptr::null_mut()) };
+        assert!(!error.is_null(), "{name}");
+        let (text, _) = told(error);
+        assert!(!text.is_empty(), "{name}");
+    }
+}
+
+/// Callers that were compiled with older headers have shorter structures.
+#[test]
+fn structures_of_every_size_are_handled_and_nothing_behind_them_is_written() {
+    const UNTOUCHED: usize = 0xABCD;
+    for (slot, name) in sys::NAMES.iter().enumerate() {
+        // The header omits the last field of these structures when it counts the size.
+        let slack = usize::from(*name == "Plugin_Attributes") * 8;
+        for size in (0..=200).step_by(8) {
+            let mut args = [0usize; 40];
+            args[0] = size;
+            args[(size / 8).max(1)..].fill(UNTOUCHED);
+            if slack > 0 {
+                args[1..8].fill(0);
+            }
+            // SAFETY: every field is zero, and no more than `size` bytes are read.
+            let error = unsafe { function(slot)((&raw mut args).cast::<c_void>()) };
+            if !error.is_null() {
+                let (text, _) = told(error);
+                assert!(!text.is_empty(), "{name} of {size} bytes");
+            }
+            let behind = if slack > 0 { 8 } else { (size / 8).max(1) };
+            assert!(args[behind..].iter().all(|v| *v == UNTOUCHED || slack > 0), "{name} of {size} bytes");
+        }
+    }
+}

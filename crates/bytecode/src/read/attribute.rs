@@ -29,6 +29,8 @@ impl<'a> BytecodeReader<'a> {
         match (entry.dialect, entry.custom) {
             ("builtin", true) => self.builtin_type(&mut bytes, depth + 1),
             ("vhlo", true) => self.vhlo_type(&mut bytes, depth + 1),
+            // Tokens of Shardy ops, which VHLO does not convert.
+            ("stablehlo", true) if bytes.number()? == 0 => Ok(MlirType::Token),
             (_, false) => {
                 let text = bytes.text()?;
                 self.charge(text.len() * 16)?;

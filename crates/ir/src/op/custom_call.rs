@@ -104,18 +104,19 @@ impl StructuralOp for CustomCall {
     }
 
     fn samples() -> Vec<OpSample> {
-        let case = |label: &str, has_side_effect: bool| {
-            let results = vec![TensorType::new(DType::F32, [3]), TensorType::new(DType::I32, [0, 2])];
+        let case = |(dtype, has_side_effect): (DType, bool)| {
+            let results = vec![TensorType::new(dtype, [3]), TensorType::new(dtype, [0, 2])];
             let params: Vec<_> = results.iter().map(|ty| (ty.clone(), WIDE)).collect();
-            let call =
-                CustomCall { target: IDENTITY.into(), config: "a \"b\"".into(), has_side_effect, results };
-            sample(label.into(), &params, 0, false, |x| {
+            let config = "a \"b\"".to_owned();
+            let call = CustomCall { target: IDENTITY.into(), config, has_side_effect, results };
+            let label = if has_side_effect { "effect" } else { "pure" };
+            sample(format!("{label}_{dtype}"), &params, 0, false, |x| {
                 let g = x[0].builder();
                 let order = has_side_effect.then(|| g.scalar(DType::I32, 0.0));
                 g.emit(call.clone(), &x.iter().chain(&order).collect::<Vec<_>>())
             })
         };
-        vec![case("pure", false), case("effect", true)]
+        DType::ALL.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]).map(case).collect()
     }
 }
 

@@ -18,13 +18,18 @@ use systole_ir::{GraphBuilder, Tensor, control_builders};
 /// Target of the calls, which the Python package of the plugin writes.
 pub const TARGET: &str = "systole_python_callback";
 
-pub(super) const OPERATIONS: &[OpImport] = &[call(
-    TARGET,
-    ImportRule::Importer(|i, op, operands, frame, g| {
-        let types = op.results.iter().map(|v: &FunctionValue| frame.ty(*v)).collect::<Result<Vec<_>>>()?;
-        i.host_call(op, &operands, &types, g)
-    }),
-)];
+pub(super) const OPERATIONS: &[OpImport] = &[
+    call(
+        TARGET,
+        ImportRule::Importer(|i, op, operands, frame, g| {
+            let types =
+                op.results.iter().map(|v: &FunctionValue| frame.ty(*v)).collect::<Result<Vec<_>>>()?;
+            i.host_call(op, &operands, &types, g)
+        }),
+    ),
+    // The samples of the IR's tests.
+    call("systole_identity", ImportRule::Native),
+];
 
 /// How a region passes on the order of host calls.
 #[derive(Clone, Copy, PartialEq)]

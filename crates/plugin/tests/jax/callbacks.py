@@ -243,3 +243,16 @@ jax.clear_caches()
 gc.collect()
 jax.jit(lambda x: sine(x))(x)
 assert len(callbacks._functions) < 15, len(callbacks._functions)
+
+# With `systole` alone, JAX's CPU backend stays available.
+import subprocess, sys
+
+script = """
+import jax, jax.numpy as jnp, numpy as np
+assert jax.devices()[0].platform == 'systole' and jax.devices('cpu')[0].platform == 'cpu'
+y = jax.jit(lambda x: jax.pure_callback(lambda x: np.asarray(x) + 1, x, x))(jnp.float32(1))
+assert float(y) == 2 and y.devices() == {jax.devices()[0]}
+jax.debug.print('{}', y)
+"""
+out = subprocess.run([sys.executable, "-c", script], env=dict(os.environ, JAX_PLATFORMS="systole"), capture_output=True, text=True)
+assert out.returncode == 0 and out.stdout == "2.0\n", (out.stdout, out.stderr)

@@ -19,14 +19,23 @@ def initialize():
     # Old releases of JAX refuse a plugin of a newer header unless they are told that it fits: structures carry their sizes.
     os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")
     # JAX's own CPU has priority 0.
-    xla_bridge.register_plugin(NAME, priority=-100, library_path=LIBRARY, options=None)
+    xla_bridge.register_plugin(NAME, priority=-100, library_path=LIBRARY, options=_options())
     _keep_cpu()
     _give_memory_away()
     _keep_programs()
     callbacks.register(NAME, LIBRARY)
-    _refuse_buffer_callbacks()
+    _refuse()
     _decompose()
     _exchange()
+
+
+def _options():
+    """The plugin refuses the processes of `jax.distributed.initialize` if the user selected it; otherwise it must not stop others."""
+    import jax
+    from jax._src import distributed
+
+    is_selected = NAME in (jax.config.jax_platforms or "").split(",")
+    return {"jax_processes": distributed.global_state.num_processes or 1} if is_selected else None
 
 
 # Whether the user selected `systole` without JAX's CPU backend.
@@ -204,19 +213,30 @@ def _keep_programs():
     compilation_cache.put_executable_and_time = put_unless_callbacks
 
 
-def _refuse_buffer_callbacks():
-    """Callbacks on buffers (`jax.experimental.buffer_callback`) need XLA's FFI, and would fail without a reason."""
+REFUSED = {
+    "buffer_callback": ("buffer_callback_p", "does not support buffer_callback; use jax.experimental.io_callback"),
+    "debugging": ("inspect_sharding_p", "does not support inspect_array_sharding in jit; use jax.typeof(x).sharding or x.sharding outside"),
+}
+
+
+def _refuse():
+    """Functions that need XLA's own compiler, and would fail without a reason."""
+    import importlib
+
     from jax._src.interpreters import mlir
 
-    try:
-        from jax._src.buffer_callback import buffer_callback_p
-    except ImportError:
-        return
+    def rule(why):
+        def refuse(ctx, *args, **params):
+            raise NotImplementedError(f"the platform `{NAME}` {why}")
 
-    def rule(ctx, *args, **params):
-        raise NotImplementedError(f"the platform `{NAME}` does not support buffer_callback; use jax.experimental.io_callback")
+        return refuse
 
-    mlir.register_lowering(buffer_callback_p, rule, platform=NAME)
+    for module, (primitive, why) in REFUSED.items():
+        try:
+            primitive = getattr(importlib.import_module("jax._src." + module), primitive)
+        except (ImportError, AttributeError):
+            continue
+        mlir.register_lowering(primitive, rule(why), platform=NAME)
 
 
 class _AsCpu:

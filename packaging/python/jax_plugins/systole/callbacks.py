@@ -53,6 +53,8 @@ def register(platform, library):
             has_side_effect=options.get("has_side_effect", False),
             api_version=1,
         )
+        if options.get("sharding") is not None:
+            _set_sharding(ctx, call, options["sharding"], is_ordered=bool(tokens))
         return list(call.results)[len(tokens):], call.results[0] if tokens else None, None
 
     emit_python_callback.systole = True
@@ -79,15 +81,30 @@ def _device(ctx, sharding):
     return devices[0] if devices else 0
 
 
-def ir_type(ctx, aval):
-    """The MLIR type of an array of JAX."""
-    import inspect
-
+def _set_sharding(ctx, call, sharding, is_ordered):
+    """Writes the sharding that JAX writes. Only `backend_config` determines which devices call."""
     from jax._src.interpreters import mlir
 
-    # Newer releases ask for the module too.
-    takes_module = len(inspect.signature(mlir.aval_to_ir_type).parameters) > 1
-    return mlir.aval_to_ir_type(*([ctx.module_context] if takes_module else []), aval)
+    if is_ordered and len(call.results) > 1 and hasattr(sharding, "shardings"):
+        # One for the token.
+        devices = sharding.shardings[0].logical_device_ids
+        token = type(sharding.shardings[0])(mesh_shape=(), dim_shardings=(), logical_device_ids=devices)
+        sharding = type(sharding)((token, *sharding.shardings))
+    mlir.set_sharding(*_module(ctx, mlir.set_sharding, 2), call, sharding)
+
+
+def ir_type(ctx, aval):
+    """The MLIR type of an array of JAX."""
+    from jax._src.interpreters import mlir
+
+    return mlir.aval_to_ir_type(*_module(ctx, mlir.aval_to_ir_type, 1), aval)
+
+
+def _module(ctx, function, parameters):
+    """The additional first argument of newer releases, in which the function has more parameters."""
+    import inspect
+
+    return [ctx.module_context] if len(inspect.signature(function).parameters) > parameters else []
 
 
 class _Lifetime:
