@@ -84,22 +84,22 @@ pub fn dense(dtype: DType, weight: DType, [m, k, n]: [usize; 3]) -> Arc<Graph> {
 }
 
 /// `x: f32[B, H, W, C]`: a residual block of 3×3 and 1×1 convolutions, with a pooled input; its result and the
-/// result before the sum.
+/// result before the sum. The steps have no simple ratio: sums would often be exactly between two steps of the result.
 pub fn residual(dtype: DType, [b, side, c, f]: [usize; 4], stride: usize) -> Arc<Graph> {
     let g = GraphBuilder::new("residual");
     let x = g.parameter(TensorType::new(F32, [b, side, side, c]), "x");
-    let own = Levels::of(dtype, -1.1, 1.0);
+    let own = Levels::of(dtype, -1.1137, 1.0271);
     let x = own.both(&x);
     let pad = [[0, 0], [1, 1], [1, 1], [0, 0]];
     let x = own.both(&Monoid::Maximum.over_windows(&x, Window::new(&[1, 3, 3, 1], &[1, 1, 1, 1], &pad)));
-    let inner = Levels::of(dtype, 0.0, 4.0);
+    let inner = Levels::of(dtype, 0.0, 4.0613);
     let y = convolve(&x, &weights(&g, I8, &[3, 3, c, f], 5), stride, 1, 1) + bias(&g, f);
     let y = inner.both(&y.relu());
-    let outer = Levels::of(dtype, -6.0, 5.0);
+    let outer = Levels::of(dtype, -6.1373, 5.2411);
     let y = outer.both(&(convolve(&y, &weights(&g, I8, &[1, 1, f, f], 7), 1, 0, 0) + bias(&g, f)));
     let side_sum = convolve(&x, &weights(&g, I8, &[1, 1, c, f], 9), stride, 0, 0);
     let sum = (&y + outer.both(&side_sum)).relu();
-    g.finish(&[Levels::of(dtype, 0.0, 8.0).quantize(&sum), y]).unwrap()
+    g.finish(&[Levels::of(dtype, 0.0, 7.9173).quantize(&sum), y]).unwrap()
 }
 
 /// `x: i8, w: i8 → i32`: products without an epilogue, `[M, K] · [K, N]` and `[M, K] · [N, K]ᵀ`.

@@ -92,6 +92,20 @@ impl QuantParam {
         }
     }
 
+    /// Combines the numbers of both; `None` if they run along different dimensions.
+    pub fn with(&self, other: &QuantParam, f: impl Fn(f64, f64) -> f64) -> Option<QuantParam> {
+        Some(match (self, other) {
+            (own, QuantParam::All(b)) => own.map(|a| f(a, *b)),
+            (QuantParam::All(a), other) => other.map(|b| f(*a, b)),
+            (QuantParam::Along(d, all), QuantParam::Along(e, others))
+                if d == e && all.len() == others.len() =>
+            {
+                QuantParam::Along(*d, all.iter().zip(others).map(|(a, b)| f(*a, *b)).collect())
+            }
+            _ => return None,
+        })
+    }
+
     /// Appends it to a graph, broadcast to an array type.
     pub fn push(&self, g: &mut Rewriter, ty: &TensorType, like: &Node) -> ValueId {
         match self {

@@ -12,8 +12,8 @@ use crate::graph::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
 use std::collections::HashMap;
 use systole_ir::op::{
-    Binary, BroadcastInDim, Constant, ConvDims, Convert, Convolution, DotGeneral, Monoid, Pad, Reduce,
-    ReduceWindow,
+    Binary, BroadcastInDim, Constant, ConvDims, Convert, Convolution, DotGeneral, Monoid,
+    OptimizationBarrier, Pad, Reduce, ReduceWindow,
 };
 use systole_ir::{DType, Dims, Graph, Literal, Node, Op, TensorType, ValueId};
 
@@ -24,10 +24,14 @@ pub fn run(graph: &Graph) -> Graph {
         return graph.clone();
     }
     let mut rewrite = Int8Rewrite::default();
+    let readers = reader_counts(graph);
     let new = rebuild(graph, |g, _, node, inputs| {
         let value = match &node.op {
             Op::Convert(c) => rewrite.quantize(g, c.to, node, inputs),
             Op::Binary(Binary::Multiply) => rewrite.dequantize(g, node, inputs),
+            Op::Binary(Binary::Add) if node.inputs.iter().all(|v| is_read_once(graph, &readers, *v)) => {
+                sum_of_products(g, node, inputs)
+            }
             Op::DotGeneral(d) => rewrite.dot(g, d, node, inputs),
             Op::Convolution(c) => rewrite.convolution(g, c, node, inputs),
             Op::ReduceWindow(w) => rewrite.max_pool(g, w, node, inputs),
@@ -249,6 +253,46 @@ fn gather(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<ValueId> 
     }
     let q = g.push(node.op.clone(), &[table.q, inputs[1]], node);
     Dequantized { q, ..table }.push(g, node)
+}
+
+/// A sum of two dequantized results of products: one of them is stored in 8 bits, so that each product has an epilogue of
+/// its own, and no int32 sums are stored.
+fn sum_of_products(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
+    let (a, b) = (Dequantized::plain(g, inputs[0])?, Dequantized::plain(g, inputs[1])?);
+    if g.ty(inputs[0]).dtype != DType::F32 || !is_result(g, a.q) || !is_result(g, b.q) {
+        return None;
+    }
+    let stored = OptimizationBarrier { stop_gradient: false };
+    let q = g.push(stored, &[b.q], node);
+    let b = Dequantized { q, ..b }.push(g, node)?;
+    Some(g.push(Binary::Add, &[inputs[0], b], node))
+}
+
+/// The number of readers of each node's results.
+fn reader_counts(graph: &Graph) -> Vec<usize> {
+    let mut counts = vec![0; graph.nodes.len()];
+    let read = graph.nodes.iter().flat_map(|node| &node.inputs).chain(&graph.results);
+    read.for_each(|v| counts[v.index()] += 1);
+    counts
+}
+
+/// Whether a value, and everything from 8 bits to it, has one reader: the integers are not stored for others.
+fn is_read_once(graph: &Graph, readers: &[usize], v: ValueId) -> bool {
+    let node = graph.node(v);
+    let is_byte = matches!(graph.ty(v).dtype, DType::I8 | DType::U8);
+    let is_step = matches!(node.op, Op::Convert(_) | Op::Binary(_));
+    readers[v.index()] == 1 && (is_byte || is_step && is_read_once(graph, readers, node.inputs[0]))
+}
+
+/// Whether an int8 value is quantized from the sums of one int8 product.
+fn is_result(g: &Rewriter, v: ValueId) -> bool {
+    let node = g.node(v);
+    match &node.op {
+        Op::DotGeneral(_) | Op::Convolution(_) => g.ty(v).dtype == DType::I32,
+        Op::Convert(_) | Op::Unary(_) | Op::Binary(_) => is_result(g, node.inputs[0]),
+        Op::Clamp(_) => is_result(g, node.inputs[1]),
+        _ => false,
+    }
 }
 
 /// uint8 constants minus 128.

@@ -2,4 +2,5 @@
 
 mod dequantized;
 pub mod int8_products;
+mod linear_terms;
 mod quantization;

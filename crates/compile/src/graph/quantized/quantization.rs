@@ -1,6 +1,7 @@
 //! Recognizes quantization to 8 bits, `clamp(round(x / scale) + zero point)`, and rewrites it to int8.
 
 use super::dequantized::QuantParam;
+use super::linear_terms::{LinearTerms, relu};
 use crate::graph::rewrite::Rewriter;
 use systole_ir::op::{Binary, Clamp, Convert, Unary};
 use systole_ir::{DType, Node, Op, ValueId};
@@ -56,8 +57,11 @@ impl Quantization {
     /// Appends the quantization to int8; uint8 values are shifted by 128. A constant scale becomes a factor, which may
     /// change a value by one step.
     pub fn push_signed(&self, g: &mut Rewriter, like: &Node) -> ValueId {
+        if let Some(value) = self.push_linear(g, like) {
+            return value;
+        }
         let ty = g.ty(self.scaled).clone();
-        let shift = if self.dtype == DType::U8 { 128.0 } else { 0.0 };
+        let shift = self.shift();
         let scaled = match &self.source {
             Some((x, scale)) => {
                 let factor = scale.map(|s| f64::from(1.0 / s as f32)).push(g, &ty, like);
@@ -75,10 +79,36 @@ impl Quantization {
             (None, None) => g.full(&ty, -shift, like),
         };
         let y = g.push(Binary::Add, &[rounded, zero], like);
-        let [low, high] = [-128.0, 127.0].map(|v| g.scalar(DType::F32, v, like));
-        let y = g.push(Clamp, &[low, y, high], like);
-        g.push(Convert { to: DType::I8 }, &[y], like)
+        push_int8(g, y, -128.0, like)
     }
+
+    /// Difference of the values and the int8 values.
+    fn shift(&self) -> f64 {
+        if self.dtype == DType::U8 { 128.0 } else { 0.0 }
+    }
+
+    /// The same for a value that is a linear combination of integers, also below 0 if they are cut off: scales and zero
+    /// points are multiplied here, and the zero point is added before the value is rounded.
+    fn push_linear(&self, g: &mut Rewriter, like: &Node) -> Option<ValueId> {
+        let (source, scale) = self.source.as_ref()?;
+        let zero = self.known_zero.as_ref()?.map(|z| z - self.shift());
+        let (x, low) = match relu(g, *source) {
+            Some(x) => (x, zero.one()?.max(-128.0)),
+            None => (*source, -128.0),
+        };
+        let inverse = scale.map(|s| 1.0 / s);
+        let terms = LinearTerms::of(g, x, like)?.scaled(&inverse)?.plus(&zero)?;
+        let y = terms.push(g, like)?;
+        let y = g.push(Unary::RoundNearestEven, &[y], like);
+        Some(push_int8(g, y, low, like))
+    }
+}
+
+/// Appends the conversion of whole numbers to int8, clamped to `low..=127`.
+fn push_int8(g: &mut Rewriter, y: ValueId, low: f64, like: &Node) -> ValueId {
+    let [low, high] = [low, 127.0].map(|v| g.scalar(DType::F32, v, like));
+    let y = g.push(Clamp, &[low, y, high], like);
+    g.push(Convert { to: DType::I8 }, &[y], like)
 }
 
 /// The operand of a clamp to a range, written as `clamp` or as `min(max(x, low), high)`.

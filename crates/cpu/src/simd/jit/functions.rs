@@ -225,7 +225,14 @@ impl StepBuilder {
     }
 
     /// Emits the conversion to int8 or uint8, which saturates. `is_inside`: whether numbers are inside the range.
-    pub fn float_to_byte(&mut self, x: StepValue, is_signed: bool, is_inside: bool) -> StepValue {
+    /// `is_read`: whether another step reads the lane. Otherwise only its low byte counts, which is 0 for NaN.
+    pub fn float_to_byte(
+        &mut self,
+        x: StepValue,
+        is_signed: bool,
+        is_inside: bool,
+        is_read: bool,
+    ) -> StepValue {
         let (low, high) = if is_signed { (-128.0, 127.0) } else { (0.0, 255.0) };
         let y = if is_inside {
             x
@@ -234,6 +241,9 @@ impl StepBuilder {
             self.two(opcodes::MINPS, high, y)
         };
         let y = self.one(opcodes::CVTTPS2DQ, None, y);
+        if !is_read {
+            return y;
+        }
         let number = self.holds(x, relation::NUMBER, x);
         self.select(number, y, StepArg::Bits(0))
     }

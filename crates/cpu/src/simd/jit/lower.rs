@@ -354,9 +354,10 @@ impl JitLowering<'_> {
         form(from)?;
         let x = self.value(a)?;
         let is_inside = self.is_clamped(a, to);
+        let is_read = self.map.instrs.iter().any(|i| i.args.contains(&self.lanes.len()));
         let s = &mut self.steps;
         Some(match (from, to) {
-            (F32 | F16 | BF16, I8 | U8) => s.float_to_byte(x, to == I8, is_inside).into(),
+            (F32 | F16 | BF16, I8 | U8) => s.float_to_byte(x, to == I8, is_inside, is_read).into(),
             (I32, I8) => {
                 let up = s.shift_left(x, 24);
                 s.shift_right_signed(up, 24).into()
