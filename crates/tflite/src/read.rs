@@ -273,7 +273,8 @@ mod tests {
             table(vec![(1, node(FlatbufferNode::Text(custom.into()))), (3, FlatbufferField::int(code))])
         };
         let codes = vec![code(131, ""), code(0, ""), code(32, "Landmarks"), code(999, "")];
-        let operators = [0, 1, 2, 3, 0].map(|at| table(vec![(0, FlatbufferField::int(at))])).to_vec();
+        let operators: Vec<_> =
+            [0, 1, 2, 3, 0].into_iter().map(|at| table(vec![(0, FlatbufferField::int(at))])).collect();
         let graph = table(vec![(3, node(FlatbufferNode::List(operators)))]);
         let file = file(
             b"TFL3",

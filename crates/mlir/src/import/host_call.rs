@@ -67,7 +67,7 @@ impl HostCalls {
         self.has_side_effects.then(|| match self.is_per_device {
             true => {
                 let own = g.emit(PartitionId, &[]).remove(0).convert(DType::I32);
-                &own - &own
+                own.minimum(&own.zeros_like())
             }
             false => g.scalar(DType::I32, 0.0),
         })

@@ -153,13 +153,13 @@ pub(super) fn padded(w: &mut GraphWriter, name: &str, low: &[i64], high: &[i64],
 pub(super) fn dilated(
     w: &mut GraphWriter,
     name: &str,
-    dims: &mut Vec<usize>,
+    dims: &mut [usize],
     dim: usize,
     gap: usize,
     value: &str,
 ) -> Result<String> {
     let size = dims[dim];
-    let mut split = dims.clone();
+    let mut split = dims.to_vec();
     split.insert(dim + 1, 1);
     let y = w.reshaped(name, &split)?;
     let mut after = vec![0; split.len()];

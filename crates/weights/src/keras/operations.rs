@@ -8,8 +8,11 @@ use systole_nn::layers::{LayerSpec, permute, rescaling, reshape};
 /// Operations of two values that are layers too.
 const MERGES: [&str; 5] = ["Add", "Subtract", "Multiply", "Maximum", "Minimum"];
 
+/// Keras's operation, the activation here, and an argument with Keras's default.
+type ActivationRow = (&'static str, &'static str, Option<(&'static str, f64)>);
+
 /// Operations that are activations: class, activation, and the arguments that it has as defaults.
-const ACTIVATIONS: [(&str, &str, Option<(&str, f64)>); 20] = [
+const ACTIVATIONS: [ActivationRow; 20] = [
     ("Relu", "relu", None),
     ("Relu6", "relu6", None),
     ("Sigmoid", "sigmoid", None),

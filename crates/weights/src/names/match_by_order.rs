@@ -141,7 +141,7 @@ mod tests {
         let found = rules(&model, &theirs).unwrap();
         let names: Vec<&str> = found.iter().flat_map(|r| &r.parts).map(|p| p.theirs.as_str()).collect();
         assert_eq!(names, ["2.weight", "2.bias", "9.weight", "9.bias", "10.weight", "10.bias"]);
-        assert_eq!(by_name(&model, &theirs), None);
+        assert!(by_name(&model, &theirs).is_none());
         let e = rules(&model, &theirs[..4]).unwrap_err().to_string();
         assert!(e.contains("(Dense)"), "{e}");
     }
