@@ -66,8 +66,8 @@ impl HostCalls {
     pub(super) fn first_order(self, g: &GraphBuilder) -> Option<Tensor> {
         self.has_side_effects.then(|| match self.is_per_device {
             true => {
-                let own = g.emit(PartitionId, &[]).remove(0).convert(DType::I32);
-                &own - &own
+                // Always 0.
+                g.emit(PartitionId, &[]).remove(0).convert(DType::I32) * 0.0
             }
             false => g.scalar(DType::I32, 0.0),
         })
