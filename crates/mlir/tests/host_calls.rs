@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use systole_ir::op::custom_call::register;
 use systole_ir::{DType, Literal, interp};
-use systole_mlir::import::host_call::TARGET;
+use systole_mlir::import::effects::TARGET;
 use systole_mlir::read_text;
 
 /// Function id and first operand of each call.

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use systole_dist::SimulatedMesh;
 use systole_ir::ensure;
 use systole_pjrt::device_assignment;
-use systole_pjrt::sys::{self, OpaquePtr};
+use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
 use systole_runtime::Executable;
 
 /// The object behind `PJRT_LoadedExecutable*` and `PJRT_Executable*`, which share a program.
@@ -140,6 +140,9 @@ handle! {
     }
     Executable_GetCompiledMemoryStats: |args, program: PluginExecutable| executable => {
         let told = &program.told;
+        // Callers do not clear their structure.
+        let executable = args.executable;
+        *args = sys::Executable_GetCompiledMemoryStats { executable, ..ApiArgs::new() };
         args.argument_size_in_bytes = told.argument_bytes as i64;
         args.output_size_in_bytes = told.result_bytes as i64;
         args.alias_size_in_bytes = told.alias_bytes as i64;

@@ -10,7 +10,7 @@ use systole_cpu::with_subnormals;
 use systole_ir::op::Op;
 use systole_ir::op::custom_call::register;
 use systole_ir::{Graph, Literal, Result, TensorType, ensure, err};
-use systole_mlir::import::host_call::TARGET;
+use systole_mlir::import::effects::TARGET;
 
 /// `(id, operands, results) → null`, or the text of an exception, which is valid until the thread's next call.
 type PythonCall = unsafe extern "C" fn(u64, *const *const c_void, *const *mut c_void) -> *const c_char;

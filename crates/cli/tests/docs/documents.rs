@@ -295,7 +295,9 @@ mod results;
 /// How many samples of how many operations `systole selftest` tries, as the guide says it.
 #[test]
 fn the_guide_counts_the_samples_that_there_are() {
-    let table = systole_ir::op::TABLE;
+    // Accelerators cannot call functions of the host program.
+    let ops = systole_ir::op::TABLE.iter().filter(|e| e.name != "custom_call");
+    let table: Vec<_> = ops.collect();
     let samples: usize = table.iter().map(|e| (e.samples)().len()).sum();
     let now = format!("{} samples of {}", systole_nn::grouped(samples as u64), table.len());
     let page = read("docs/guide/tpu.md");

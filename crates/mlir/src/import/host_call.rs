@@ -3,20 +3,16 @@
 //! Calls with side effects are chained by order tokens ([`CustomCall`]): state of loops, results of branches and the last
 //! result of the program. So no pass needs a rule for them, and the interpreter and all backends keep their order.
 
-use super::attribute::{flag, target, text};
+use super::attribute::text;
 use super::call::{ImportRule, OpImport, call};
-use super::devices::is_manual;
+use super::effects::{OrderRole, TARGET, contains, has_side_effect};
 use super::importer::Importer;
 use super::types::{held, not_there, wrong};
 use super::value::ImportedValue;
-use crate::syntax::{Attribute, FunctionValue, MlirModule, MlirRegion, MlirType, Operation, find};
-use std::collections::HashSet;
+use crate::syntax::{FunctionValue, MlirType, Operation};
 use systole_base::{DType, Literal, Result, TensorType, ensure};
 use systole_ir::op::{Case, CollectiveBroadcast, CustomCall, PartitionId, ReplicaGroups};
 use systole_ir::{GraphBuilder, Tensor, control_builders};
-
-/// Target of the calls, which the Python package of the plugin writes.
-pub const TARGET: &str = "systole_python_callback";
 
 pub(super) const OPERATIONS: &[OpImport] = &[
     call(
@@ -30,74 +26,6 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     // The samples of the IR's tests.
     call("systole_identity", ImportRule::Native),
 ];
-
-/// How a region passes on the order of host calls.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum OrderRole {
-    /// Not at all: it must not contain calls with side effects.
-    None,
-    /// Condition of a loop: takes the token as state, and its result depends on the calls.
-    Condition,
-    /// Body of a loop: takes the token as state and returns it.
-    Body,
-    /// Branch: returns the token.
-    Branch,
-}
-
-/// Where the calls of a module run.
-#[derive(Clone, Copy, Default)]
-pub(super) struct HostCalls {
-    /// Whether there are calls with side effects.
-    has_side_effects: bool,
-    /// Whether every device runs the whole program.
-    is_per_device: bool,
-}
-
-impl HostCalls {
-    pub(super) fn of(module: &MlirModule) -> HostCalls {
-        let any = |what: fn(&Operation) -> bool| {
-            module.functions.iter().any(|f| contains(module, std::slice::from_ref(&f.body), what))
-        };
-        HostCalls { has_side_effects: any(has_side_effect), is_per_device: any(is_manual) }
-    }
-
-    /// Returns the order token of the first call with side effects. It depends on the device if each device runs the
-    /// program, so that it is compiled for several devices.
-    pub(super) fn first_order(self, g: &GraphBuilder) -> Option<Tensor> {
-        self.has_side_effects.then(|| match self.is_per_device {
-            true => {
-                let own = g.emit(PartitionId, &[]).remove(0).convert(DType::I32);
-                own.minimum(&own.zeros_like())
-            }
-            false => g.scalar(DType::I32, 0.0),
-        })
-    }
-}
-
-fn has_side_effect(op: &Operation) -> bool {
-    target(op) == Some(TARGET) && flag(op, "has_side_effect", false).unwrap_or(false)
-}
-
-/// Whether the regions, the regions in them or the functions that they call contain such an op.
-fn contains(module: &MlirModule, regions: &[MlirRegion], what: fn(&Operation) -> bool) -> bool {
-    let mut open: Vec<&MlirRegion> = regions.iter().collect();
-    let mut seen = HashSet::new();
-    while let Some(region) = open.pop() {
-        for op in &region.operations {
-            if what(op) {
-                return true;
-            }
-            open.extend(&op.regions);
-            let callee = find(&op.attributes, "callee").or_else(|| find(&op.attributes, "decomposition"));
-            if let Some(Attribute::Symbol(name)) = callee
-                && seen.insert(name.as_str())
-            {
-                open.extend(module.functions.iter().filter(|f| f.name == *name).map(|f| &f.body));
-            }
-        }
-    }
-    false
-}
 
 /// Attributes of a call: `SESSION ID all` or `SESSION ID DEVICE`, for calls on every device or on one.
 fn device(config: &str) -> Result<Option<usize>> {

@@ -1,7 +1,7 @@
 //! State of the MLIR importer: the module, and the values of the function that is being inlined.
 
 use super::check::ResultCheck;
-use super::host_call::HostCalls;
+use super::effects::HostCalls;
 use super::types::wrong;
 use super::value::ImportedValue;
 use crate::device_sharding::DeviceSharding;

@@ -213,30 +213,29 @@ def _keep_programs():
     compilation_cache.put_executable_and_time = put_unless_callbacks
 
 
-REFUSED = {
-    "buffer_callback": ("buffer_callback_p", "does not support buffer_callback; use jax.experimental.io_callback"),
-    "debugging": ("inspect_sharding_p", "does not support inspect_array_sharding in jit; use jax.typeof(x).sharding or x.sharding outside"),
-}
-
-
 def _refuse():
     """Functions that need XLA's own compiler, and would fail without a reason."""
-    import importlib
-
+    from jax._src import debugging
     from jax._src.interpreters import mlir
 
-    def rule(why):
-        def refuse(ctx, *args, **params):
-            raise NotImplementedError(f"the platform `{NAME}` {why}")
+    inspect_sharding = debugging._inspect_sharding_lowering_rule
 
-        return refuse
+    def inspect(ctx, value, **params):
+        # A program on one device needs no compiler.
+        if getattr(ctx.module_context.axis_context, "num_devices", None) == 1:
+            return inspect_sharding(ctx, value, **params)
+        what = "does not support inspect_array_sharding in jit on several devices; use x.sharding outside"
+        raise NotImplementedError(f"the platform `{NAME}` {what}")
 
-    for module, (primitive, why) in REFUSED.items():
-        try:
-            primitive = getattr(importlib.import_module("jax._src." + module), primitive)
-        except (ImportError, AttributeError):
-            continue
-        mlir.register_lowering(primitive, rule(why), platform=NAME)
+    def buffer_callback(ctx, *args, **params):
+        raise NotImplementedError(f"the platform `{NAME}` does not support buffer_callback; use jax.experimental.io_callback")
+
+    mlir.register_lowering(debugging.inspect_sharding_p, inspect, platform=NAME)
+    try:
+        from jax._src.buffer_callback import buffer_callback_p
+    except ImportError:
+        return
+    mlir.register_lowering(buffer_callback_p, buffer_callback, platform=NAME)
 
 
 class _AsCpu:

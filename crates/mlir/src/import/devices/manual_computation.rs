@@ -6,8 +6,9 @@
 //! operands, and at the end the shards are gathered. A program without such regions is unchanged and runs once.
 
 use crate::device_sharding::DeviceSharding;
-use crate::import::attribute::{device_count, target, text};
+use crate::import::attribute::{device_count, text};
 use crate::import::call::{ImportRule, OpImport, call, op};
+use crate::import::effects::SHAPE_CALLS;
 use crate::import::importer::{CallFrame, Importer};
 use crate::import::types::{not_there, wrong};
 use crate::import::value::ImportedValue;
@@ -23,9 +24,6 @@ const MOST_DEVICES: u64 = 1 << 10;
 /// Maximum depth of nested regions.
 const MOST_DEPTH: usize = 64;
 
-/// Custom calls that start and end a per-device computation.
-const SHAPE_CALLS: [&str; 2] = ["SPMDFullToShardShape", "SPMDShardToFullShape"];
-
 const SHAPE_CALL: ImportRule =
     ImportRule::Importer(|i, op, operands, frame, g| i.shape_call(op, operands, frame, g));
 
@@ -37,11 +35,6 @@ pub(crate) const OPERATIONS: &[OpImport] = &[
     call(SHAPE_CALLS[0], SHAPE_CALL),
     call(SHAPE_CALLS[1], SHAPE_CALL),
 ];
-
-/// Whether an op starts or ends a per-device computation.
-pub(crate) fn is_manual(op: &Operation) -> bool {
-    op.name == "sdy.manual_computation" || target(op).is_some_and(|name| SHAPE_CALLS.contains(&name))
-}
 
 /// Returns the sharding of an operand or result along the manual axes.
 fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<DeviceSharding> {

@@ -6,6 +6,5 @@ pub(super) mod run_parallel;
 pub(super) mod sharding_import;
 
 use super::call::OpImport;
-pub(super) use manual_computation::is_manual;
 
 pub(super) const OPERATIONS: [&[OpImport]; 2] = [manual_computation::OPERATIONS, run_parallel::OPERATIONS];

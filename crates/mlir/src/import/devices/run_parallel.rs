@@ -3,7 +3,7 @@
 
 use crate::import::attribute::{self, size};
 use crate::import::call::{ArrayCall, ComplexRule, OpImport, OpResults, op};
-use crate::import::host_call::OrderRole;
+use crate::import::effects::OrderRole;
 use crate::import::importer::{CallFrame, Importer, MAX_CALLS, place};
 use crate::import::types::{not_there, wrong};
 use crate::import::value::ImportedValue;
