@@ -115,7 +115,8 @@ impl OnnxModel {
 
     /// Names all operators that are not supported, if they are several; one alone is reported with its node.
     fn check_operators(&self) -> Result<()> {
-        let is_function = |n: &OnnxNode| self.functions.iter().any(|f| f.name == n.op && f.domain == n.domain);
+        let is_function =
+            |n: &OnnxNode| self.functions.iter().any(|f| f.name == n.op && f.domain == n.domain);
         let mut found: Vec<(String, usize)> = Vec::new();
         for (at, n) in self.graph.nodes.iter().enumerate() {
             let whose = if n.domain.is_empty() { String::new() } else { format!(" of {}", n.domain) };

@@ -273,8 +273,8 @@ mod tests {
             table(vec![(1, node(FlatbufferNode::Text(custom.into()))), (3, FlatbufferField::int(code))])
         };
         let codes = vec![code(131, ""), code(0, ""), code(32, "Landmarks"), code(999, "")];
-        let operators = [0, 1, 2, 3, 0].map(|at| table(vec![(0, FlatbufferField::int(at))])).to_vec();
-        let graph = table(vec![(3, node(FlatbufferNode::List(operators)))]);
+        let operators = [0, 1, 2, 3, 0].map(|at| table(vec![(0, FlatbufferField::int(at))]));
+        let graph = table(vec![(3, node(FlatbufferNode::List(operators.into())))]);
         let file = file(
             b"TFL3",
             &table(vec![

@@ -180,7 +180,12 @@ mod tests {
         FlatbufferNode::Table(vec![(1, FlatbufferField::int(size))])
     }
 
-    fn expanded(dims: [usize; 2], order: &[i32], blocks: &[i32], levels: Vec<FlatbufferNode>) -> Result<Vec<i8>> {
+    fn expanded(
+        dims: [usize; 2],
+        order: &[i32],
+        blocks: &[i32],
+        levels: Vec<FlatbufferNode>,
+    ) -> Result<Vec<i8>> {
         let table = FlatbufferNode::Table(vec![
             (0, ints(order)),
             (1, ints(blocks)),
@@ -189,7 +194,9 @@ mod tests {
         let bytes = file(b"TEST", &table);
         let parsed = FlatbufferBytes::new(&bytes);
         let stored: Vec<u8> = (1..9).collect();
-        dense(&TensorType::new(DType::I8, dims), &stored, &parsed.root()?)?.as_slice::<i8>().map(<[i8]>::to_vec)
+        dense(&TensorType::new(DType::I8, dims), &stored, &parsed.root()?)?
+            .as_slice::<i8>()
+            .map(<[i8]>::to_vec)
     }
 
     #[test]
