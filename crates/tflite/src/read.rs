@@ -80,8 +80,8 @@ fn check_operators(graphs: &[FlatbufferTable], codes: &[OperatorCode]) -> Result
                 continue;
             };
             let name = match usize::try_from(*code).ok().and_then(|code| SCHEMA_NAMES.get(code)) {
-                Some(&"CUSTOM") => format!("{custom} (custom)"),
-                Some(name) => (*name).to_string(),
+                Some(&"CUSTOM") => format!("`{custom}` (custom)"),
+                Some(name) => format!("`{name}`"),
                 None => format!("number {code}"),
             };
             if !found.contains(&name) {
@@ -285,7 +285,7 @@ mod tests {
         );
         let e = TfliteModel::from_bytes("m.tflite", &file).unwrap_err();
         let what = e.to_string();
-        for name in ["RFFT2D", "Landmarks (custom)", "number 999", "m.tflite", "LiteRT"] {
+        for name in ["`RFFT2D`", "`Landmarks` (custom)", "number 999", "m.tflite", "LiteRT"] {
             assert!(what.contains(name), "{what}");
         }
         assert_eq!((e.kind(), what.contains("ADD")), (ErrorKind::Unsupported, false));
