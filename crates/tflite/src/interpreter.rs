@@ -3,7 +3,7 @@
 use crate::kernels::{OperatorCall, RunContext, row};
 use crate::model::{TfliteModel, broken};
 use crate::op::TfliteOp;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use systole_base::{Literal, Result, ensure, err};
 
@@ -22,8 +22,15 @@ const OF_EMPTY: [TfliteOp; 8] = [
     TfliteOp::Call,
 ];
 
-/// Variables of a run, by handle.
-type Variables = RefCell<BTreeMap<i64, Literal>>;
+/// Maximum number of operators that control flow runs: loops of damaged files would not end.
+const MOST_OPERATORS: usize = 2_000_000;
+
+/// State of a run: variables by handle, and the number of operators in loops and branches so far.
+#[derive(Default)]
+struct RunState {
+    variables: RefCell<BTreeMap<i64, Literal>>,
+    operators: Cell<usize>,
+}
 
 /// A checked model, ready to run from any number of threads.
 pub struct TfliteInterpreter<'a> {
@@ -70,17 +77,22 @@ impl<'a> TfliteInterpreter<'a> {
 
     /// Like [`TfliteInterpreter::run`]; also calls `each` with the index and value of every computed tensor and input.
     pub fn run_with(&self, inputs: &[Literal], each: impl FnMut(usize, &Literal)) -> Result<Vec<Literal>> {
-        self.run_nested(inputs, &Variables::default(), 0, each)
+        self.run_nested(inputs, &RunState::default(), 0, each)
     }
 
     fn run_nested(
         &self,
         inputs: &[Literal],
-        variables: &Variables,
+        state: &RunState,
         depth: usize,
         mut each: impl FnMut(usize, &Literal),
     ) -> Result<Vec<Literal>> {
         ensure!(depth < MOST_DEPTH, broken(format!("more than {MOST_DEPTH} graphs run each other")));
+        ensure!(
+            state.operators.get() < MOST_OPERATORS,
+            err!(Unsupported, "loops run more than {MOST_OPERATORS} operators")
+                .hint("run this file with the LiteRT runtime")
+        );
         let model = self.model;
         let mut values: Vec<Option<Literal>> = model.tensors.iter().map(|t| t.data.clone()).collect();
         if inputs.len() != model.inputs.len() {
@@ -103,7 +115,7 @@ impl<'a> TfliteInterpreter<'a> {
             values[i] = Some(given.clone());
         }
         for (n, o) in model.operators.iter().enumerate() {
-            let made = self.operator(n, &values, variables, depth)?;
+            let made = self.operator(n, &values, state, depth)?;
             for (&i, y) in o.outputs.iter().zip(made) {
                 each(i, &y);
                 values[i] = Some(y);
@@ -125,7 +137,7 @@ impl<'a> TfliteInterpreter<'a> {
     /// # Errors
     /// If the operator does not exist or cannot be computed; names it.
     pub fn run_operator(&self, n: usize, values: &[Option<Literal>]) -> Result<Vec<Literal>> {
-        self.operator(n, values, &Variables::default(), 0)
+        self.operator(n, values, &RunState::default(), 0)
     }
 
     /// Rejects an operand without elements, which only operators that move elements support.
@@ -149,17 +161,20 @@ impl<'a> TfliteInterpreter<'a> {
         &self,
         n: usize,
         values: &[Option<Literal>],
-        variables: &Variables,
+        state: &RunState,
         depth: usize,
     ) -> Result<Vec<Literal>> {
         let run_graph = |index: usize, inputs: &[Literal]| {
             let graph = index.checked_sub(1).and_then(|at| self.graphs.get(at));
             let graph = graph.ok_or_else(|| broken(format!("graph {index} does not exist")))?;
+            // A graph may have no operator.
+            state.operators.set(state.operators.get() + 1);
             let nested = TfliteInterpreter::of_graph(graph, self.graphs);
-            nested.run_nested(inputs, variables, depth + 1, |_, _| {})
+            nested.run_nested(inputs, state, depth + 1, |_, _| {})
         };
         self.check_empty(n, values)?;
-        let context = RunContext { run_graph: &run_graph, variables };
+        state.operators.set(state.operators.get() + usize::from(depth > 0));
+        let context = RunContext { run_graph: &run_graph, variables: &state.variables };
         let model = self.model;
         let operator =
             model.operators.get(n).ok_or_else(|| broken(format!("operator {n} does not exist")))?;

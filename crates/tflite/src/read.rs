@@ -80,8 +80,8 @@ fn check_operators(graphs: &[FlatbufferTable], codes: &[OperatorCode]) -> Result
                 continue;
             };
             let name = match usize::try_from(*code).ok().and_then(|code| SCHEMA_NAMES.get(code)) {
-                Some(&"CUSTOM") => format!("{custom} (custom)"),
-                Some(name) => (*name).to_string(),
+                Some(&"CUSTOM") => format!("`{custom}` (custom)"),
+                Some(name) => format!("`{name}`"),
                 None => format!("number {code}"),
             };
             if !found.contains(&name) {
@@ -273,9 +273,8 @@ mod tests {
             table(vec![(1, node(FlatbufferNode::Text(custom.into()))), (3, FlatbufferField::int(code))])
         };
         let codes = vec![code(131, ""), code(0, ""), code(32, "Landmarks"), code(999, "")];
-        let operators: Vec<_> =
-            [0, 1, 2, 3, 0].into_iter().map(|at| table(vec![(0, FlatbufferField::int(at))])).collect();
-        let graph = table(vec![(3, node(FlatbufferNode::List(operators)))]);
+        let operators = [0, 1, 2, 3, 0].map(|at| table(vec![(0, FlatbufferField::int(at))]));
+        let graph = table(vec![(3, node(FlatbufferNode::List(operators.into())))]);
         let file = file(
             b"TFL3",
             &table(vec![
@@ -286,7 +285,7 @@ mod tests {
         );
         let e = TfliteModel::from_bytes("m.tflite", &file).unwrap_err();
         let what = e.to_string();
-        for name in ["RFFT2D", "Landmarks (custom)", "number 999", "m.tflite", "LiteRT"] {
+        for name in ["`RFFT2D`", "`Landmarks` (custom)", "number 999", "m.tflite", "LiteRT"] {
             assert!(what.contains(name), "{what}");
         }
         assert_eq!((e.kind(), what.contains("ADD")), (ErrorKind::Unsupported, false));

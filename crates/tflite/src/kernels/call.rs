@@ -6,13 +6,12 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use systole_base::{DType, Element, Error, Literal, Result, Shape, TensorType, err};
 
-/// A function that runs a graph of the file by its index.
-pub(crate) type RunGraph<'a> = dyn Fn(usize, &[Literal]) -> Result<Vec<Literal>> + 'a;
+/// Runs a graph by its index in the file.
+pub(crate) type GraphRunner<'a> = &'a dyn Fn(usize, &[Literal]) -> Result<Vec<Literal>>;
 
 /// Access of control flow to the other graphs of the file, and to the variables of a run.
 pub(crate) struct RunContext<'a> {
-    /// Runs a graph by its index in the file.
-    pub run_graph: &'a RunGraph<'a>,
+    pub run_graph: GraphRunner<'a>,
     /// Values of variables by handle.
     pub variables: &'a RefCell<BTreeMap<i64, Literal>>,
 }

@@ -5,7 +5,7 @@ use super::call::OperatorCall;
 use super::op_row::operators;
 use crate::model::broken;
 use crate::op::OptionField;
-use systole_base::{Literal, Result, ensure, err};
+use systole_base::{Literal, Result, ensure};
 
 operators! {
     Call "CALL" 31; options 16 [0 Graph]; versions 1 1; NoInt8; |call| graph(call, OptionField::Graph, 0)
@@ -17,9 +17,6 @@ operators! {
     ReadVariable "READ_VARIABLE" 143; options 112 []; versions 1 1; NoInt8; read
     AssignVariable "ASSIGN_VARIABLE" 144; options 113 []; versions 1 1; NoInt8; assign
 }
-
-/// Maximum number of iterations of a WHILE.
-const MOST_ITERATIONS: usize = 10_000_000;
 
 fn name_of(call: &OperatorCall) -> i64 {
     call.operator.int(OptionField::SharedName)
@@ -51,15 +48,14 @@ fn choose(call: &OperatorCall) -> Result<Vec<Literal>> {
 
 fn repeat(call: &OperatorCall) -> Result<Vec<Literal>> {
     let mut values = operands(call, 0)?;
-    for _ in 0..MOST_ITERATIONS {
+    // The interpreter limits the number of operators; a condition has at least one.
+    loop {
         let condition = run(call, OptionField::CondGraph, &values)?;
         if !truth(condition.first().ok_or_else(|| broken("the condition has no output".into()))?)? {
             return Ok(values);
         }
         values = run(call, OptionField::BodyGraph, &values)?;
     }
-    Err(err!(Unsupported, "a loop runs more than {MOST_ITERATIONS} times")
-        .hint("run this file with the LiteRT runtime"))
 }
 
 fn handle(call: &OperatorCall) -> Result<i64> {

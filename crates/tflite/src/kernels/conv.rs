@@ -311,7 +311,7 @@ fn transposed(call: &OperatorCall) -> Result<Vec<Literal>> {
     let of_int8 = |x: &[i8], w: &[i8], zero: i32| {
         scatter.sums(x, w, 0, |sum: i32, x, w| sum.wrapping_add((i32::from(x) - zero) * i32::from(w)))
     };
-    ended(call, [&x, &w], 3, false, of_int8, |x, w| scatter.sums(x, w, 0.0, |sum, x, w| sum + x * w))
+    ended(call, [&x, &w], 3, true, of_int8, |x, w| scatter.sums(x, w, 0.0, |sum, x, w| sum + x * w))
 }
 
 /// Adds each pixel's kernels to a window of the output.

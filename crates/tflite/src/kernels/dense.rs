@@ -48,7 +48,8 @@ fn fully_connected(call: &OperatorCall) -> Result<Vec<Literal>> {
             let x = match w.dtype() {
                 DType::F32 => x.elements::<f32>()?,
                 _ => {
-                    rounded = super::quantize_cast::rounded(x.elements::<f32>()?, rows, true);
+                    let around_0 = !call.operator.is(OptionField::AsymmetricInputs);
+                    rounded = super::quantize_cast::rounded(x.elements::<f32>()?, rows, around_0);
                     &rounded
                 }
             };

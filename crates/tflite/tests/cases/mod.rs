@@ -528,6 +528,8 @@ fn hybrid(all: &mut Vec<Case>) {
     );
     let depthwise = conv(TfliteOp::DepthwiseConv2D, false, 1, act).with(OptionField::DepthMultiplier, 1.0);
     add("depthwise_hybrid", [&[1, 7, 6, 5], &[1, 3, 3, 5], &[5]], &[1, 7, 6, 5], Some(3), depthwise);
+    let asymmetric = op(TfliteOp::FullyConnected).with(OptionField::AsymmetricInputs, 1.0);
+    add("dense_hybrid_asymmetric", [&[3, 40], &[12, 40], &[12]], &[3, 12], None, asymmetric);
 }
 
 /// Returns an operator over all 256 integers.

@@ -8,11 +8,11 @@ use systole_nn::layers::{LayerSpec, permute, rescaling, reshape};
 /// Operations of two values that are layers too.
 const MERGES: [&str; 5] = ["Add", "Subtract", "Multiply", "Maximum", "Minimum"];
 
-/// Keras's operation, the activation here, and an argument with Keras's default.
-type ActivationRow = (&'static str, &'static str, Option<(&'static str, f64)>);
+/// Class of an operation, its activation, and an argument with the only value that the activation supports.
+type ActivationOperation = (&'static str, &'static str, Option<(&'static str, f64)>);
 
-/// Operations that are activations: class, activation, and the arguments that it has as defaults.
-const ACTIVATIONS: [ActivationRow; 20] = [
+/// Operations that are activations.
+const ACTIVATIONS: [ActivationOperation; 20] = [
     ("Relu", "relu", None),
     ("Relu6", "relu6", None),
     ("Sigmoid", "sigmoid", None),
@@ -76,7 +76,7 @@ pub(super) fn layer(class: &str, config: &Map<String, Value>, node: &Value) -> R
     let name = config.get("name").and_then(Value::as_str).unwrap_or(class);
     match found {
         Some(found) => Ok(Some(found.name(name))),
-        None => Err(wrong(format!("{class} ({name}) is an operation, not a layer")).because(
+        None => Err(wrong(format!("`{class}` ({name}) is an operation, not a layer")).because(
             "of operations, only +, −, ×, ÷ with numbers, +, −, ×, maximum, minimum of two values, concatenate, \
              reshape, transpose and activations are supported",
         )),
@@ -117,7 +117,7 @@ fn of_one(class: &str, config: &Map<String, Value>) -> Result<Option<LayerSpec>>
         "Elu" => json!({"elu": {"alpha": argument("alpha").unwrap_or(1.0)}}),
         _ => {
             let row = ACTIVATIONS.iter().find(|(name, ..)| *name == class);
-            let fits = |(_, _, default): &&(&str, &str, Option<(&str, f64)>)| {
+            let fits = |(_, _, default): &&ActivationOperation| {
                 default.is_none_or(|(key, value)| argument(key).is_none_or(|found| found == value))
             };
             let Some((_, activation, _)) = row.filter(fits) else { return Ok(None) };
