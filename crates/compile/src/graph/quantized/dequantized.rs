@@ -15,15 +15,27 @@ pub enum QuantParam {
 
 /// Maximum length of a list of scales or zero points.
 const LONGEST: usize = 1 << 16;
+/// Maximum number of ops between a constant and the number that is computed from it.
+const MOST_STEPS: usize = 10;
 
 impl QuantParam {
-    /// Reads a constant, its conversions, reshapes and broadcasts.
+    /// Reads a constant, or computes it from constants: conversions, sums, products, reshapes and broadcasts.
     pub fn of(g: &Rewriter, v: ValueId) -> Option<QuantParam> {
+        QuantParam::within(g, v, MOST_STEPS)
+    }
+
+    /// Like [`QuantParam::of`], with at most `steps` ops one after the other.
+    fn within(g: &Rewriter, v: ValueId, steps: usize) -> Option<QuantParam> {
         let node = g.node(v);
-        let inner = || QuantParam::of(g, *node.inputs.first()?);
+        let left = steps.checked_sub(1)?;
+        let inner = || QuantParam::within(g, *node.inputs.first()?, left);
         match &node.op {
             Op::Constant(c) => QuantParam::of_literal(&c.value),
-            Op::Convert(c) => inner().filter(|p| p.is_exact(g.ty(node.inputs[0]).dtype, c.to)),
+            Op::Convert(c) => inner()?.converted(g.ty(node.inputs[0]).dtype, c.to),
+            Op::Binary(op) => {
+                let (a, b) = (inner()?, QuantParam::within(g, *node.inputs.get(1)?, left)?);
+                a.computed(*op, &b, node.outs[0].dtype)
+            }
             Op::Reshape(r) => match inner()? {
                 QuantParam::Along(_, all) => {
                     let dim = only_long_dim(&r.shape)?;
@@ -52,10 +64,31 @@ impl QuantParam {
         Some(QuantParam::Along(dim, (0..n).map(|i| value.get(i).as_f64()).collect()))
     }
 
-    /// Whether a conversion keeps all numbers.
-    fn is_exact(&self, from: DType, to: DType) -> bool {
-        let is_known = from == to || from.is_int() && matches!(to, DType::F32 | DType::I32);
-        is_known && (from == to || self.numbers().iter().all(|v| v.abs() < 16_777_216.0))
+    /// Converts integers to f32 or int32.
+    fn converted(self, from: DType, to: DType) -> Option<QuantParam> {
+        let is_narrow = || self.numbers().iter().all(|v| v.abs() < 16_777_216.0);
+        match to {
+            _ if from == to => Some(self),
+            DType::F32 if from.is_int() => Some(self.map(|v| f64::from(v as f32))),
+            DType::I32 if from.is_int() && is_narrow() => Some(self),
+            _ => None,
+        }
+    }
+
+    /// Applies an op to f32 or small int32 numbers.
+    fn computed(&self, op: Binary, other: &QuantParam, dtype: DType) -> Option<QuantParam> {
+        let apply = |a: f64, b: f64| match op {
+            Binary::Add => a + b,
+            Binary::Subtract => a - b,
+            _ => a * b,
+        };
+        let is_known = matches!(op, Binary::Add | Binary::Subtract | Binary::Multiply);
+        let all = self.with(other, apply).filter(|_| is_known)?;
+        match dtype {
+            DType::F32 => Some(all.map(|v| f64::from(v as f32))),
+            DType::I32 => Some(all).filter(|all| all.numbers().iter().all(|v| v.abs() < 16_777_216.0)),
+            _ => None,
+        }
     }
 
     fn transposed(self, t: &Transpose) -> QuantParam {

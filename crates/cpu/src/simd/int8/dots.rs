@@ -60,8 +60,14 @@ unsafe fn rows<D: DotVector, const R: usize, const N: usize>(
             left = left.saturating_sub(WORDS);
         }
         for (r, own) in all.iter().enumerate() {
+            let mut to = sums.row_mut(row + r);
+            // Accumulators that are not requantized are stored where they are wanted.
+            let y = t.to[row + r].cast::<i32>();
+            if t.ends.is_none() && !y.is_null() {
+                to = y.wrapping_add(t.first);
+            }
             for (n, v) in own.iter().enumerate() {
-                D::store(*v, sums.row_mut(row + r).add(n * lanes));
+                D::store(*v, to.add(n * lanes));
             }
         }
     }
@@ -112,7 +118,9 @@ unsafe fn blocks<D: DotVector, L: I32x16, const MOST: usize, const N: usize>(all
                 rows::<D, 1, N>(t, row, &mut sums);
                 row += 1;
             }
-            finish::<L>(t, &sums, 0, t.rows);
+            if t.ends.is_some() {
+                finish::<L>(t, &sums, 0, t.rows);
+            }
         }
     }
 }
