@@ -109,8 +109,7 @@ pub const TPU_VARIABLES: &[(&str, &str)] = &[
     ("LIBTPU_INIT_ARGS", "command-line options for libtpu"),
 ];
 
-/// Environment variables with object-store credentials, as set by the cloud providers' tools (feature `object-stores`).
-/// The crate `object_store` reads more of `AWS_…` and `GOOGLE_…` itself.
+/// Variables of the cloud providers' tools with credentials, of which `object_store` reads more itself, and of Hugging Face.
 pub const CLOUD_VARIABLES: &[(&str, &str)] = &[
     ("CLOUDSDK_AUTH_ACCESS_TOKEN", "access token printed by `gcloud auth print-access-token`"),
     ("STORAGE_EMULATOR_HOST", "emulator of Google Cloud Storage, without credentials: 127.0.0.1:4443"),
@@ -118,6 +117,8 @@ pub const CLOUD_VARIABLES: &[(&str, &str)] = &[
     ("AWS_SHARED_CREDENTIALS_FILE", "credentials file, if not ~/.aws/credentials"),
     ("AWS_CONFIG_FILE", "configuration file with regions, if not ~/.aws/config"),
     ("AWS_WEB_IDENTITY_TOKEN_FILE", "set if Kubernetes provides the identity: profiles are ignored"),
+    ("HF_ENDPOINT", "mirror of Hugging Face's hub for `systole import hf:…`: https://HOST"),
+    ("HF_TOKEN", "token of Hugging Face's hub, for gated models"),
     ("HOME", "the user's home folder"),
 ];
 

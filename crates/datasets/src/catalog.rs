@@ -2,12 +2,13 @@
 //!
 //! Sizes and digests are copied from the sources named in each row, none is computed from a download of our own.
 
-use crate::data_dir::{DataDir, roots};
-use crate::download::{self, FileDigest, RemoteFile};
+use crate::data_dir::DataDir;
+use crate::download::{FileDigest, RemoteFile};
+use crate::published_files::PublishedFiles;
 use FileDigest::{Md5, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
-use systole_base::{Error, ErrorKind, Result, knobs};
+use systole_base::{Error, ErrorKind, Result};
 use systole_data::format::archive::{ExtractOptions, extract_tar_gz};
 
 /// Maximum ratio of an unpacked archive to its file.
@@ -23,7 +24,7 @@ pub struct CatalogEntry {
     /// Content in a few words.
     pub description: &'static str,
     /// Files to download.
-    pub files: &'static [RemoteFile],
+    pub files: &'static [RemoteFile<'static>],
     /// Base addresses, the official one first; a file's name follows. https uses the system's curl.
     pub sources: &'static [&'static str],
     /// Date of the last download from these addresses by Systole's authors; `None`: not tried.
@@ -60,7 +61,7 @@ pub(super) const FASHION_MNIST: CatalogEntry = CatalogEntry {
     files: &[
         RemoteFile {
             file: IDX_FILES[0],
-            size: 26_421_880,
+            size: Some(26_421_880),
             digests: &[
                 Sha256("3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
                 Md5("8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
@@ -68,7 +69,7 @@ pub(super) const FASHION_MNIST: CatalogEntry = CatalogEntry {
         },
         RemoteFile {
             file: IDX_FILES[1],
-            size: 29_515,
+            size: Some(29_515),
             digests: &[
                 Sha256("a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
                 Md5("25c81989df183df01b3e8a0aad5dffbe"),
@@ -76,7 +77,7 @@ pub(super) const FASHION_MNIST: CatalogEntry = CatalogEntry {
         },
         RemoteFile {
             file: IDX_FILES[2],
-            size: 4_422_102,
+            size: Some(4_422_102),
             digests: &[
                 Sha256("346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
                 Md5("bef4ecab320f06d8554ea6380940ec79"),
@@ -84,7 +85,7 @@ pub(super) const FASHION_MNIST: CatalogEntry = CatalogEntry {
         },
         RemoteFile {
             file: IDX_FILES[3],
-            size: 5_148,
+            size: Some(5_148),
             digests: &[
                 Sha256("67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
                 Md5("bb300cfdad3c16e7a12a480ee83cd310"),
@@ -110,7 +111,7 @@ pub(super) const MNIST: CatalogEntry = CatalogEntry {
     files: &[
         RemoteFile {
             file: IDX_FILES[0],
-            size: 9_912_422,
+            size: Some(9_912_422),
             digests: &[
                 Sha256("440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
                 Md5("f68b3c2dcbeaaa9fbdd348bbdeb94873"),
@@ -118,7 +119,7 @@ pub(super) const MNIST: CatalogEntry = CatalogEntry {
         },
         RemoteFile {
             file: IDX_FILES[1],
-            size: 28_881,
+            size: Some(28_881),
             digests: &[
                 Sha256("3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
                 Md5("d53e105ee54ea40749a09fcbcd1e9432"),
@@ -126,7 +127,7 @@ pub(super) const MNIST: CatalogEntry = CatalogEntry {
         },
         RemoteFile {
             file: IDX_FILES[2],
-            size: 1_648_877,
+            size: Some(1_648_877),
             digests: &[
                 Sha256("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
                 Md5("9fb629c4189551a2d022fa330f9573f3"),
@@ -134,7 +135,7 @@ pub(super) const MNIST: CatalogEntry = CatalogEntry {
         },
         RemoteFile {
             file: IDX_FILES[3],
-            size: 4_542,
+            size: Some(4_542),
             digests: &[
                 Sha256("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
                 Md5("ec29112dd5afa0611ce80d1b7f02629c"),
@@ -160,7 +161,7 @@ pub(super) const CIFAR10: CatalogEntry = CatalogEntry {
     description: "50,000 + 10,000 color images, 32 × 32, ten classes",
     files: &[RemoteFile {
         file: "cifar-10-binary.tar.gz",
-        size: 170_052_171,
+        size: Some(170_052_171),
         digests: &[
             Md5("c32a1d4ab5d03f1284b67883e8d87530"),
             Sha256("c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
@@ -192,7 +193,7 @@ pub(super) const CIFAR100: CatalogEntry = CatalogEntry {
     description: "50,000 + 10,000 color images, 32 × 32, 100 classes",
     files: &[RemoteFile {
         file: "cifar-100-binary.tar.gz",
-        size: 168_513_733,
+        size: Some(168_513_733),
         digests: &[
             Md5("03b5dce01913d631647c71ecec9e9cb8"),
             Sha256("58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"),
@@ -213,7 +214,7 @@ const IMDB: CatalogEntry = CatalogEntry {
     description: "25,000 + 25,000 movie reviews, positive or negative",
     files: &[RemoteFile {
         file: "aclImdb_v1.tar.gz",
-        size: 84_125_825,
+        size: Some(84_125_825),
         digests: &[
             Sha256("c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"),
             Md5("7c2ac02c03563afcf9b574c7e56c153a"),
@@ -239,7 +240,7 @@ const TINY_SHAKESPEARE: CatalogEntry = CatalogEntry {
     description: "1,115,394 characters of Shakespeare's plays, for language models",
     files: &[RemoteFile {
         file: "input.txt",
-        size: 1_115_394,
+        size: Some(1_115_394),
         digests: &[Sha256("86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed")],
     }],
     sources: &[
@@ -259,7 +260,7 @@ const FLOWERS: CatalogEntry = CatalogEntry {
     description: "color photos of flowers in five classes: daisy, dandelion, roses, sunflowers, tulips",
     files: &[RemoteFile {
         file: "flower_photos.tgz",
-        size: 228_813_984,
+        size: Some(228_813_984),
         digests: &[Sha256("4c54ace7911aaffe13a365c34f650e71dd5bf1be0a58b464e5a7183e3e595d9c")],
     }],
     sources: &[
@@ -305,22 +306,31 @@ pub fn fetch(name: &str, dir: &DataDir) -> Result<PathBuf> {
 }
 
 impl CatalogEntry {
+    /// The dataset's files, with their addresses or the mirror's.
+    pub(super) fn published(&self, dir: &DataDir) -> PublishedFiles<'static> {
+        PublishedFiles {
+            name: self.name.into(),
+            folder: self.name.into(),
+            files: self.files.to_vec(),
+            sources: dir.sources(self.sources),
+            fields: Vec::new(),
+            contents: self.contents.to_vec(),
+        }
+    }
+
     /// Returns the dataset's folder in the first location that has it: `SYSTOLE_DATA`, then the cache.
     pub fn locate(&self, dir: &DataDir) -> Option<PathBuf> {
-        roots(dir).into_iter().find_map(|root| self.folder_in(&root))
+        self.published(dir).locate(dir)
     }
 
     /// Returns the dataset's folder below `root` if it is complete.
     pub fn folder_in(&self, root: &Path) -> Option<PathBuf> {
-        let folder = root.join(self.name);
-        let is_complete = self.contents.iter().all(|path| folder.join(path).exists())
-            && !folder.join(download::MARK).exists();
-        is_complete.then_some(folder)
+        self.published(&DataDir::default()).folder_in(root)
     }
 
     /// Size of all files in bytes.
     pub fn size(&self) -> u64 {
-        self.files.iter().map(|file| file.size).sum()
+        self.files.iter().filter_map(|file| file.size).sum()
     }
 
     /// Returns the dataset's folder, after a download to the cache if no location has it.
@@ -328,15 +338,7 @@ impl CatalogEntry {
     /// # Errors
     /// See [`fetch`].
     pub fn fetch(&self, dir: &DataDir) -> Result<PathBuf> {
-        if let Some(folder) = self.locate(dir) {
-            return Ok(folder);
-        }
-        let root = dir.named().map(Path::to_path_buf).or_else(|| dir.cache_folder()).ok_or_else(|| {
-            Error::new(ErrorKind::Io, format!("there is no folder to download `{}` to", self.name))
-                .because("neither a cache folder nor a home directory is set")
-                .hint_command(format!("set {} to a writable folder", knobs::CACHE.name))
-        })?;
-        self.fetch_into(&root, dir)
+        self.published(dir).fetch(dir, |folder| self.unpack(folder, dir))
     }
 
     /// Returns the dataset's folder below `root`, after a download if it is not complete. Files that the user put there
@@ -345,62 +347,37 @@ impl CatalogEntry {
     /// # Errors
     /// See [`fetch`].
     pub fn fetch_into(&self, root: &Path, dir: &DataDir) -> Result<PathBuf> {
-        if let Some(folder) = self.folder_in(root) {
-            return Ok(folder);
-        }
-        let folder = root.join(self.name);
-        let is_lacking = self.files.iter().any(|file| !folder.join(file.file).is_file());
-        if is_lacking && !dir.downloads() {
-            let offline = Error::new(ErrorKind::Io, "downloads are disabled");
-            return Err(self.unavailable(&folder, dir, &offline));
-        }
-        self.download(root, dir).map_err(|e| self.unavailable(&folder, dir, &e))?;
-        self.folder_in(root).ok_or_else(|| {
-            let lacking = self.contents.iter().find(|path| !folder.join(path).exists());
-            Error::new(ErrorKind::Data, format!("the download of `{}` is incomplete", self.name))
-                .at(folder.display().to_string())
-                .because(format!("it has no `{}`", lacking.unwrap_or(&"")))
-                .hint("remove the folder and repeat the command")
-        })
+        self.published(dir).fetch_into(root, dir, |folder| self.unpack(folder, dir))
     }
 
     /// Downloads the missing files into the dataset's folder below `root`, and unpacks them.
     pub(super) fn download(&self, root: &Path, dir: &DataDir) -> Result<()> {
-        let folder = root.join(self.name);
-        let sources = dir.mirror_address().map_or(self.sources.to_vec(), |mirror| vec![mirror]);
-        let has_data = || self.contents.iter().any(|path| folder.join(path).exists());
-        download::locked(&folder, has_data, || {
-            let progress = |file: &str, done, all| dir.report(&format!("downloading {file}"), done, all);
-            for file in self.files {
-                let path = folder.join(file.file);
-                if path.is_file() {
-                    download::verify(file, &path)?;
-                }
-            }
-            download::fetch_missing(self.files, &sources, &folder, dir.patience(), &progress)?;
-            self.archive.map_or(Ok(()), |archive| self.unpack(&folder, archive, dir))
-        })
+        self.published(dir).download(root, dir, |folder| self.unpack(folder, dir))
+    }
+
+    /// Unpacks the archive in `folder`, if the dataset has one.
+    fn unpack(&self, folder: &Path, dir: &DataDir) -> Result<()> {
+        self.archive.map_or(Ok(()), |archive| self.unpack_archive(folder, archive, dir))
     }
 
     /// Unpacks the archive in `folder`, moves its files to their places, and removes it.
-    fn unpack(&self, folder: &Path, archive: TarGz, dir: &DataDir) -> Result<()> {
+    fn unpack_archive(&self, folder: &Path, archive: TarGz, dir: &DataDir) -> Result<()> {
         let unpacking = folder.join(UNPACKING);
         remove_dir(&unpacking)?;
         for file in self.files {
-            let path = folder.join(file.file);
+            let (path, size) = (folder.join(file.file), file.size.unwrap_or(0));
             let options = ExtractOptions {
                 top: archive.top,
                 skip: archive.skip,
-                limit: MOST_UNPACKED.saturating_mul(file.size).max(1 << 20),
+                limit: MOST_UNPACKED.saturating_mul(size).max(1 << 20),
             };
             let what = format!("unpacking {}", file.file);
-            let unpacked =
-                extract_tar_gz(&path, &unpacking, options, &|done| dir.report(&what, done, file.size));
+            let unpacked = extract_tar_gz(&path, &unpacking, options, &|done| dir.report(&what, done, size));
             if let Err(e) = unpacked {
                 remove_dir(&unpacking)?;
                 return Err(e);
             }
-            dir.report(&what, file.size, file.size);
+            dir.report(&what, size, size);
         }
         for entry in fs::read_dir(&unpacking).map_err(|e| Error::io("cannot read", &unpacking, e))? {
             let from = entry.map_err(|e| Error::io("cannot read", &unpacking, e))?.path();
@@ -417,39 +394,6 @@ impl CatalogEntry {
             fs::remove_file(&path).map_err(|e| Error::io("cannot remove", &path, e))?;
         }
         Ok(())
-    }
-
-    /// Adds to a failed download which files to get, from where, and where to put them.
-    fn unavailable(&self, folder: &Path, dir: &DataDir, cause: &Error) -> Error {
-        let place = folder.display();
-        let mut e = Error::new(cause.kind(), format!("cannot fetch `{}`", self.name)).at(place.to_string());
-        let places = cause.places().iter().map(|place| format!("in {place}"));
-        let reasons = cause.reasons().iter().cloned();
-        for why in std::iter::once(cause.what().to_string()).chain(places).chain(reasons) {
-            e = e.because(why);
-        }
-        let sources = dir.mirror_address().map_or(self.sources.to_vec(), |mirror| vec![mirror]);
-        for file in self.files {
-            let addresses: Vec<String> = sources.iter().map(|base| format!("{base}{}", file.file)).collect();
-            let digest =
-                file.digests.first().map_or(String::new(), |d| format!(", {} {}", d.algorithm(), d.hex()));
-            e = e.because(format!(
-                "needed: {} ({} bytes{digest}) from {}",
-                file.file,
-                file.size,
-                addresses.join(" or ")
-            ));
-        }
-        e.hint(match cause.kind() {
-            ErrorKind::Data => format!("remove the damaged files in {place} if there are any, and repeat the command"),
-            _ => {
-                let online = match dir.downloads() {
-                    true => "check the network and repeat the command, which resumes the download",
-                    false => "allow downloads",
-                };
-                format!("{online}; or get the files on another machine, put them in {place}, and repeat the command")
-            }
-        })
     }
 }
 
@@ -501,7 +445,7 @@ mod tests {
     fn entry(content: &[u8], server: &Server) -> CatalogEntry {
         let file = RemoteFile {
             file: "reviews.tar.gz",
-            size: content.len() as u64,
+            size: Some(content.len() as u64),
             digests: vec![Md5(hex::<md5::Md5>(content)), Sha256(hex::<Sha256Hasher>(content))].leak(),
         };
         CatalogEntry {
@@ -532,7 +476,7 @@ mod tests {
             assert!(!entry.sources.is_empty() && !entry.contents.is_empty() && !entry.license.is_empty());
             assert!(entry.sources.iter().all(|base| base.ends_with('/') || base.ends_with("%2F")));
             for file in entry.files {
-                assert!(file.digests.iter().any(|d| d.algorithm() == "SHA-256") && file.size > 0);
+                assert!(file.digests.iter().any(|d| d.algorithm() == "SHA-256") && file.size > Some(0));
                 for digest in file.digests {
                     let digits = if digest.algorithm() == "MD5" { 32 } else { 64 };
                     let is_hex = digest.hex().chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c));
@@ -603,7 +547,7 @@ mod tests {
         fs::create_dir_all(folder.join("train/neg")).unwrap();
         fs::create_dir_all(folder.join("test/neg")).unwrap();
         fs::write(folder.join("train/neg/old.txt"), "old").unwrap();
-        fs::write(folder.join(download::MARK), "").unwrap();
+        fs::write(folder.join(crate::download::MARK), "").unwrap();
         fs::write(folder.join("reviews.tar.gz"), &content).unwrap();
         assert_eq!(entry.fetch(&offline).unwrap(), folder);
         assert!(!folder.join("train/neg/old.txt").exists() && folder.join("train/neg/1.txt").is_file());

@@ -63,17 +63,25 @@ impl DataDir {
     }
 
     /// Whether downloads are allowed.
-    pub(super) fn downloads(&self) -> bool {
+    pub fn downloads(&self) -> bool {
         self.download
     }
 
     /// Returns the address that replaces the published ones.
-    pub(super) fn mirror_address(&self) -> Option<&str> {
+    pub fn mirror_address(&self) -> Option<&str> {
         self.mirror.as_deref()
     }
 
+    /// Returns the mirror's address, or else these published ones.
+    pub fn sources(&self, published: &[&str]) -> Vec<String> {
+        match self.mirror_address() {
+            Some(mirror) => vec![mirror.to_string()],
+            None => published.iter().map(|base| base.to_string()).collect(),
+        }
+    }
+
     /// Returns the timeout for a server's answer.
-    pub(super) fn patience(&self) -> Duration {
+    pub fn patience(&self) -> Duration {
         self.timeout
     }
 

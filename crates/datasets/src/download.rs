@@ -1,6 +1,6 @@
-//! Downloads files and verifies their published digests (SHA-256, MD5).
+//! Downloads files and verifies their published digests (SHA-256, its first digits, MD5).
 //!
-//! No TLS here: a file is trusted only if its digests match. A file grows as `NAME.part`, resumes after an
+//! A file is trusted if its digests match; one without a digest needs an https address. A file grows as `NAME.part`, resumes after an
 //! interruption, and is renamed when complete. All waits have a timeout.
 
 use md5::Md5;
@@ -29,39 +29,42 @@ const REDIRECTS: usize = 5;
 
 /// Published digest of a file, in lowercase hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileDigest {
+pub enum FileDigest<'a> {
     /// SHA-256: 64 digits.
-    Sha256(&'static str),
+    Sha256(&'a str),
+    /// First digits of the SHA-256, as in the names of torchvision's files.
+    Sha256Prefix(&'a str),
     /// MD5: 32 digits. Detects damaged downloads, but not deliberate changes.
-    Md5(&'static str),
+    Md5(&'a str),
 }
 
-impl FileDigest {
-    /// Returns the name of the algorithm: `SHA-256` or `MD5`.
+impl<'a> FileDigest<'a> {
+    /// Returns the name of the algorithm: `SHA-256`, `first digits of SHA-256` or `MD5`.
     pub fn algorithm(self) -> &'static str {
         match self {
             FileDigest::Sha256(_) => "SHA-256",
+            FileDigest::Sha256Prefix(_) => "first digits of SHA-256",
             FileDigest::Md5(_) => "MD5",
         }
     }
 
     /// Returns the digest in lowercase hexadecimal.
-    pub fn hex(self) -> &'static str {
+    pub fn hex(self) -> &'a str {
         match self {
-            FileDigest::Sha256(hex) | FileDigest::Md5(hex) => hex,
+            FileDigest::Sha256(hex) | FileDigest::Sha256Prefix(hex) | FileDigest::Md5(hex) => hex,
         }
     }
 }
 
 /// Remote file with its expected size and digests.
 #[derive(Clone, Copy, Debug)]
-pub struct RemoteFile {
+pub struct RemoteFile<'a> {
     /// Name of the file; an address is that of the source followed by this name.
-    pub file: &'static str,
-    /// Size in bytes.
-    pub size: u64,
-    /// Published digests, at least one; all are verified.
-    pub digests: &'static [FileDigest],
+    pub file: &'a str,
+    /// Size in bytes; `None`: the publisher does not state it.
+    pub size: Option<u64>,
+    /// Published digests; all are verified.
+    pub digests: &'a [FileDigest<'a>],
 }
 
 /// Runs `work`, which downloads into `folder`, while holding the folder's lock. The folder counts as incomplete
@@ -91,27 +94,30 @@ pub(super) fn locked(
     done
 }
 
-/// Downloads the missing `files` into `folder`, each from the first of `sources` that has it.
+/// Downloads the missing `files` into `folder`, each from the first source that has it: base addresses, and header fields
+/// of each request.
 ///
 /// # Errors
 /// `Io` if no server answers within `timeout` or every source rejects the request; `Data` for a wrong digest. Partial
 /// downloads are kept for the next attempt.
 pub(super) fn fetch_missing(
-    files: &[RemoteFile],
-    sources: &[&str],
+    files: &[RemoteFile<'_>],
+    (sources, fields): (&[String], &[(String, String)]),
     folder: &Path,
     timeout: Duration,
     progress: &dyn Fn(&str, u64, u64),
 ) -> Result<()> {
     let deadline = Instant::now() + timeout;
-    let mut download = DownloadPolicy { sources, folder, progress, deadline, answered: false, timeout };
+    let mut download =
+        DownloadPolicy { sources, fields, folder, progress, deadline, answered: false, timeout };
     let mut lacking = files.iter().filter(|r| !folder.join(r.file).is_file());
     lacking.try_for_each(|remote| download.fetch(remote))
 }
 
 /// Settings shared by all files of a dataset, and the timeout. Until the first answer, all attempts share one timeout.
 struct DownloadPolicy<'a> {
-    sources: &'a [&'a str],
+    sources: &'a [String],
+    fields: &'a [(String, String)],
     folder: &'a Path,
     progress: &'a dyn Fn(&str, u64, u64),
     deadline: Instant,
@@ -129,12 +135,19 @@ impl DownloadPolicy<'_> {
         }
     }
 
-    fn fetch(&mut self, remote: &RemoteFile) -> Result<()> {
+    fn fetch(&mut self, remote: &RemoteFile<'_>) -> Result<()> {
         let part = self.folder.join(format!("{}.part", remote.file));
+        if let Some(parent) = part.parent() {
+            fs::create_dir_all(parent).map_err(|e| Error::io("cannot create", parent, e))?;
+        }
         let mut reasons = Vec::new();
         let mut kind = ErrorKind::Io;
         for source in self.sources {
             let url = format!("{source}{}", remote.file);
+            if remote.digests.is_empty() && !is_trusted(&url) {
+                reasons.push(format!("{url}: a file without a published digest needs an https address"));
+                continue;
+            }
             // Retry after progress (an interrupted connection) or after a resumed file turned out wrong.
             for _ in 0..ATTEMPTS {
                 let before = fs::metadata(&part).map_or(0, |m| m.len());
@@ -157,9 +170,9 @@ impl DownloadPolicy<'_> {
     }
 
     /// Appends the server's remaining bytes to the partial file.
-    fn grow(&mut self, remote: &RemoteFile, url: &str, part: &Path) -> Result<()> {
+    fn grow(&mut self, remote: &RemoteFile<'_>, url: &str, part: &Path) -> Result<()> {
         let mut have = fs::metadata(part).map_or(0, |m| m.len());
-        if have >= remote.size {
+        if remote.size.is_some_and(|size| have >= size) {
             return Ok(());
         }
         let mut body = self.open(url, have, remote.size)?;
@@ -171,54 +184,89 @@ impl DownloadPolicy<'_> {
         let mut file = continue_at(part, have)?;
         while n > 0 {
             have += n as u64;
-            if have > remote.size {
-                return Err(failed(format!("the server sends more than the expected {} bytes", remote.size)));
+            if let Some(size) = body.size.filter(|size| have > *size) {
+                return Err(failed(format!("the server sends more than the expected {size} bytes")));
             }
             write_all(&OsFileSystem, &mut file, &buffer[..n])
                 .map_err(|e| Error::io("cannot write", part, e))?;
-            (self.progress)(remote.file, have, remote.size);
+            (self.progress)(remote.file, have, body.size.unwrap_or(have));
             n = body.read(&mut buffer)?;
         }
         OsFileSystem.sync(&mut file).map_err(|e| Error::io("cannot write", part, e))?;
-        if have < remote.size {
-            return Err(failed(format!("the connection ended after {have} of {} bytes", remote.size)));
+        match body.size.filter(|size| have < *size) {
+            Some(size) => Err(failed(format!("the connection ended after {have} of {size} bytes"))),
+            None => Ok(()),
         }
-        Ok(())
-    }
-
-    /// Sends a request and follows redirects. curl follows those of https addresses itself.
-    fn follow(&self, url: &str, fields: &[(String, String)]) -> Result<Response> {
-        let mut url = url.to_string();
-        for _ in 0..=REDIRECTS {
-            let patience = self.patience()?;
-            let answer =
-                Request { method: "GET", url: &url, fields, body: b"", patience, follow: true }.send()?;
-            let target = answer.field("location").filter(|_| matches!(answer.status, 301..=303 | 307 | 308));
-            let Some(target) = target else { return Ok(answer) };
-            url = redirected(&url, target)?;
-        }
-        Err(failed(format!("the server redirects more than {REDIRECTS} times")))
     }
 
     /// Requests the bytes from `start` of a file of `size` bytes.
-    fn open(&self, url: &str, start: u64, size: u64) -> Result<DownloadBody> {
-        let range = ("Range".to_string(), format!("bytes={start}-"));
-        let fields = if start > 0 { &[range][..] } else { &[] };
-        let from = self.follow(url, fields)?;
+    fn open(&self, url: &str, start: u64, size: Option<u64>) -> Result<DownloadBody> {
+        let range = (start > 0).then(|| ("Range".to_string(), format!("bytes={start}-")));
+        let fields: Vec<(String, String)> = range.iter().chain(self.fields).cloned().collect();
+        let from = get(url, &fields, || self.patience())?;
         let begin = match from.status {
             200 => 0,
             206 if from.field("content-range").is_some_and(|r| r.starts_with(&format!("bytes {start}-"))) => {
                 start
             }
+            // The partial file has no byte too few.
+            416 if start > 0 && size.is_none() => return self.open(url, 0, size),
             other => return Err(failed(format!("the server returned status {other}"))),
         };
-        match from.field("content-length").and_then(|v| v.parse::<u64>().ok()) {
-            Some(n) if begin + n != size => {
-                Err(failed(format!("the server's file has {} bytes, expected {size}", begin + n)))
+        let told = from.field("content-length").and_then(|v| v.parse::<u64>().ok()).map(|n| begin + n);
+        match (told, size) {
+            (Some(told), Some(size)) if told != size => {
+                Err(failed(format!("the server's file has {told} bytes, expected {size}")))
             }
-            _ => Ok(DownloadBody { start: begin, from }),
+            _ => Ok(DownloadBody { start: begin, size: size.or(told), from }),
         }
     }
+}
+
+/// Sends a request and follows redirects. Other hosts do not get `Authorization`. `patience` returns the time left for a
+/// request.
+///
+/// # Errors
+/// `Io` if there is no answer in time, or too many redirects. Any status is an answer.
+pub fn get(
+    url: &str,
+    fields: &[(String, String)],
+    patience: impl Fn() -> Result<Duration>,
+) -> Result<Response> {
+    let mut url = url.to_string();
+    let first = host_of(&url).to_string();
+    for _ in 0..=REDIRECTS {
+        let is_open = |name: &str| host_of(&url) == first || !name.eq_ignore_ascii_case("authorization");
+        let fields: Vec<(String, String)> =
+            fields.iter().filter(|(name, _)| is_open(name)).cloned().collect();
+        // curl follows redirects of https addresses itself, and also sends `Authorization` only to the first host.
+        let request = Request {
+            method: "GET",
+            url: &url,
+            fields: &fields,
+            body: b"",
+            patience: patience()?,
+            follow: true,
+        };
+        let answer = request.send()?;
+        let target = answer.field("location").filter(|_| matches!(answer.status, 301..=303 | 307 | 308));
+        let Some(target) = target else { return Ok(answer) };
+        url = redirected(&url, target)?;
+    }
+    Err(failed(format!("the server redirects more than {REDIRECTS} times")))
+}
+
+/// Whether the answers of a server can be trusted without a digest: https, or a server on this machine.
+pub fn is_trusted(url: &str) -> bool {
+    let host = host_of(url);
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    url.starts_with("https://") || matches!(name, "127.0.0.1" | "localhost" | "[::1]")
+}
+
+/// Returns host and port of an address.
+fn host_of(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.split('/').next().unwrap_or(rest)
 }
 
 /// Returns what failed and why in one line, without places and hint.
@@ -255,7 +303,7 @@ fn redirected(url: &str, target: &str) -> Result<String> {
 }
 
 /// Renames the partial file if its digests match; otherwise removes it.
-fn accept(remote: &RemoteFile, part: &Path, folder: &Path) -> Result<()> {
+fn accept(remote: &RemoteFile<'_>, part: &Path, folder: &Path) -> Result<()> {
     if let Err(e) = verify(remote, part) {
         OsFileSystem.remove(part).map_err(|e| Error::io("cannot remove", part, e))?;
         return Err(e);
@@ -269,14 +317,14 @@ fn accept(remote: &RemoteFile, part: &Path, folder: &Path) -> Result<()> {
 ///
 /// # Errors
 /// `Data` for another digest than published; `Io` if the file cannot be read.
-pub(super) fn verify(remote: &RemoteFile, path: &Path) -> Result<()> {
+pub(super) fn verify(remote: &RemoteFile<'_>, path: &Path) -> Result<()> {
     for digest in remote.digests {
         let found = match digest {
-            FileDigest::Sha256(_) => hex_digest::<Sha256>(path),
-            FileDigest::Md5(_) => hex_digest::<Md5>(path),
+            FileDigest::Sha256(_) | FileDigest::Sha256Prefix(_) => sha256(path)?,
+            FileDigest::Md5(_) => hex_digest::<Md5>(path)?,
         };
-        let found = found.map_err(|e| Error::io("cannot read", path, e))?;
-        if found != digest.hex() {
+        let is_prefix = matches!(digest, FileDigest::Sha256Prefix(_));
+        if found != digest.hex() && !(is_prefix && found.starts_with(digest.hex())) {
             let (name, expected) = (digest.algorithm(), digest.hex());
             return Err(Error::new(ErrorKind::Data, "the downloaded file is corrupt")
                 .at(path.display().to_string())
@@ -286,15 +334,25 @@ pub(super) fn verify(remote: &RemoteFile, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn hex_digest<D: Digest + Write>(path: &Path) -> io::Result<String> {
+/// Returns the SHA-256 of a file in lowercase hexadecimal.
+///
+/// # Errors
+/// `Io` if the file cannot be read.
+pub fn sha256(path: &Path) -> Result<String> {
+    hex_digest::<Sha256>(path)
+}
+
+fn hex_digest<D: Digest + Write>(path: &Path) -> Result<String> {
     let mut hash = D::new();
-    io::copy(&mut File::open(path)?, &mut hash)?;
+    let copied = File::open(path).and_then(|mut file| io::copy(&mut file, &mut hash));
+    copied.map_err(|e| Error::io("cannot read", path, e))?;
     Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Running download: start offset in the file, and the byte stream.
+/// Running download: start offset in the file, its size if known, and the byte stream.
 struct DownloadBody {
     start: u64,
+    size: Option<u64>,
     from: Response,
 }
 

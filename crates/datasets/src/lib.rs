@@ -11,6 +11,7 @@ mod download;
 mod idx_datasets;
 mod images;
 pub mod preprocessing;
+mod published_files;
 mod record_files;
 mod records;
 mod sentences;
@@ -19,12 +20,13 @@ mod tokenizer;
 
 pub use catalog::{CATALOG, CatalogEntry, fetch};
 pub use data_dir::DataDir;
-pub use download::{FileDigest, RemoteFile};
+pub use download::{FileDigest, RemoteFile, get, is_trusted, sha256};
 pub use idx_datasets::{fashion_mnist, mnist};
 pub use images::{
     FolderOptions, ImageFit, ImageResizing, ResizeMethod, cifar10, cifar100, colour_glyphs, fit_picture,
     fit_picture_on, folder, glyphs, picture_size_for,
 };
+pub use published_files::PublishedFiles;
 pub use record_files::is_of_records;
 pub use records::{
     ColumnEncoding, RecordCompression, RecordInputs, RecordOptions, RecordShape, holds_records, lists_images,

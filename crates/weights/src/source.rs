@@ -11,12 +11,12 @@ use crate::names::{
 };
 use crate::weight_mapping::{self, ImportReport, is_weight};
 use crate::{hdf5, huggingface, legacy_torch, safetensors, torch};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::HashSet;
 use std::path::Path;
 use systole_data::format::ModelFormat;
-use systole_ir::{Error, Literal, Result, ResultExt, TensorType, ensure, err};
-use systole_nn::{Architecture, Model};
+use systole_ir::{DType, Error, Literal, Result, ResultExt, TensorType, ensure, err};
+use systole_nn::{Architecture, Model, applications};
 
 /// Note on weights that are matched by order.
 const BY_ORDER: &str = "by layer order, as in files of PyTorch's state_dict: types and shapes agree";
@@ -36,6 +36,9 @@ pub struct WeightSource {
     /// Pooling of sentence-transformers.
     pooling: Option<TextPooling>,
     image_processor: Option<ImageProcessor>,
+    /// Application with the layers, and names of the classes, of pretrained models.
+    application: Option<&'static str>,
+    classes: Vec<String>,
     tower: Tower,
 }
 
@@ -147,9 +150,55 @@ impl WeightSource {
         self.config.as_ref()?.get("model_type")?.as_str()
     }
 
+    /// Adds what a pretrained model's file does not state: the application with its layers, the preparation of images, and
+    /// the names of the classes.
+    ///
+    /// # Errors
+    /// If there is no such application.
+    pub(crate) fn set_pretrained(
+        &mut self,
+        application: Option<&'static str>,
+        processor: ImageProcessor,
+        classes: Vec<String>,
+    ) -> Result<()> {
+        (self.application, self.image_processor, self.classes) = (application, Some(processor), classes);
+        if let (Some(keras), Some(name)) = (&mut self.keras, application) {
+            let layers = applications::by_name(name, &Map::new())?;
+            let names: Vec<&str> = layers.nodes.iter().map(|node| node.name.as_str()).collect();
+            keras.split_nested(&names);
+        }
+        Ok(())
+    }
+
+    /// Reverses the channels that the first convolution reads: a model of blue, green, red reads red, green, blue.
+    ///
+    /// # Errors
+    /// If no convolution reads three channels.
+    pub(crate) fn reverse_image_channels(&mut self) -> Result<()> {
+        let is_first = |value: &Literal| matches!(*value.shape().dims(), [_, _, 3, _]);
+        let kernel = self.tensors.iter_mut().map(|(_, value)| value).find(|value| is_first(value));
+        let Some(kernel) = kernel else {
+            return Err(
+                err!(Data, "no convolution of the file reads three channels").hint("download the file again")
+            );
+        };
+        let filters = kernel.shape().dims()[3];
+        let values = kernel.to_f32s();
+        let reversed: Vec<f32> = values
+            .chunks(3 * filters)
+            .flat_map(|pixel| pixel.chunks(filters).rev().flatten())
+            .copied()
+            .collect();
+        *kernel = Literal::from_slice(kernel.shape().dims(), &reversed)?;
+        Ok(())
+    }
+
     /// Returns the class names of `id2label` in config.json, by index; none if there are only transformers' defaults
     /// (`LABEL_0`).
     pub fn class_names(&self) -> Vec<String> {
+        if !self.classes.is_empty() {
+            return self.classes.clone();
+        }
         let labels = self.config.as_ref().and_then(|c| c.get("id2label")).and_then(Value::as_object);
         let names = (0..labels.map_or(0, |l| l.len()))
             .map(|i| labels?.get(&i.to_string())?.as_str().map(String::from))
@@ -175,6 +224,16 @@ impl WeightSource {
     /// # Errors
     /// If a layer is unsupported (names it), or the file is inconsistent.
     pub fn architecture(&self) -> Result<Option<(Architecture, Vec<TensorType>)>> {
+        if let Some(name) = self.application {
+            let mut layers = applications::by_name(name, &Map::new())?;
+            let processor = self.image_processor.as_ref();
+            // A mean of 0 and a deviation of 1: the model's own layers scale pixels.
+            if let Some(p) = processor.filter(|p| p.mean != [0.0; 3] || p.deviation != [1.0; 3]) {
+                prepend_normalization(&mut layers, &p.mean, &p.deviation);
+            }
+            let [height, width] = processor.and_then(ImageProcessor::size).unwrap_or([224; 2]);
+            return Ok(Some((layers, vec![TensorType::new(DType::F32, [height, width, 3])])));
+        }
         if let Some(keras) = &self.keras {
             return keras.architecture();
         }

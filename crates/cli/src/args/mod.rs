@@ -2,6 +2,7 @@
 
 pub(crate) mod clap_root;
 pub(crate) mod common;
+pub(crate) mod download;
 pub(crate) mod exit_status;
 pub(crate) mod grouped_help;
 pub(crate) mod missing_path;

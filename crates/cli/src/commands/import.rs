@@ -1,6 +1,7 @@
 //! `systole import`: converts PyTorch, Hugging Face and Keras weights to a model file.
 
 use crate::args::common::CommonArgs;
+use crate::args::download::DownloadArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand, check_extension, check_out};
 use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::image_preparation::ImagePreparation;
@@ -8,19 +9,25 @@ use crate::models::imported::{
     FolderTokenizer, built, keep_settings, name_classes, shortened, unknown_model,
 };
 use crate::models::model_data::tokenizer_of;
+use crate::models::pretrained;
 use crate::render::screen::{Screen, counted, note, program, quoted, table};
 use crate::run::training::load_data;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use systole_config::{first_rescaling, shown_factor, size_conflicts};
+use systole_datasets::DataDir;
 use systole_ir::{Error, ErrorKind, ResultExt, TensorType};
 use systole_nn::Model;
-use systole_weights::{FamilyInfo, ImportReport, ImportRow, Tower, WeightSource, families};
+use systole_weights::{
+    FamilyInfo, FetchedModel, ImportReport, ImportRow, Tower, WeightSource, families, pretrained_entries,
+};
 
 #[derive(Args)]
 pub(crate) struct ImportArgs {
-    /// Weights: .pt, .pth, .safetensors, .keras, .h5, or a Hugging Face folder
+    /// Weights: .pt, .pth, .safetensors, .keras, .h5, a Hugging Face folder, or a pretrained model
+    ///
+    /// Pretrained models have names: hf:OWNER/NAME[@REVISION], keras:ResNet50, torchvision:resnet50[@WEIGHTS].
     #[arg(required_unless_present = "list")]
     file: Option<PathBuf>,
     /// Use the layers of this preset, TOML file or model [default: those in the file]
@@ -38,9 +45,11 @@ pub(crate) struct ImportArgs {
     /// Replace an existing file
     #[arg(long)]
     force: bool,
-    /// List the model families whose folders are read without --model
+    /// List the model families whose folders are read without --model, and pretrained models
     #[arg(long, conflicts_with_all = ["file", "out", "model", "partial", "encoder", "force"])]
     list: bool,
+    #[command(flatten)]
+    download: DownloadArgs,
 }
 
 /// Arguments of an import.
@@ -74,19 +83,49 @@ fn list(screen: &Screen) -> CommandResult {
         vec![["family", "model_type in config.json", "inputs: outputs"].map(String::from).to_vec()];
     rows.extend(families().map(|f| vec![f.name.into(), f.model_types.join(", "), f.about.into()]));
     screen.line(table(&rows));
+    list_pretrained(screen);
     Ok(0)
+}
+
+/// Lists the pretrained models of Keras and torchvision.
+fn list_pretrained(screen: &Screen) {
+    let mut rows = vec![["pretrained", "file", "digest"].map(String::from).to_vec()];
+    rows.extend(pretrained_entries().map(|entry| {
+        let digest = entry.file.digests.first().map_or("none published", |digest| digest.algorithm());
+        vec![entry.full_name(), format!("{}{}", entry.source, entry.file.file), digest.into()]
+    }));
+    screen.line(table(&rows));
+    if pretrained_entries().any(|entry| entry.last_tried.is_none()) {
+        screen.detail("Addresses not yet tried by Systole's authors: all of these");
+    }
+}
+
+/// Opened weights, their folder, and for a pretrained model what was fetched.
+type OpenedWeights = (WeightSource, PathBuf, Option<FetchedModel>);
+
+/// Opens the weights: a file, a folder, or a pretrained model, which is downloaded first.
+fn opened(args: &ImportFiles<'_>, screen: &Screen) -> CommandResult<OpenedWeights> {
+    let name = args.file.to_string_lossy();
+    let download = &args.args.download;
+    download.check()?;
+    let dir = download.apply(DataDir::default());
+    if let Some(fetched) = pretrained::fetched(&name, dir)? {
+        screen.line(pretrained::description(&name, &fetched));
+        return Ok((fetched.open()?, fetched.folder.clone(), Some(fetched)));
+    }
+    if !args.file.exists() {
+        return Err(crate::args::missing_path::missing(args.file).into());
+    }
+    Ok((WeightSource::open(args.file)?, args.file.clone(), None))
 }
 
 fn run(args: &ImportFiles<'_>, screen: &Screen) -> CommandResult {
     check_extension(args.out, &[".safetensors"])?;
     check_out(args.out, args.args.force)?;
-    if !args.file.exists() {
-        return Err(crate::args::missing_path::missing(args.file).into());
-    }
-    let mut source = WeightSource::open(args.file)?;
+    let (mut source, folder, fetched) = opened(args, screen)?;
     select_encoder(args.args, &mut source)?;
     let place = || args.file.display().to_string();
-    let mut tokenizer = FolderTokenizer::of(args.file);
+    let mut tokenizer = FolderTokenizer::of(&folder);
     tokenizer.mask_padding(&mut source);
     let (mut model, is_derived) = model(args, &source, screen)?;
     let mut report = source.fill(&mut model, args.args.partial).at(place)?;
@@ -97,7 +136,7 @@ fn run(args: &ImportFiles<'_>, screen: &Screen) -> CommandResult {
     let (guesses, unused) =
         if is_derived { (source.guesses()?, source.unused_settings()?) } else { (Vec::new(), Vec::new()) };
     model.save(args.out)?;
-    show(args, &source, &model, &report, [&guesses, &unused], screen);
+    show(args, (&source, fetched.as_ref()), &model, &report, [&guesses, &unused], screen);
     Ok(0)
 }
 
@@ -179,7 +218,7 @@ pub(crate) fn rows_json(rows: &[ImportRow]) -> Vec<Value> {
 
 fn show(
     args: &ImportFiles<'_>,
-    source: &WeightSource,
+    (source, fetched): (&WeightSource, Option<&FetchedModel>),
     model: &Model,
     report: &ImportReport,
     [guesses, unused]: [&[String]; 2],
@@ -193,6 +232,9 @@ fn show(
             "rows": rows_json(&report.rows), "left_over": report.left_over, "notes": report.notes, "warnings": report.warnings, "guesses": guesses,
             "unused_settings": unused,
             "output_shape": model.output_type().map(|t| t.shape.to_vec()), "has_config": has_config,
+            "pretrained": fetched.map(|f| json!({
+                "revision": f.revision, "license": f.license, "verified": f.verified, "folder": f.folder, "is_new": f.is_new,
+            })),
         }));
         return;
     }
@@ -279,5 +321,6 @@ fn next_commands(args: &ImportFiles<'_>, model: &Model) -> String {
 
 /// Whether the model's last layer is a classification head.
 fn classifies(model: &Model) -> bool {
-    model.architecture().nodes.last().is_some_and(|node| node.name == "predictions")
+    let last = model.architecture().nodes.last();
+    last.is_some_and(|node| node.name == "predictions") || !model.class_names.is_empty()
 }

@@ -3,6 +3,7 @@
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::args::missing_path::missing;
 use crate::models::imported;
+use crate::models::pretrained::is_pretrained;
 use crate::models::run_directory::model_file;
 use crate::render::screen::note;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,9 @@ impl CommandTarget {
     pub(crate) fn of(name: &str) -> Result<CommandTarget> {
         if let Some(preset) = PRESETS.iter().find(|d| **d == name) {
             return Ok(CommandTarget::Preset(preset));
+        }
+        if is_pretrained(name) {
+            return Ok(CommandTarget::Model(name.into()));
         }
         let path = Path::new(name);
         if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {

@@ -94,8 +94,9 @@ impl ImagePreparation {
 
 /// Rejects an encoder of images without a head: its outputs are features, not classes.
 pub(crate) fn check_image_head(model: &Model, path: &str) -> Result<()> {
-    // A folder's families name their last layer.
-    let has_head = model.architecture().nodes.last().is_some_and(|node| node.name == "predictions");
+    // A folder's families name their last layer; pretrained models of Keras have the names of the classes.
+    let last = model.architecture().nodes.last();
+    let has_head = last.is_some_and(|node| node.name == "predictions") || !model.class_names.is_empty();
     if has_head || ImagePreparation::in_model(model)?.is_none() {
         return Ok(());
     }

@@ -2,6 +2,7 @@
 
 use crate::models::image_preparation::ImagePreparation;
 use crate::models::model_data::{keep_tokenizer, tokenizer_of};
+use crate::models::pretrained::{fetched_model, is_pretrained};
 use crate::render::screen::note;
 use std::path::Path;
 use std::sync::Arc;
@@ -81,13 +82,18 @@ pub(crate) fn is_model_folder(name: &str) -> bool {
     folder.join("config.json").is_file() && !folder.join("run.json").is_file()
 }
 
-/// Loads a model file, or a Hugging Face folder.
+/// Whether a name is that of a Hugging Face folder or of a pretrained model.
+fn is_of_others(name: &str) -> bool {
+    is_pretrained(name) || is_model_folder(name)
+}
+
+/// Loads a model file, a Hugging Face folder, or a pretrained model by name.
 ///
 /// # Errors
-/// If the file is damaged or not a model, or see [`open_folder`].
+/// If the file is damaged or not a model, or see [`open_weights`].
 pub(crate) fn load(path: impl AsRef<str>) -> Result<Model> {
     let path = path.as_ref();
-    if is_model_folder(path) { open_folder(path, Tower::Images) } else { Model::load(path) }
+    if is_of_others(path) { open_weights(path, Tower::Images) } else { Model::load(path) }
 }
 
 /// Like [`load`], without compiling the training step.
@@ -97,20 +103,22 @@ pub(crate) fn load_to_predict(path: &str) -> Result<Model> {
 
 /// Like [`load_to_predict`], with this encoder of a folder of images and texts.
 pub(crate) fn load_tower(path: &str, tower: Tower) -> Result<Model> {
-    if is_model_folder(path) { open_folder(path, tower) } else { Model::load_to_predict(path) }
+    if is_of_others(path) { open_weights(path, tower) } else { Model::load_to_predict(path) }
 }
 
-/// Builds the model of a Hugging Face folder, with its weights, class names, tokenizer and image processor. Of a model of
-/// images and texts, `tower` is read.
+/// Builds the model of a Hugging Face folder or of a pretrained model, with its weights, class names, tokenizer and image
+/// processor. Of a model of images and texts, `tower` is read.
 ///
 /// # Errors
-/// If config.json has an unsupported setting, or the weights do not match it.
-fn open_folder(name: &str, tower: Tower) -> Result<Model> {
-    let folder = Path::new(name);
+/// If config.json has an unsupported setting, the weights do not match it, or they cannot be downloaded.
+fn open_weights(name: &str, tower: Tower) -> Result<Model> {
     let place = || name.to_string();
-    let mut source = WeightSource::open(folder)?;
+    let (mut source, folder) = match fetched_model(name)? {
+        Some(fetched) => (fetched.open()?, fetched.folder),
+        None => (WeightSource::open(Path::new(name))?, name.into()),
+    };
     source.select_tower(tower);
-    let mut tokenizer = FolderTokenizer::of(folder);
+    let mut tokenizer = FolderTokenizer::of(&folder);
     tokenizer.mask_padding(&mut source);
     let (layers, inputs) = source.architecture().at(place)?.ok_or_else(|| unknown_model(name, &source))?;
     let mut model = built(layers, &inputs, None)?;

@@ -10,6 +10,7 @@ pub(crate) mod model_data;
 pub(crate) mod onnx;
 pub(crate) mod predictor;
 pub(crate) mod preprocessing;
+pub(crate) mod pretrained;
 pub(crate) mod program;
 pub(crate) mod run_directory;
 pub(crate) mod test_time_augmentation;

@@ -2,6 +2,7 @@
 
 use crate::args::missing_path::missing;
 use crate::models::imported::{is_model_folder, shortened};
+use crate::models::pretrained::is_pretrained;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -130,6 +131,9 @@ pub(crate) fn stem(file: &Path) -> Option<String> {
 /// # Errors
 /// If there is no such file or folder, or the folder has no model, or models of several datasets.
 pub(crate) fn model_file(name: &str) -> Result<String> {
+    if is_pretrained(name) {
+        return Ok(name.into());
+    }
     let folder = Path::new(name);
     if folder.is_file() && folder.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
         let e = err!(Config, "{name} is a configuration, not a model");

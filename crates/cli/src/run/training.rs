@@ -3,6 +3,7 @@
 use crate::args::exit_status::CommandResult;
 use crate::models::model_data::keep_tokenizer;
 use crate::models::run_directory::{self, ResumeMode, RunRecord, SaveArgs};
+use crate::render::download_progress;
 use crate::render::screen::{Screen, counted, grouped, note, values};
 use crate::run::evaluation::TestPredictions;
 use crate::run::final_weights;
@@ -26,7 +27,7 @@ use systole_dist::Strategy;
 use systole_ir::{Error, Result};
 use systole_nn::callback::Callback;
 use systole_nn::{Fit, History, KeepBest, Logs, Model, RemovedChannels, RunPosition, max_time};
-use systole_progress::{progress, terminal};
+use systole_progress::progress;
 use systole_runtime::backend;
 
 /// Whether this process writes files: it is the only host or host 0.
@@ -206,24 +207,9 @@ pub(crate) fn load_data(config: &RunConfig, screen: &Screen) -> Result<TrainingD
     config.load_data(|dir| with_progress(dir, screen))
 }
 
-/// Shows the progress of downloads and of reading on a terminal.
+/// Shows the progress of downloads and of reading on a terminal, unless progress is hidden.
 pub(crate) fn with_progress(dir: DataDir, screen: &Screen) -> DataDir {
-    if terminal::width().is_none() || screen.quiet {
-        return dir;
-    }
-    dir.progress(|what, have, all| {
-        let percent = have * 100 / all.max(1);
-        let text = || {
-            let width = terminal::width().unwrap_or(usize::MAX);
-            terminal::told_of(what, &format!(": {percent} %"), width)
-        };
-        // Small files are many: redraw once per percent.
-        match have == all {
-            true => terminal::print(&text()),
-            false if percent != have.saturating_sub(1) * 100 / all.max(1) => terminal::draw(&text()),
-            false => {}
-        }
-    })
+    if screen.quiet { dir } else { download_progress::with_progress(dir) }
 }
 
 fn announce(

@@ -15,6 +15,7 @@ mod formats;
 mod fuzz;
 mod hints;
 mod plan;
+mod pretrained;
 mod programs;
 mod run;
 mod selftest;

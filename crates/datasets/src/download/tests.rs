@@ -119,20 +119,21 @@ fn answer(mut stream: TcpStream, act: Act, content: &[u8], log: &Mutex<Vec<Strin
 const SHA256: &str = "4db26b160a82f67c4868bd06b8b028f21c8ca5f25615b996326cc40c092633bf";
 const MD5: &str = "d88799ea915c2e290f816dc9b459ec91";
 
-fn remote() -> RemoteFile {
+fn remote() -> RemoteFile<'static> {
     let digests = &[FileDigest::Sha256(SHA256), FileDigest::Md5(MD5)];
-    RemoteFile { file: "file.gz", size: CONTENT.len() as u64, digests }
+    RemoteFile { file: "file.gz", size: Some(CONTENT.len() as u64), digests }
 }
 
 fn fetch_all(
-    files: &[RemoteFile],
+    files: &[RemoteFile<'_>],
     sources: &[&str],
     folder: &Path,
     timeout: Duration,
     progress: &dyn Fn(&str, u64, u64),
 ) -> Result<()> {
     let has_data = || files.iter().any(|r| folder.join(r.file).is_file());
-    locked(folder, has_data, || fetch_missing(files, sources, folder, timeout, progress))
+    let sources: Vec<String> = sources.iter().map(|base| base.to_string()).collect();
+    locked(folder, has_data, || fetch_missing(files, (&sources, &[]), folder, timeout, progress))
 }
 
 impl Server {
@@ -264,4 +265,46 @@ fn nobody_there_is_an_ordinary_error() {
     let server = Server::new("closed", &[]);
     let e = fetch_all(&[remote()], &[&base], &server.folder, SECOND, &|_, _, _| ()).unwrap_err();
     assert_error(&e, ErrorKind::Io, &[&base]);
+}
+
+#[test]
+fn a_file_of_unknown_size_is_resumed_and_verified_by_the_first_digits() {
+    let prefix = &[FileDigest::Sha256Prefix("4db26b16")];
+    let files = [RemoteFile { size: None, digests: prefix, ..remote() }];
+    let server = Server::new("unsized", &[Act::Cut(30_000), Act::Serve]);
+    fetch_all(&files, &[&server.base], &server.folder, SECOND, &|_, _, _| ()).unwrap();
+    assert_eq!(server.file().as_deref(), Some(CONTENT));
+    assert!(server.requests()[1].contains("bytes=30000-"));
+    // A part with all bytes cannot be continued.
+    let server = Server::new("whole", &[Act::Status(416), Act::Serve]);
+    fs::create_dir_all(&server.folder).unwrap();
+    fs::write(server.folder.join("file.gz.part"), CONTENT).unwrap();
+    fetch_all(&files, &[&server.base], &server.folder, SECOND, &|_, _, _| ()).unwrap();
+    let server = Server::new("other", &[Act::Lie]);
+    let e = fetch_all(&files, &[&server.base], &server.folder, SECOND, &|_, _, _| ()).unwrap_err();
+    assert_error(&e, ErrorKind::Data, &["4db26b16"]);
+}
+
+#[test]
+fn a_file_without_a_digest_needs_https_or_this_machine() {
+    let files = [RemoteFile { size: None, digests: &[], ..remote() }];
+    let server = Server::new("no-digest", &[Act::Serve]);
+    fetch_all(&files, &[&server.base], &server.folder, SECOND, &|_, _, _| ()).unwrap();
+    fs::remove_dir_all(&server.folder).unwrap();
+    let there = ["http://somewhere.invalid/"];
+    let e = fetch_all(&files, &there, &server.folder, SECOND, &|_, _, _| ()).unwrap_err();
+    assert_error(&e, ErrorKind::Io, &[there[0]]);
+}
+
+#[test]
+fn secrets_stay_with_the_first_host() {
+    let away = Server::new("away", &[Act::Serve]);
+    let to: &'static str = format!("{}file.gz", away.base).leak();
+    let hub = Server::new("hub", &[Act::Redirect("/elsewhere"), Act::Redirect(to)]);
+    let fields = [("Authorization".to_string(), "Bearer x".to_string()), ("X-Other".to_string(), "y".into())];
+    let answer = get(&format!("{}file.gz", hub.base), &fields, || Ok(SECOND)).unwrap();
+    assert_eq!(answer.status, 200);
+    assert!(hub.requests().iter().all(|r| r.contains("Authorization: Bearer x")), "{:?}", hub.requests());
+    let request = &away.requests()[0];
+    assert!(!request.contains("Authorization") && request.contains("X-Other: y"), "{request}");
 }

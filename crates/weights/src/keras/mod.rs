@@ -105,6 +105,18 @@ impl KerasFile {
         Ok(KerasFile { config, weights, arrays: tree.arrays })
     }
 
+    /// Splits the arrays of nested models by layers, for a file without the layers: ConvNeXt's stem. `names` are the layers.
+    pub(crate) fn split_nested(&mut self, names: &[&str]) {
+        let is_known = |path: &String| path.rsplit('/').nth(1).is_some_and(|parent| names.contains(&parent));
+        let is_nested = |layer: &&KerasLayerWeights| {
+            let is_layer = layer.name.as_deref().is_some_and(|name| names.contains(&name));
+            !is_layer && !layer.arrays.is_empty() && layer.arrays.iter().all(is_known)
+        };
+        let nested: Vec<String> =
+            self.weights.iter().filter(is_nested).filter_map(|layer| layer.name.clone()).collect();
+        self.weights = without_nested(std::mem::take(&mut self.weights), &nested);
+    }
+
     pub(crate) fn tensors(&self) -> Result<Vec<(String, Literal)>> {
         Ok(self.arrays.clone())
     }

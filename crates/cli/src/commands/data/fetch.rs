@@ -1,12 +1,12 @@
 //! `systole data fetch`: downloads published datasets by name, or lists them with license and folder.
 
+use crate::args::download::DownloadArgs;
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::render::screen::{Screen, program, quoted, table};
 use crate::run::training::with_progress;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use systole_datasets::{CATALOG, CatalogEntry, DataDir};
 use systole_ir::{Error, ErrorKind};
 use systole_nn::did_you_mean::suggestion;
@@ -22,19 +22,8 @@ pub(super) struct FetchArgs {
     /// Download to DIR/NAME [default: the cache folder that `systole env` prints]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Use only files that are already here
-    ///
-    /// If files are missing, the error lists their addresses and where to put them.
-    #[arg(long)]
-    offline: bool,
-    /// Download from ADDRESS/FILE instead of the published addresses
-    ///
-    /// Sizes and digests are verified as usual.
-    #[arg(long, value_name = "ADDRESS")]
-    mirror: Option<String>,
-    /// Wait at most S seconds for a server's answer
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
+    #[command(flatten)]
+    download: DownloadArgs,
 }
 
 impl FetchArgs {
@@ -48,12 +37,7 @@ impl FetchArgs {
             Some(out) => DataDir::at(out).allow_downloads(),
             None => DataDir::default(),
         };
-        let dir = with_progress(dir, screen).timeout(Duration::from_secs(self.timeout));
-        let dir = if self.offline { dir.offline() } else { dir };
-        match &self.mirror {
-            Some(address) => dir.mirror(address),
-            None => dir,
-        }
+        self.download.apply(with_progress(dir, screen))
     }
 }
 
@@ -61,14 +45,14 @@ pub(super) fn fetch(args: &FetchArgs, screen: &Screen) -> CommandResult {
     if args.names.is_empty() {
         return list(args, screen);
     }
-    check_mirror(args)?;
+    args.download.check()?;
     // A misspelled name is an error before the first download.
     let entries = args.names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
     let mut fetched = Vec::new();
     for entry in entries {
         let options = args.options(screen);
         let was_here = entry.locate(&options).is_some();
-        if !was_here && !args.offline {
+        if !was_here && !args.download.offline {
             screen.detail(format!("{}: downloading {}", entry.name, size_text(entry.size())));
         }
         let folder = entry.fetch(&options)?;
@@ -98,17 +82,6 @@ fn find(name: &str) -> Result<&'static CatalogEntry, CommandError> {
         let e = Error::new(ErrorKind::Config, format!("unknown dataset `{name}`"));
         CommandError::usage(e.hint_command(suggestion(name, &names)))
     })
-}
-
-fn check_mirror(args: &FetchArgs) -> Result<(), CommandError> {
-    let is_address = |text: &str| text.starts_with("http://") || text.starts_with("https://");
-    match args.mirror.as_deref().filter(|text| !is_address(text)) {
-        None => Ok(()),
-        Some(text) => {
-            let e = Error::new(ErrorKind::Config, format!("`{text}` is not an http or https address"));
-            Err(CommandError::usage(e.at("--mirror").hint_command("write `http://HOST/FOLDER`")))
-        }
-    }
 }
 
 fn list(args: &FetchArgs, screen: &Screen) -> CommandResult {

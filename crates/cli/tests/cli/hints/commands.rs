@@ -82,6 +82,19 @@ const ROWS: &[(&str, &str)] = &[
     ("tpu1 --animate x.svg --trace x.json", "tpu1 tpu1/mlp0 --trace x.json"),
     ("tpu1 --animate x.gif", "tpu1 --animate `x`.svg"),
     ("tpu1 tpu1/mlp0 --trace file/x.json", "tpu1 tpu1/mlp0 --trace `x.json`"),
+    // Pretrained models by name.
+    (
+        "import hf:a/b/c --offline --out x.safetensors",
+        "import hf:openai-community/gpt2 --offline --out x.safetensors",
+    ),
+    (
+        "import keras:ResNet5 --offline --out x.safetensors",
+        "import keras:ResNet50 --offline --out x.safetensors",
+    ),
+    (
+        "import torchvision:resnet50@IMAGENET1K_V3 --offline --out x.safetensors",
+        "import torchvision:resnet50@IMAGENET1K_V1 --offline --out x.safetensors",
+    ),
 ];
 
 pub(super) fn cases() -> (Folder, Vec<Case>) {

@@ -87,7 +87,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "systole-weights",
-        &["systole-nn", "systole-dist", "systole-runtime", "systole-data", "systole-ir", "systole-base"],
+        &[
+            "systole-nn",
+            "systole-dist",
+            "systole-runtime",
+            "systole-data",
+            "systole-datasets",
+            "systole-ir",
+            "systole-base",
+        ],
     ),
     ("systole-tpu1", &["systole-tflite", "systole-base"]),
     ("systole-pjrt", &["systole-runtime", "systole-ir", "systole-base"]),
