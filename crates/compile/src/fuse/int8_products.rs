@@ -11,7 +11,7 @@ pub fn with_epilogues(steps: &mut StepList<'_>) {
         let Some(mut product) = steps.step(at).and_then(int8_product) else { continue };
         let pad = padding(steps, at);
         let Some(step) = &mut steps.list[at] else { continue };
-        if let Some(Padding { value, convolution, source, ty, by }) = pad {
+        if let Some(ConstantPadding { value, convolution, source, ty, by }) = pad {
             (product.padding, product.op) = (value, convolution.into());
             (step.inputs[0], step.input_types[0]) = (source, ty);
             step.kernel = Kernel::Int8Product(product);
@@ -41,7 +41,7 @@ fn int8_product(step: &Step) -> Option<Int8Product> {
 }
 
 /// Padding of a convolution's input by a constant.
-struct Padding {
+struct ConstantPadding {
     value: i8,
     /// The convolution that pads its input itself.
     convolution: Convolution,
@@ -53,7 +53,7 @@ struct Padding {
 }
 
 /// The step that pads the input of the convolution at `at` by a constant, if the convolution has no padding.
-fn padding(steps: &StepList<'_>, at: usize) -> Option<Padding> {
+fn padding(steps: &StepList<'_>, at: usize) -> Option<ConstantPadding> {
     let step = steps.step(at)?;
     let Kernel::Op { op: Op::Convolution(c), .. } = &step.kernel else { return None };
     let input = step.inputs[0];
@@ -66,7 +66,7 @@ fn padding(steps: &StepList<'_>, at: usize) -> Option<Padding> {
         return None;
     }
     let around = (1..3).map(|d| [p.low[d], p.high[d]]).collect();
-    Some(Padding {
+    Some(ConstantPadding {
         value,
         convolution: Convolution { padding: around, ..c.clone() },
         source: pad.inputs[0],

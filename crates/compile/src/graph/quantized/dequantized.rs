@@ -176,7 +176,7 @@ pub enum ZeroPoint {
 
 /// A dequantized value: `scale · (q − zero)`.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Dequantized {
+pub struct DequantizationMatch {
     /// Array of int8 or uint8.
     pub q: ValueId,
     /// Zero point, in the type of `q`.
@@ -185,21 +185,21 @@ pub struct Dequantized {
     pub scale: QuantParam,
 }
 
-impl Dequantized {
+impl DequantizationMatch {
     /// Recognizes a dequantized value, also behind transposes, reshapes and slices, which are applied to the integers.
-    pub fn of(g: &mut Rewriter, v: ValueId) -> Option<Dequantized> {
-        if let Some(found) = Dequantized::plain(g, v) {
+    pub fn of(g: &mut Rewriter, v: ValueId) -> Option<DequantizationMatch> {
+        if let Some(found) = DequantizationMatch::plain(g, v) {
             return Some(found);
         }
         let node = g.node(v).clone();
         let x = *node.inputs.first()?;
         match &node.op {
             Op::Transpose(t) => {
-                let inner = Dequantized::of(g, x)?;
+                let inner = DequantizationMatch::of(g, x)?;
                 Some(inner.moved(g, t.clone().into(), &node, |p| Some(p.transposed(t)))?)
             }
             Op::Reshape(Reshape { .. }) | Op::Slice(Slice { .. }) => {
-                let inner = Dequantized::of(g, x)?;
+                let inner = DequantizationMatch::of(g, x)?;
                 inner.moved(g, node.op.clone(), &node, |p| p.one().map(QuantParam::All))
             }
             _ => None,
@@ -212,17 +212,17 @@ impl Dequantized {
         op: Op,
         like: &Node,
         of: impl Fn(QuantParam) -> Option<QuantParam>,
-    ) -> Option<Dequantized> {
+    ) -> Option<DequantizationMatch> {
         let zero = match self.zero {
             ZeroPoint::Known(p) => ZeroPoint::Known(of(p)?),
             computed => computed,
         };
         let scale = of(self.scale)?;
-        Some(Dequantized { q: g.push(op, &[self.q], like), zero, scale })
+        Some(DequantizationMatch { q: g.push(op, &[self.q], like), zero, scale })
     }
 
     /// Recognizes a value that is dequantized directly from an array.
-    pub fn plain(g: &Rewriter, v: ValueId) -> Option<Dequantized> {
+    pub fn plain(g: &Rewriter, v: ValueId) -> Option<DequantizationMatch> {
         match g.ty(v).dtype {
             DType::I32 => centered(g, v, QuantParam::All(1.0)),
             DType::F32 => {
@@ -252,7 +252,7 @@ impl Dequantized {
 }
 
 /// Recognizes `convert(q) − zero`, or `convert(q)`.
-fn centered(g: &Rewriter, v: ValueId, scale: QuantParam) -> Option<Dequantized> {
+fn centered(g: &Rewriter, v: ValueId, scale: QuantParam) -> Option<DequantizationMatch> {
     let node = g.node(v);
     let source = |v: ValueId| {
         let node = g.node(v);
@@ -261,7 +261,7 @@ fn centered(g: &Rewriter, v: ValueId, scale: QuantParam) -> Option<Dequantized> 
         (matches!(node.op, Op::Convert(_)) && is_byte).then_some(q)
     };
     if let Some(q) = source(v) {
-        return Some(Dequantized { q, zero: ZeroPoint::Known(QuantParam::All(0.0)), scale });
+        return Some(DequantizationMatch { q, zero: ZeroPoint::Known(QuantParam::All(0.0)), scale });
     }
     if node.op != Op::Binary(Binary::Subtract) {
         return None;
@@ -271,7 +271,7 @@ fn centered(g: &Rewriter, v: ValueId, scale: QuantParam) -> Option<Dequantized> 
         Some(known) => ZeroPoint::Known(known),
         None => ZeroPoint::Computed(scalar_of(g, node.inputs[1])?),
     };
-    Some(Dequantized { q, zero, scale })
+    Some(DequantizationMatch { q, zero, scale })
 }
 
 /// The int32 scalar that a value repeats.

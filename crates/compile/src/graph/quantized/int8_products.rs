@@ -5,8 +5,8 @@
 //! the products and `Σ x` is computed here. uint8 values are shifted by 128, because both operands of a product have one
 //! type.
 
-use super::dequantized::{Dequantized, QuantParam, ZeroPoint, vector};
-use super::quantization::Quantization;
+use super::dequantized::{DequantizationMatch, QuantParam, ZeroPoint, vector};
+use super::quantization::QuantizationMatch;
 use crate::graph::canonicalize::dead_code;
 use crate::graph::rewrite::{Rewriter, rebuild};
 use smallvec::smallvec;
@@ -104,7 +104,7 @@ impl Int8Rewrite {
         value
     }
 
-    fn int8(&mut self, g: &mut Rewriter, d: Dequantized, like: &Node) -> Int8Operand {
+    fn int8(&mut self, g: &mut Rewriter, d: DequantizationMatch, like: &Node) -> Int8Operand {
         let is_shifted = g.ty(d.q).dtype == DType::U8;
         let zero = match d.zero {
             zero if !is_shifted => zero,
@@ -119,7 +119,7 @@ impl Int8Rewrite {
 
     /// Quantizes to int8. A value that is quantized as it was before is not changed.
     fn quantize(&mut self, g: &mut Rewriter, to: DType, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
-        let quantization = Quantization::of(g, inputs[0], to)?;
+        let quantization = QuantizationMatch::of(g, inputs[0], to)?;
         let before = self.quantized_before(g, &quantization, node);
         let own = before.unwrap_or_else(|| quantization.push_signed(g, node));
         if to == DType::I8 {
@@ -131,21 +131,24 @@ impl Int8Rewrite {
     }
 
     /// The int8 values that were dequantized with the same scale and zero point.
-    fn quantized_before(&mut self, g: &mut Rewriter, to: &Quantization, like: &Node) -> Option<ValueId> {
+    fn quantized_before(&mut self, g: &mut Rewriter, to: &QuantizationMatch, like: &Node) -> Option<ValueId> {
         let (x, scale) = to.source.clone()?;
         let zero = ZeroPoint::Known(to.known_zero.clone()?);
-        let from = Dequantized::of(g, x)?;
-        let from = Dequantized { zero: of_unsigned(from.zero, g.ty(from.q).dtype, to.dtype)?, ..from };
+        let from = DequantizationMatch::of(g, x)?;
+        let from =
+            DequantizationMatch { zero: of_unsigned(from.zero, g.ty(from.q).dtype, to.dtype)?, ..from };
         (from.scale == scale && from.zero == zero).then(|| self.signed(g, from.q, like))
     }
 
     /// Dequantizes the int8 values that replace uint8 values.
     fn dequantize(&mut self, g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
         let value = g.push_as(node, inputs);
-        let found = Dequantized::plain(g, value).filter(|d| self.signed.contains_key(&d.q));
-        let Some(Dequantized { q, zero: ZeroPoint::Known(zero), scale }) = found else { return Some(value) };
+        let found = DequantizationMatch::plain(g, value).filter(|d| self.signed.contains_key(&d.q));
+        let Some(DequantizationMatch { q, zero: ZeroPoint::Known(zero), scale }) = found else {
+            return Some(value);
+        };
         let (q, zero) = (self.signed(g, q, node), ZeroPoint::Known(zero.map(|z| z - SHIFT)));
-        Dequantized { q, zero, scale }.push(g, node).or(Some(value))
+        DequantizationMatch { q, zero, scale }.push(g, node).or(Some(value))
     }
 
     /// The operands of a product, if both are dequantized and the right one is constant.
@@ -153,8 +156,8 @@ impl Int8Rewrite {
         if !matches!(node.outs[0].dtype, DType::F32 | DType::I32) {
             return None;
         }
-        let w = Dequantized::of(g, inputs[1]).filter(|w| is_constant(g, w.q))?;
-        let x = Dequantized::of(g, inputs[0])?;
+        let w = DequantizationMatch::of(g, inputs[1]).filter(|w| is_constant(g, w.q))?;
+        let x = DequantizationMatch::of(g, inputs[0])?;
         let is_scalar = |zero: &ZeroPoint| match zero {
             ZeroPoint::Known(p) => p.one().is_some(),
             ZeroPoint::Computed(_) => true,
@@ -225,12 +228,12 @@ impl Int8Rewrite {
         if node.outs.len() != 1 || Monoid::of(&w.body) != Some(Monoid::Maximum) || is_lowest().is_none() {
             return None;
         }
-        let x = Dequantized::of(g, inputs[0]).filter(|x| x.scale.one().is_some_and(|s| s > 0.0))?;
+        let x = DequantizationMatch::of(g, inputs[0]).filter(|x| x.scale.one().is_some_and(|s| s > 0.0))?;
         let x = self.int8(g, x, node);
         let lowest = g.scalar(DType::I8, -SHIFT, node);
         let op = ReduceWindow { window: w.window.clone(), body: Monoid::Maximum.body(DType::I8) };
         let q = g.push(op, &[x.q, lowest], node);
-        Dequantized { q, zero: x.zero, scale: x.scale }.push(g, node)
+        DequantizationMatch { q, zero: x.zero, scale: x.scale }.push(g, node)
     }
 }
 
@@ -245,26 +248,26 @@ fn of_unsigned(zero: ZeroPoint, from: DType, to: DType) -> Option<ZeroPoint> {
 
 /// A gather from a dequantized table dequantizes what it takes only.
 fn gather(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
-    let table = Dequantized::plain(g, inputs[0]).filter(|d| d.scale.one().is_some())?;
+    let table = DequantizationMatch::plain(g, inputs[0]).filter(|d| d.scale.one().is_some())?;
     if !matches!(&table.zero, ZeroPoint::Known(zero) if zero.one().is_some())
         || g.ty(inputs[0]).dtype != DType::F32
     {
         return None;
     }
     let q = g.push(node.op.clone(), &[table.q, inputs[1]], node);
-    Dequantized { q, ..table }.push(g, node)
+    DequantizationMatch { q, ..table }.push(g, node)
 }
 
 /// A sum of two dequantized results of products: one of them is stored in 8 bits, so that each product has an epilogue of
 /// its own, and no int32 sums are stored.
 fn sum_of_products(g: &mut Rewriter, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
-    let (a, b) = (Dequantized::plain(g, inputs[0])?, Dequantized::plain(g, inputs[1])?);
+    let (a, b) = (DequantizationMatch::plain(g, inputs[0])?, DequantizationMatch::plain(g, inputs[1])?);
     if g.ty(inputs[0]).dtype != DType::F32 || !is_result(g, a.q) || !is_result(g, b.q) {
         return None;
     }
     let stored = OptimizationBarrier { stop_gradient: false };
     let q = g.push(stored, &[b.q], node);
-    let b = Dequantized { q, ..b }.push(g, node)?;
+    let b = DequantizationMatch { q, ..b }.push(g, node)?;
     Some(g.push(Binary::Add, &[inputs[0], b], node))
 }
 

@@ -7,7 +7,7 @@ use systole_ir::op::{Binary, Clamp, Convert, Unary};
 use systole_ir::{DType, Node, Op, ValueId};
 
 /// A value that is quantized to int8 or uint8.
-pub struct Quantization {
+pub struct QuantizationMatch {
     /// The divided value, before it is rounded.
     scaled: ValueId,
     /// The value and its scale, if the scale is constant.
@@ -19,9 +19,9 @@ pub struct Quantization {
     pub dtype: DType,
 }
 
-impl Quantization {
+impl QuantizationMatch {
     /// Recognizes the conversion of `x` to a type of 8 bits.
-    pub fn of(g: &Rewriter, x: ValueId, dtype: DType) -> Option<Quantization> {
+    pub fn of(g: &Rewriter, x: ValueId, dtype: DType) -> Option<QuantizationMatch> {
         if !matches!(dtype, DType::I8 | DType::U8) || g.ty(x).dtype != DType::F32 {
             return None;
         }
@@ -51,7 +51,7 @@ impl Quantization {
             }
             _ => None,
         };
-        Some(Quantization { scaled, source, zero, known_zero, dtype })
+        Some(QuantizationMatch { scaled, source, zero, known_zero, dtype })
     }
 
     /// Appends the quantization to int8; uint8 values are shifted by 128. A constant scale becomes a factor, which may
