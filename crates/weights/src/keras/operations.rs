@@ -36,13 +36,14 @@ const ACTIVATIONS: [ActivationOperation; 20] = [
 ];
 
 /// Whether a layer of a functional model is an operation of `keras.ops`. Legacy `.h5` files do not name modules, but only
-/// layers have a `trainable` there.
+/// layers have a `trainable` or a `dtype` there.
 pub(super) fn is_operation(layer: &Value, node: &Value) -> bool {
     match layer.get("module").and_then(Value::as_str) {
         Some(module) => module.starts_with("keras.") && module.contains(".ops"),
         None => {
             let config = layer.get("config").and_then(Value::as_object);
-            node.get("args").is_some() && config.is_some_and(|config| !config.contains_key("trainable"))
+            node.get("args").is_some()
+                && config.is_some_and(|c| !c.contains_key("trainable") && !c.contains_key("dtype"))
         }
     }
 }
