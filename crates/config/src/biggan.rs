@@ -73,9 +73,7 @@ impl RunConfig {
             return Err(KeyError::new("data.image_size", what)
                 .hint_setting(format!("set data.image_size=[{side},{side}]")));
         }
-        if !["cifar10", "folder", "records"].contains(&self.data.dataset.as_str())
-            || self.data.channels() != 3
-        {
+        if !["cifar10", "folder", "records"].contains(&self.data.kind()) || self.data.channels() != 3 {
             let what = format!("BigGAN generates color images, but `{}` is grayscale", self.data.dataset);
             return Err(KeyError::new("data.dataset", what).hint_setting(
                 "set data.dataset to cifar10, or to folder or records with your own color images",
@@ -103,7 +101,7 @@ impl RunConfig {
         match &self.biggan {
             Some(gan) => gan.input_types().to_vec(),
             // Tokens and segment ids have one type.
-            None if self.data.dataset == "sentences" => {
+            None if self.data.kind() == "sentences" => {
                 vec![sample.clone(); model.architecture().inputs.len().max(1)]
             }
             None => vec![sample.clone()],

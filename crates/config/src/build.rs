@@ -29,7 +29,7 @@ impl RunConfig {
         if let Some(n) = self.data.train_samples.filter(|n| is_large && *n < data.train_len as u64) {
             data.notes.push(format!("data.train_samples: the first {n} records in file order"));
         }
-        if self.data.dataset == "folder" && self.data.image_size.is_none() {
+        if self.data.kind() == "folder" && self.data.image_size.is_none() {
             let [height, width] = FOLDER_SIZE;
             data.notes
                 .push(format!("the images become {height} × {width} pixels: data.image_size is not set"));
@@ -41,7 +41,7 @@ impl RunConfig {
     pub fn unused_data_keys(&self, data: &TrainingData) -> Vec<String> {
         let of = &self.data;
         let (pictures, own) = (data.is_pictures(), of.is_own());
-        let texts = ["text", "sentences"].contains(&of.dataset.as_str());
+        let texts = ["text", "sentences"].contains(&of.kind());
         let split = of.validation_split.filter(|part| *part != VALIDATION_SPLIT && *part < 1.0);
         let keys = [
             ("augment", !of.augment.is_empty() && !pictures, "images"),
@@ -62,15 +62,22 @@ impl RunConfig {
     fn find_data(&self, customise: impl FnOnce(DataDir) -> DataDir) -> Result<TrainingData> {
         let given = self.data.dir.as_ref().filter(|d| !d.as_os_str().is_empty());
         let dir = customise(given.map_or_else(DataDir::default, DataDir::at));
+        if self.data.synthetic() == "always" {
+            return self.drawn_data();
+        }
+        let may_draw = self.data.synthetic() == "fallback";
         Ok(match self.data.dataset.as_str() {
             "fashion-mnist" => datasets::fashion_mnist(dir)?.into(),
             "mnist" => datasets::mnist(dir)?.into(),
-            "cifar10" => {
-                // The synthetic replacement is another dataset.
-                let data: TrainingData = datasets::cifar10(dir)?.into();
-                TrainingData { identity: Some(data.name.clone()), ..data }
-            }
+            "cifar10" if may_draw => known_by_name(datasets::cifar10_or_glyphs(dir)?),
+            "cifar10" => known_by_name(datasets::cifar10(dir).map_err(|e| {
+                e.because(
+                    "synthetic images of the same shape replace them only with --synthetic (data.synthetic)",
+                )
+            })?),
             "cifar100" => datasets::cifar100(dir)?.into(),
+            "flowers" => datasets::flowers(dir, &self.folder_options())?,
+            "imdb" => datasets::imdb(dir, &self.sentence_options()?)?,
             "folder" => datasets::folder(dir, &self.folder_options())?,
             "records" => {
                 datasets::records(dir, &self.data.records.clone().unwrap_or_default(), &self.record_shape())?
@@ -78,6 +85,20 @@ impl RunConfig {
             "text" => datasets::text_with(dir, &self.text_options()?)?,
             "sentences" => datasets::sentences(dir, &self.sentence_options()?)?,
             _ => datasets::glyphs(0)?.into(),
+        })
+    }
+
+    /// Generates synthetic data of the dataset's shape.
+    fn drawn_data(&self) -> Result<TrainingData> {
+        Ok(match self.data.dataset.as_str() {
+            "fashion-mnist" | "mnist" | "glyphs" => datasets::glyphs(0)?.into(),
+            "cifar10" => known_by_name(datasets::colour_glyphs(0)?),
+            "text" => datasets::drawn_text(&self.text_options()?)?,
+            other => {
+                return Err(err!(Config, "there is no synthetic data of the shape of `{other}`")
+                    .at("data.synthetic")
+                    .hint_command("remove --synthetic"));
+            }
         })
     }
 
@@ -358,7 +379,7 @@ impl RunConfig {
             let [height, width] = self.data.image_size.unwrap_or([height, width]);
             TensorType::new(DType::F32, [height, width, channels])
         };
-        match self.data.dataset.as_str() {
+        match self.data.kind() {
             "cifar10" | "cifar100" => pictures(32, 32, 3),
             "folder" => pictures(FOLDER_SIZE[0], FOLDER_SIZE[1], self.data.channels()),
             "text" | "sentences" => TensorType::new(DType::I32, [self.data.sequence_length()]),
@@ -407,7 +428,7 @@ impl RunConfig {
         let output = model.output_for(&inputs)?.shape.to_vec();
         let compile = self.compile_config(&output)?;
         if self.biggan.is_none() {
-            check_output(&output, &compile.loss, class_names.len(), &self.data.dataset)
+            check_output(&output, &compile.loss, class_names.len(), self.data.kind())
                 .map_err(|e| self.outputs_at.0.iter().fold(e, |e, place| e.at(place.clone())))?;
         }
         model.compile(compile)?;
@@ -476,6 +497,12 @@ fn evenly(all: Dataset, n: u64, len: u64) -> Dataset {
         before(i + 1) > before(i)
     };
     numbered(all).filter(is_taken).map(unnumbered)
+}
+
+/// Identifies a dataset by its name: a synthetic replacement is another dataset.
+fn known_by_name(data: datasets::ImageDataset) -> TrainingData {
+    let data: TrainingData = data.into();
+    TrainingData { identity: Some(data.name.clone()), ..data }
 }
 
 fn check_output(output: &[usize], loss: &Loss, classes: usize, dataset: &str) -> Result<()> {

@@ -68,7 +68,7 @@ impl RunConfig {
     }
 
     fn training_length(&self, data: &TrainingData) -> Option<TrainingLength> {
-        match self.data.dataset.as_str() {
+        match self.data.kind() {
             "records" | "folder" if data.is_pictures() => Some(IMAGES).filter(|_| self.biggan.is_none()),
             "records" => Some(TABLES),
             "sentences" => Some(LABELED_TEXTS),

@@ -59,8 +59,22 @@ use systole_runtime::backend;
 use toml::{Table, Value};
 
 /// Names of the built-in datasets.
-pub const DATASETS: [&str; 9] =
-    ["fashion-mnist", "mnist", "glyphs", "cifar10", "cifar100", "folder", "records", "text", "sentences"];
+pub const DATASETS: [&str; 11] = [
+    "fashion-mnist",
+    "mnist",
+    "glyphs",
+    "cifar10",
+    "cifar100",
+    "imdb",
+    "flowers",
+    "folder",
+    "records",
+    "text",
+    "sentences",
+];
+
+/// Values of `data.synthetic`.
+const SYNTHETIC: [&str; 3] = ["never", "fallback", "always"];
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
@@ -193,6 +207,10 @@ pub struct DataSection {
     pub dataset: String,
     /// Directory of the dataset, or its parent; default: the standard locations.
     pub dir: Option<PathBuf>,
+    /// Whether synthetic data of the same shape replaces a published dataset: `never`, `fallback` (if the files are
+    /// neither found nor downloaded) or `always` (as `train --synthetic`). Default: `never`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synthetic: Option<String>,
     /// Factor for pixel values 0 to 255: a number, or a fraction as text (`"1/255"`).
     #[serde(default = "one", deserialize_with = "number_or_fraction")]
     pub scale: f64,
@@ -696,6 +714,10 @@ impl DataSection {
                 key_error::unknown("unknown dataset", &self.dataset, &DATASETS),
             ));
         }
+        if let Some(mode) = self.synthetic.as_deref().filter(|mode| !SYNTHETIC.contains(mode)) {
+            let e = key_error::unknown("unknown value", mode, &SYNTHETIC);
+            return Err(KeyError::of("data.synthetic", e));
+        }
         // Pixels are bytes: a factor above 1 is a divisor by mistake.
         if !(self.scale > 0.0 && self.scale <= 1.0) {
             let what = format!("invalid pixel scale {}", self.scale);
@@ -772,7 +794,27 @@ impl DataSection {
 
     /// Whether the dataset is the user's own, so that presets cannot know its classes and files.
     pub fn is_own(&self) -> bool {
-        ["folder", "records", "sentences"].contains(&self.dataset.as_str())
+        ["folder", "records", "sentences"].contains(&self.kind())
+    }
+
+    /// Returns the dataset by which the files are read: `folder` for `flowers`, `sentences` for `imdb`, otherwise its own
+    /// name.
+    pub fn kind(&self) -> &str {
+        match self.dataset.as_str() {
+            "flowers" => "folder",
+            "imdb" => "sentences",
+            other => other,
+        }
+    }
+
+    /// Whether the dataset is one of a catalog whose files are the user's own otherwise: `flowers`, `imdb`.
+    pub fn is_published_folder(&self) -> bool {
+        self.kind() != self.dataset
+    }
+
+    /// Returns `data.synthetic` or its default.
+    pub fn synthetic(&self) -> &str {
+        self.synthetic.as_deref().unwrap_or(SYNTHETIC[0])
     }
 
     /// Returns the sequence length of text samples in tokens.

@@ -17,7 +17,7 @@ const VOCABULARIES: std::ops::RangeInclusive<usize> = 256..=1_000_000;
 
 impl DataSection {
     pub(super) fn check_tokens(&self) -> Result<(), KeyError> {
-        if self.dataset == "sentences" {
+        if self.kind() == "sentences" {
             return self.check_words();
         }
         let tokenizer = self.tokenizer.as_deref().unwrap_or("bytes");

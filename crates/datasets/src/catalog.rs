@@ -209,7 +209,7 @@ pub(super) const CIFAR100: CatalogEntry = CatalogEntry {
     archive: Some(TarGz { top: "cifar-100-binary", skip: &[] }),
 };
 
-const IMDB: CatalogEntry = CatalogEntry {
+pub(super) const IMDB: CatalogEntry = CatalogEntry {
     name: "imdb",
     description: "25,000 + 25,000 movie reviews, positive or negative",
     files: &[RemoteFile {
@@ -255,7 +255,7 @@ const TINY_SHAKESPEARE: CatalogEntry = CatalogEntry {
     archive: None,
 };
 
-const FLOWERS: CatalogEntry = CatalogEntry {
+pub(super) const FLOWERS: CatalogEntry = CatalogEntry {
     name: "flowers",
     description: "color photos of flowers in five classes: daisy, dandelion, roses, sunflowers, tulips",
     files: &[RemoteFile {
@@ -306,6 +306,15 @@ pub fn fetch(name: &str, dir: &DataDir) -> Result<PathBuf> {
 }
 
 impl CatalogEntry {
+    /// Returns the given folder if it is the dataset's own, or else the fetched one.
+    pub(super) fn folder_of(&self, dir: &DataDir) -> Result<PathBuf> {
+        let is_own = |root: &&Path| self.contents.iter().all(|path| root.join(path).exists());
+        match dir.named().filter(is_own) {
+            Some(root) => Ok(root.to_path_buf()),
+            None => self.fetch(dir),
+        }
+    }
+
     /// The dataset's files, with their addresses or the mirror's.
     pub(super) fn published(&self, dir: &DataDir) -> PublishedFiles<'static> {
         PublishedFiles {
@@ -326,6 +335,11 @@ impl CatalogEntry {
     /// Returns the dataset's folder below `root` if it is complete.
     pub fn folder_in(&self, root: &Path) -> Option<PathBuf> {
         self.published(&DataDir::default()).folder_in(root)
+    }
+
+    /// Whether the dataset is trained on as a folder of the user's own is.
+    pub fn is_folder(&self) -> bool {
+        self.train == "FOLDER"
     }
 
     /// Size of all files in bytes.

@@ -1,4 +1,4 @@
-//! Datasets by name: MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100, text, labeled texts, image folders, record files and synthetic
+//! Datasets by name: MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100, IMDB, flowers, text, labeled texts, image folders, record files and synthetic
 //! glyphs.
 //!
 //! File formats are in `systole_data::format`. Per-element transforms are `map` functions; [`preprocessing`] provides
@@ -12,6 +12,7 @@ mod idx_datasets;
 mod images;
 pub mod preprocessing;
 mod published_files;
+mod published_folders;
 mod record_files;
 mod records;
 mod sentences;
@@ -23,10 +24,11 @@ pub use data_dir::DataDir;
 pub use download::{FileDigest, RemoteFile, get, is_trusted, sha256};
 pub use idx_datasets::{fashion_mnist, mnist};
 pub use images::{
-    FolderOptions, ImageFit, ImageResizing, ResizeMethod, cifar10, cifar100, colour_glyphs, fit_picture,
-    fit_picture_on, folder, glyphs, picture_size_for,
+    FolderOptions, ImageFit, ImageResizing, ResizeMethod, cifar10, cifar10_or_glyphs, cifar100,
+    colour_glyphs, fit_picture, fit_picture_on, folder, glyphs, picture_size_for,
 };
 pub use published_files::PublishedFiles;
+pub use published_folders::{flowers, imdb};
 pub use record_files::is_of_records;
 pub use records::{
     ColumnEncoding, RecordCompression, RecordInputs, RecordOptions, RecordShape, holds_records, lists_images,
@@ -36,7 +38,7 @@ pub use sentences::{
     SentenceOptions, holds_sentences, is_json_lines, is_plain_text, is_table_of_texts, sentences,
     unlabeled_texts,
 };
-pub use text::{TEXT_TOKENS, TextOptions, TextTokenizer, TokenKind, text, text_with};
+pub use text::{TEXT_TOKENS, TextOptions, TextTokenizer, TokenKind, drawn_text, text, text_with};
 pub use tokenizer::Tokenizer;
 
 use std::sync::Arc;

@@ -124,10 +124,19 @@ pub fn text_with(dir: impl Into<DataDir>, options: &TextOptions) -> Result<Train
         }
         None if dir.is_named() => Err(missing(&places)),
         None => {
-            let origin = "generated from seed 0, because there is no tiny-shakespeare/input.txt".to_string();
-            cut("drawn-text".into(), origin, draw(0, 1 << 20).as_bytes(), options)
+            let mut data = drawn_text(options)?;
+            data.origin += ", because there is no tiny-shakespeare/input.txt";
+            Ok(data)
         }
     }
+}
+
+/// Synthetic sentences from a small grammar as a text dataset, 1 MiB.
+///
+/// # Errors
+/// If the options need a longer text.
+pub fn drawn_text(options: &TextOptions) -> Result<TrainingData> {
+    cut("drawn-text".into(), "generated from seed 0".into(), draw(0, 1 << 20).as_bytes(), options)
 }
 
 fn missing(places: &[PathBuf]) -> Error {

@@ -185,8 +185,9 @@ fn check_data(data: &DataSection, model: &str, is_synthetic: bool) -> Result<()>
     let copy = "copy the data to the machines and pass its path there: -- --data-dir PATH";
     let what = match (data.dataset.as_str(), &data.dir) {
         ("glyphs", _) => "the dataset glyphs is synthetic",
+        _ if data.synthetic() == "always" => "the configuration sets data.synthetic",
         ("text", None) => "no text is named, and the machines have none",
-        ("cifar10", None) => {
+        ("cifar10", None) if data.synthetic() == "fallback" => {
             "`cifar10` becomes synthetic images if its download fails, and its folder is not named"
         }
         ("folder" | "records" | "sentences", None) => {

@@ -44,6 +44,9 @@ pub(crate) struct TrainArgs {
     target: Option<String>,
     #[command(flatten)]
     data: DataArgs,
+    /// Train on synthetic data of the dataset's shape instead of its files
+    #[arg(long, conflicts_with = "data_dir")]
+    synthetic: bool,
     #[command(flatten)]
     label: LabelArgs,
     /// Train for N epochs; with --from: N more epochs
@@ -520,6 +523,9 @@ impl TrainArgs {
     fn apply(&self, mut draft: ConfigDraft) -> CommandResult<ConfigDraft> {
         if let Some(dir) = &self.data.data_dir {
             draft.set_text(format!("--data-dir {}", dir.display()), "data.dir", &dir.display().to_string());
+        }
+        if self.synthetic {
+            draft.set_text("--synthetic", "data.synthetic", "always");
         }
         if let Some((flag, label)) = self.label.setting() {
             draft.set_text(flag, LabelArgs::KEY, label);

@@ -3,12 +3,14 @@
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::args::missing_path::missing;
 use crate::models::imported;
-use crate::models::pretrained::is_pretrained;
+use crate::models::pretrained::{PATIENCE, is_pretrained};
 use crate::models::run_directory::model_file;
+use crate::render::download_progress::with_progress;
 use crate::render::screen::note;
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, PRESETS, RunConfig};
 use systole_data::input_file::{absolute, entries, is_file, is_remote};
+use systole_datasets::{CATALOG, DataDir};
 use systole_ir::{Result, ensure, err};
 use systole_nn::Model;
 use systole_nn::did_you_mean::suggestion;
@@ -22,7 +24,8 @@ pub(crate) enum CommandTarget {
 }
 
 impl CommandTarget {
-    /// Resolves a name: a preset, `….toml`, or otherwise an existing file or folder.
+    /// Resolves a name: a preset, `….toml`, an existing file or folder, or else a published dataset that is a folder (`imdb`,
+    /// `flowers`), which is downloaded.
     pub(crate) fn of(name: &str) -> Result<CommandTarget> {
         if let Some(preset) = PRESETS.iter().find(|d| **d == name) {
             return Ok(CommandTarget::Preset(preset));
@@ -49,6 +52,10 @@ impl CommandTarget {
             return absolute(path).map(CommandTarget::Folder);
         }
         ensure!(!is_path(name), missing(path));
+        if let Some(entry) = CATALOG.iter().find(|entry| entry.name == name && entry.is_folder()) {
+            let dir = with_progress(DataDir::default().timeout(PATIENCE));
+            return entry.fetch(&dir).map(CommandTarget::Folder);
+        }
         Err(err!(Io, "`{name}` is not a file, a folder or a preset").hint_command(suggestion(name, &PRESETS)))
     }
 
@@ -91,7 +98,7 @@ impl CommandTarget {
 /// data would tell it.
 pub(crate) fn untrained(config: &RunConfig) -> Result<Model> {
     let data = &config.data;
-    if data.dataset == "records" || data.dataset == "folder" && data.image_size.is_none() {
+    if data.dataset == "records" || data.kind() == "folder" && data.image_size.is_none() {
         note(&format!("the data is not read: samples of type {} are assumed", config.usual_sample()));
     }
     config.untrained()

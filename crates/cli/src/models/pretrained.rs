@@ -9,7 +9,7 @@ use systole_ir::Result;
 use systole_weights::{FetchedModel, PretrainedName};
 
 /// Timeout for a server's answer where no option sets it.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whether the name is that of a pretrained model; an existing file has priority.
 pub(crate) fn is_pretrained(name: &str) -> bool {

@@ -102,9 +102,13 @@ pub(crate) fn evaluate(
 fn no_network(file: &str, config: &RunConfig) -> CommandError {
     let size =
         config.data.image_size.map_or(String::new(), |[h, w]| format!(" --set data.image_size=[{h},{w}]"));
+    let drawn = match config.data.synthetic() {
+        "never" => String::new(),
+        mode => format!(" --set data.synthetic={mode}"),
+    };
     let e = err!(Config, "{file} generates images, and no feature network is named");
     let e = e.because("FID and inception score use the features of a classifier of the same images").hint_command(format!(
-        "train a classifier and pass it: {0} train cifar-cnn{size} --out runs/features, then {0} evaluate {file} \
+        "train a classifier and pass it: {0} train cifar-cnn{size}{drawn} --out runs/features, then {0} evaluate {file} \
         --features runs/features",
         program()
     ));

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use systole_config::{ConfigDraft, PRESETS, RunConfig, shown_scale};
 use systole_datasets::TrainingData;
-use systole_ir::{Result, ResultExt, ensure, err};
+use systole_ir::{Result, ResultExt, err};
 use systole_nn::Model;
 
 /// Alternative to renaming the classes of data for an evaluation.
@@ -253,7 +253,6 @@ impl RunData {
         self.check_location(config)?;
         let mut data = load_data(config, screen).at(|| format!("the data for {}", self.file))?;
         self.check_replaced(model, config, &data)?;
-        self.check_drawn(config, &data)?;
         if self.matches(config, &data) == DataMatch::Changed {
             data.notes.push(format!("{} has changed since {} was trained", data.origin, self.file));
         }
@@ -277,7 +276,8 @@ impl RunData {
     /// Rejects a configuration that would search the default locations for data that the user named when training.
     pub(crate) fn check_location(&self, config: &RunConfig) -> Result<()> {
         let is_own = self.note.as_ref().is_some_and(|note| note.is_own) || config.data.is_own();
-        if !(is_own && self.dir.is_none() && self.is_read_by(config)) {
+        let is_found = !is_own || self.dir.is_some() || config.data.is_published_folder();
+        if is_found || !self.is_read_by(config) {
             return Ok(());
         }
         let name = self.note.as_ref().map_or(String::new(), |note| format!(" `{}`", note.name));
@@ -313,20 +313,6 @@ impl RunData {
             .at(data.origin.clone())
             .because(format!("its training data, `{before}`, was changed or is no longer found"))
             .hint_command(format!("name {data_dir}")))
-    }
-
-    /// Rejects synthetic images in place of CIFAR-10 that the command line names.
-    fn check_drawn(&self, config: &RunConfig, data: &TrainingData) -> Result<()> {
-        let name = config.data.dataset.as_str();
-        let is_named = self.config.as_ref().is_none_or(|config| config.data.dataset != name);
-        ensure!(
-            name != "cifar10" || data.name == name || !is_named,
-            err!(Io, "the files of `{name}` were not found")
-                .at("--dataset")
-                .because(format!("synthetic images, `{}`, would take their place", data.name))
-                .hint_command("remove --dataset, or get the files with `systole data fetch cifar10`")
-        );
-        Ok(())
     }
 
     /// Compares loaded data with the run's.

@@ -56,7 +56,7 @@ impl UserData {
 
     /// Returns the data as a model with this configuration reads it.
     pub(crate) fn for_model(self, config: Option<&RunConfig>) -> UserData {
-        if config.is_some_and(|c| c.data.dataset == "sentences") { self.into_texts() } else { self }
+        if config.is_some_and(|c| c.data.kind() == "sentences") { self.into_texts() } else { self }
     }
 
     /// Returns the kind of data for messages.
@@ -258,7 +258,7 @@ pub(crate) fn beside_model(
     let (Some(own), Some(config)) = (UserData::of(name)?, config) else { return Ok(None) };
     let own = own.for_model(Some(&config));
     let is_text = config.data.dataset == "text";
-    if (own.dataset == "sentences") != (config.data.dataset == "sentences") {
+    if (own.dataset == "sentences") != (config.data.kind() == "sentences") {
         return Ok(None);
     }
     if (own.dataset == "text") != is_text || !(is_text || adapts || config.data.is_own()) {

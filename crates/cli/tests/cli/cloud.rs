@@ -636,8 +636,8 @@ const ABSENT: [(&str, &[&str]); 8] = [
     ("mlp --slice v5e-8", &["`mlp`", "--synthetic"]),
     ("mine.toml --slice v5e-8", &["mine.toml", "--synthetic"]),
     ("gpt2-small --slice v5e-8", &["`gpt2-small`", "-- --data-dir PATH", "--synthetic"]),
-    ("cifar-cnn --slice v5e-8", &["`cifar10`", "-- --data-dir PATH", "--synthetic"]),
-    ("mnist --slice v5e-8 -- --set data.dataset=cifar10", &["`cifar10`"]),
+    ("resnet50 --slice v5e-8", &["`cifar10`", "-- --data-dir PATH", "--synthetic"]),
+    ("cifar-cnn --slice v5e-8 -- --synthetic", &["`cifar-cnn`", "--synthetic"]),
     ("folder --slice v5e-8", &["`folder`", "-- --data-dir PATH"]),
     ("folder --slice v5e-8 --synthetic", &["`folder`"]),
     ("mnist --slice v5e-8 --synthetic", &["`mnist`", "--synthetic"]),
@@ -660,7 +660,8 @@ fn nothing_is_rented_for_synthetic_data_unasked() {
     }
     for (i, line) in [
         "gpt2-small --slice v5e-4 --synthetic",
-        "cifar-cnn --slice v5e-8 --synthetic",
+        "cifar-cnn --slice v5e-8",
+        "cifar-cnn --slice v5e-8 --synthetic -- --synthetic",
         "mlp --slice v5e-8 --synthetic",
         "gpt2-small --slice v5e-4 -- --data-dir runs/my.txt",
         "folder --slice v5e-8 -- --data-dir runs/album",

@@ -165,6 +165,24 @@ fn fetched_datasets_are_found_and_the_printed_commands_train() {
         let done = follow(&f, &o, &["--epochs=1", "--steps-per-epoch=1", "--batch-size=4", &out]).ok();
         assert!(done.out.contains(said), "{}", done.out);
     }
+    // Their names are data of commands and of configurations.
+    let tiny = ["--epochs=1", "--steps-per-epoch=1", "--batch-size=4"];
+    for (i, (args, said)) in [
+        (&["imdb"][..], "of 2 classes"),
+        (&["flowers"], "of 5 classes"),
+        (&["sentences", "--set=data.dataset=imdb"], "of 2 classes"),
+        (&["folder", "--set=data.dataset=flowers"], "of 5 classes"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = format!("--out=runs/by-name{i}");
+        let done = run(&f, &[&["train"], args, &tiny[..], &[&out]].concat()).ok();
+        assert!(done.out.contains(said), "{}", done.out);
+        run(&f, &["evaluate", &format!("runs/by-name{i}"), "--set=data.test_samples=4"]).ok();
+    }
+    let o = run(&f, &["evaluate", "runs/by-name0", "imdb", "--json"]).ok().json();
+    assert_eq!(o["dataset"], "imdb", "{o}");
     // An interrupted download is not read.
     f.write("cache/cifar10/.downloading", "");
     run(&f, &["data", "fetch", "cifar10", "--offline"]).fails("io", &["`cifar10`"]);

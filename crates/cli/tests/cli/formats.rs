@@ -128,5 +128,5 @@ fn an_import_names_the_commands_that_use_the_model() {
     f.write("a.bar", "abc");
     f.run(&["predict", "convnext.safetensors", "a.bar"]).fails("data", &["a.bar"]);
     f.run(&["evaluate", "convnext.safetensors", "--dataset=cifar10"])
-        .fails("io", &["`cifar10`", "--dataset"]);
+        .fails("io", &["`cifar10`", "cifar-10-binary.tar.gz"]);
 }

@@ -107,7 +107,7 @@ fn a_deep_network_with_batch_normalisation() {
     let Some(r) = Runs::new("a_deep_network_with_batch_normalisation", "cifar") else { return };
     let filters: Vec<String> =
         [0, 3, 7, 10, 14, 17].iter().map(|layer| format!("--set=layers.{layer}.filters=4")).collect();
-    let mut args = vec!["cifar-cnn", "--epochs=2", "--steps-per-epoch=3", "--batch-size=16"];
+    let mut args = vec!["cifar-cnn", "--synthetic", "--epochs=2", "--steps-per-epoch=3", "--batch-size=16"];
     args.extend(["--set=data.train_samples=64", "--set=data.test_samples=32"]);
     args.extend(filters.iter().map(String::as_str));
     r.compare(&args, 2e-3);

@@ -361,6 +361,7 @@ fn the_greatest_of_rounded_values_has_a_gradient() {
     let toml = r#"
         [data]
         dataset = "cifar10"
+        synthetic = "always"
         scale = "1/255"
         [[layers]]
         type = "Conv2D"
@@ -463,7 +464,7 @@ fn scores_of_generated_images_need_a_trained_network() {
         let more = ["--epochs=12", "--batch-size=16", "--learning-rate", rate, "--out", out];
         let samples =
             ["--set=data.train_samples=1000", "--set=data.test_samples=80", "--threads=1", "--no-report"];
-        f.run(&[&["train", "cifar-cnn"], &samples[..], &sets, &more].concat()).ok();
+        f.run(&[&["train", "cifar-cnn", "--synthetic"], &samples[..], &sets, &more].concat()).ok();
     };
     network("untrained", "1e-12");
     network("trained", "0.003");

@@ -119,10 +119,23 @@ fn synthetic_images_do_not_replace_cifar10() {
     run(&f, &["train", "cifar-cnn", "--out=run", "--quiet", "--epochs=1", "--batch-size=10"]).ok();
     assert_eq!(run(&f, &["evaluate", "run", "--json"]).ok().json()["samples"], 20);
     for command in [&["evaluate", "run"][..], &["train", "--from=run", "--out=more"]] {
-        f.run(command).fails("data", &["`cifar10`", "--data-dir"]);
+        f.run(command).fails("io", &["`cifar10`", "cifar-10-binary.tar.gz", "--synthetic"]);
     }
-    f.run(&["resume", "run"]).fails("config", &["`run`", "--resume=force"]);
+    f.run(&["resume", "run"]).fails("io", &["`cifar10`"]);
     assert_eq!(f.run(&["evaluate", "run", "--data-dir=others", "--json"]).ok().json()["samples"], 20);
+    // On request only, or by a preset that needs shapes only.
+    let few = ["--epochs=1", "--steps-per-epoch=1", "--batch-size=2", "--set=data.test_samples=2"];
+    f.run(&[&["train", "cifar-cnn", "--out=none"], &few[..]].concat())
+        .fails("io", &["`cifar10`", "--synthetic"]);
+    assert!(!f.path("none").exists());
+    let drawn = f.run(&[&["train", "cifar-cnn", "--synthetic", "--out=drawn"], &few[..]].concat()).ok();
+    assert!(drawn.out.contains("Data: colour-glyphs") && drawn.out.contains("generated"), "{}", drawn.out);
+    f.run(&["evaluate", "drawn", "--set=data.test_samples=2"]).ok();
+    f.run(&["train", "mnist", "--synthetic", "--data-dir=others"])
+        .fails("usage", &["--synthetic", "--data-dir"]);
+    let small = ["--set=model.width=4", "--set=model.depths=[1,1,1,1]", "--set=data.image_size=[32,32]"];
+    let shapes = f.run(&[&["train", "resnet50", "--out=shapes"], &few[..], &small].concat()).ok();
+    assert!(shapes.out.contains("Data: colour-glyphs"), "{}", shapes.out);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! CIFAR-10 and CIFAR-100: locates or downloads their binary files, which `systole_data::format::cifar` reads.
 //!
-//! Synthetic color glyphs replace CIFAR-10 if it is neither found nor downloaded.
+//! Synthetic color glyphs replace CIFAR-10 only for [`cifar10_or_glyphs`].
 
 use super::glyphs::colour_glyphs;
 use crate::catalog;
@@ -18,38 +18,45 @@ const CLASSES: [&str; 10] =
 
 /// Loads CIFAR-10: 50,000 + 10,000 color images, `u8[32, 32, 3]`, ten classes, from its binary files.
 ///
-/// If no directory is given, the files are searched in the default locations and otherwise downloaded. If that fails,
-/// returns synthetic color glyphs of the same shape; the dataset's name and origin say so. Krizhevsky, "Learning multiple
-/// layers of features from tiny images", 2009.
+/// If no directory is given, the files are searched in the default locations and otherwise downloaded. Krizhevsky,
+/// "Learning multiple layers of features from tiny images", 2009.
 ///
 /// # Errors
-/// `Io` if a given directory lacks any of the six files; `Data` if they are damaged.
+/// `Io` if the files are not found and cannot be downloaded; `Data` if they are damaged.
 pub fn cifar10(dir: impl Into<DataDir>) -> Result<ImageDataset> {
     let dir = dir.into();
     let places = roots(&dir);
-    let read = |folder: &Path| {
-        let batches: Vec<PathBuf> = (1..=5).map(|i| folder.join(format!("data_batch_{i}.bin"))).collect();
-        let test = [folder.join("test_batch.bin")];
-        load("cifar10", folder, &CLASSES, CifarVariant::Ten, (&batches, &test))
+    let folder = match find(&places, [FOLDER, "cifar10"], "test_batch.bin") {
+        Some(folder) => folder,
+        None if dir.is_named() && !dir.downloads() => {
+            return Err(missing("cifar10", FOLDER, &places).hint_command(
+                "download it: `systole data fetch cifar10`; then leave the folder out, or name the one that is printed",
+            ));
+        }
+        None => catalog::CIFAR10.fetch(&dir)?,
     };
-    if let Some(folder) = find(&places, [FOLDER, "cifar10"], "test_batch.bin") {
-        return read(&folder);
-    }
-    if dir.is_named() && !dir.downloads() {
-        return Err(missing("cifar10", FOLDER, &places).hint_command(
-            "download it: `systole data fetch cifar10`; then leave the folder out, or name the one that is printed",
-        ));
-    }
-    match catalog::CIFAR10.fetch(&dir) {
-        Ok(folder) => read(&folder),
+    let batches: Vec<PathBuf> = (1..=5).map(|i| folder.join(format!("data_batch_{i}.bin"))).collect();
+    let test = [folder.join("test_batch.bin")];
+    load("cifar10", &folder, &CLASSES, CifarVariant::Ten, (&batches, &test))
+}
+
+/// Like [`cifar10`], with synthetic color glyphs of the same shape if the files are neither found nor downloaded; the
+/// dataset's name and origin say so.
+///
+/// # Errors
+/// `Io` if a given directory lacks any of the six files, or they are being downloaded; `Data` if they are damaged.
+pub fn cifar10_or_glyphs(dir: impl Into<DataDir>) -> Result<ImageDataset> {
+    let dir = dir.into();
+    let (is_named, downloaded) = (dir.is_named(), cifar10(dir));
+    match downloaded {
         // Synthetic images must not replace files that are damaged, or about to arrive.
-        Err(e) if dir.is_named() || e.kind() == ErrorKind::Data || is_running(&e) => Err(e),
-        Err(_) => {
+        Err(e) if !is_named && e.kind() == ErrorKind::Io && !is_running(&e) => {
             let mut drawn = colour_glyphs(0)?;
             drawn.origin +=
                 &format!(", because there is no folder {FOLDER}; `systole data fetch cifar10` downloads it");
             Ok(drawn)
         }
+        found => found,
     }
 }
 
@@ -174,7 +181,8 @@ mod tests {
         let cache = std::env::temp_dir().join(format!("systole-cifar-none-{}", std::process::id()));
         let dir = DataDir::default().cache(&cache).offline();
         if catalog::CIFAR10.locate(&dir).is_none() {
-            let data = cifar10(dir.clone()).unwrap();
+            assert_error(&cifar10(dir.clone()).unwrap_err(), ErrorKind::Io, &["cifar-10-binary.tar.gz"]);
+            let data = cifar10_or_glyphs(dir.clone()).unwrap();
             assert_ne!(data.name, "cifar10");
             assert!(data.origin.contains("data fetch cifar10"), "{}", data.origin);
         }
@@ -184,9 +192,9 @@ mod tests {
             .unwrap();
         lock.lock().unwrap();
         if catalog::CIFAR10.locate(&running).is_none() {
-            assert_error(&cifar10(running.clone()).unwrap_err(), ErrorKind::Io, &["`cifar10`"]);
+            assert_error(&cifar10_or_glyphs(running.clone()).unwrap_err(), ErrorKind::Io, &["`cifar10`"]);
             drop(lock);
-            assert_ne!(cifar10(running).unwrap().name, "cifar10");
+            assert_ne!(cifar10_or_glyphs(running).unwrap().name, "cifar10");
         }
         if catalog::CIFAR100.locate(&dir).is_none() {
             assert_error(&cifar100(dir).unwrap_err(), ErrorKind::Io, &["cifar-100-binary.tar.gz"]);

@@ -82,6 +82,7 @@ const ROWS: &[(&str, &str)] = &[
     ("tpu1 --animate x.svg --trace x.json", "tpu1 tpu1/mlp0 --trace x.json"),
     ("tpu1 --animate x.gif", "tpu1 --animate `x`.svg"),
     ("tpu1 tpu1/mlp0 --trace file/x.json", "tpu1 tpu1/mlp0 --trace `x.json`"),
+    ("train t.csv --synthetic --out=out --epochs=1", "train t.csv --out=out --epochs=1"),
     // Pretrained models by name.
     (
         "import hf:a/b/c --offline --out x.safetensors",

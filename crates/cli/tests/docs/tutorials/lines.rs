@@ -163,7 +163,7 @@ fn small(what: &str) -> Vec<String> {
     let (what, more): (&str, &[&str]) = match what {
         "fashion-mnist" => (what, &["--data-dir=data", "--set=layers.0.filters=2"]),
         "mlp" => (what, &["--set=layers.1.units=8", "--set=data.test_samples=20"]),
-        "cifar-cnn" => (what, &["--set=data.test_samples=8"]),
+        "cifar-cnn" => (what, &["--synthetic", "--set=data.test_samples=8"]),
         "resnet50" => {
             (what, &["--set=model.width=4", "--set=model.depths=[1,1,1,1]", "--set=data.test_samples=4"])
         }
