@@ -300,7 +300,7 @@ pub fn restore_denormals(before: Option<u32>) {
     let _ = before;
 }
 
-/// Runs `f` on this thread without [`flush_denormals`], for code of the host program such as Python callbacks.
+/// Runs `f` on this thread without flushing subnormal numbers, for code of the host program such as Python callbacks.
 pub fn with_subnormals<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     let before = mxcsr();
