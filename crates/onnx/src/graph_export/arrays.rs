@@ -1,13 +1,10 @@
 //! Ops that rearrange elements, in ONNX: reshapes, transposes, slices, padding. Repetition stays pending where possible.
 
-use super::unsupported;
-use super::writer::{ExportedValue, GraphWriter};
+use super::writer::{Exported, ExportedValue, GraphWriter, unsupported};
 use systole_base::{DType, Literal, Result, Shape, TensorType, err};
 use systole_ir::Op;
 use systole_ir::interp::EvalCx;
 use systole_ir::op::Pad;
-
-type Exported = Result<ExportedValue>;
 
 pub(super) fn iota(w: &mut GraphWriter, dim: usize, ty: TensorType) -> Exported {
     if w.is_batch(ty.shape[dim]) {

@@ -1,12 +1,9 @@
 //! Element-wise ops in ONNX. Operands with pending repetition are repeated by the operators themselves.
 
-use super::unsupported;
-use super::writer::{ExportedValue, GraphWriter};
+use super::writer::{Exported, ExportedValue, GraphWriter, unsupported};
 use crate::model::{OnnxAttribute, OnnxNode};
-use systole_base::{DType, Result, Shape, TensorType};
+use systole_base::{DType, Shape, TensorType};
 use systole_ir::op::{Binary, Compare, CompareType, Direction, Unary};
-
-type Exported = Result<ExportedValue>;
 
 /// Dimensions of the result of an element-wise operator.
 fn repeated(of: &[&ExportedValue]) -> Shape {
@@ -19,9 +16,9 @@ fn done(name: String, of: &[&ExportedValue], ty: TensorType) -> Exported {
     Ok(ExportedValue { name, dims: repeated(of), ty, constant: None })
 }
 
-pub(super) fn unary(w: &mut GraphWriter, op: Unary, x: &ExportedValue, ty: TensorType) -> Exported {
-    let (dtype, name) = (x.ty.dtype, x.name.as_str());
-    let direct = match op {
+/// Returns the operator of ONNX that computes an op.
+fn direct(op: Unary, dtype: DType) -> Option<&'static str> {
+    Some(match op {
         Unary::Abs => "Abs",
         Unary::Ceil => "Ceil",
         Unary::Cosine => "Cos",
@@ -38,10 +35,17 @@ pub(super) fn unary(w: &mut GraphWriter, op: Unary, x: &ExportedValue, ty: Tenso
         Unary::Sqrt => "Sqrt",
         Unary::Tan => "Tan",
         Unary::Tanh => "Tanh",
-        _ => "",
-    };
+        _ => return None,
+    })
+}
+
+pub(super) fn unary(w: &mut GraphWriter, op: Unary, x: &ExportedValue, ty: TensorType) -> Exported {
+    let (dtype, name) = (x.ty.dtype, x.name.as_str());
+    if let Some(direct) = direct(op, dtype) {
+        let y = w.emit(direct, &[name]);
+        return done(y, &[x], ty);
+    }
     let y = match op {
-        _ if !direct.is_empty() => w.emit(direct, &[name]),
         Unary::Cbrt => {
             let (size, sign) = (w.emit("Abs", &[name]), w.emit("Sign", &[name]));
             let third = w.scalar(dtype, 1.0 / 3.0);

@@ -1,13 +1,10 @@
 //! Lookups and slices at positions that are known at run time, in ONNX.
 
 use super::arrays;
-use super::unsupported;
-use super::writer::{ExportedValue, GraphWriter};
+use super::writer::{Exported, ExportedValue, GraphWriter, unsupported};
 use crate::model::{OnnxAttribute, OnnxNode};
 use systole_base::{DType, Result, TensorType};
 use systole_ir::op::Gather;
-
-type Exported = Result<ExportedValue>;
 
 /// Clamps indices to `0..=most`, as i64; returns the name.
 fn clamped(w: &mut GraphWriter, index: &ExportedValue, most: usize) -> String {

@@ -1,13 +1,10 @@
 //! Matrix products and convolutions in ONNX.
 
 use super::arrays::{dilated, padded, zero};
-use super::unsupported;
-use super::writer::{ExportedValue, GraphWriter};
+use super::writer::{Exported, ExportedValue, GraphWriter, unsupported};
 use crate::model::{OnnxAttribute, OnnxNode};
-use systole_base::{DType, Result, TensorType};
+use systole_base::{DType, TensorType};
 use systole_ir::op::{Convolution, DotGeneral};
-
-type Exported = Result<ExportedValue>;
 
 pub(super) fn dot(
     w: &mut GraphWriter,

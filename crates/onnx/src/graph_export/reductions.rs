@@ -2,13 +2,10 @@
 
 use super::elementwise;
 use super::products::window_sums;
-use super::unsupported;
-use super::writer::{ExportedValue, GraphWriter};
+use super::writer::{Exported, ExportedValue, GraphWriter, unsupported};
 use crate::model::{OnnxAttribute, OnnxNode};
 use systole_base::{DType, Result, TensorType};
 use systole_ir::op::{Monoid, Reduce, ReduceWindow};
-
-type Exported = Result<ExportedValue>;
 
 fn monoid(body: &systole_ir::Graph) -> Result<Monoid> {
     Monoid::of(body).ok_or_else(|| unsupported("ONNX has no reduction with a body of its own".into()))

@@ -1,9 +1,9 @@
 //! Builds the nodes of an exported graph: values with pending repetition, names, constants and the batch size.
 
-use super::{batch_dim, is_known, unsupported};
+use crate::export::BATCH;
 use crate::model::{DimSize, OnnxAttribute, OnnxGraph, OnnxNode, ValueInfo};
 use std::collections::{BTreeMap, BTreeSet};
-use systole_base::{Literal, Result, Shape, TensorType};
+use systole_base::{Literal, Result, Shape, TensorType, err};
 use systole_ir::Node;
 use systole_ir::interp::EvalCx;
 
@@ -11,6 +11,9 @@ use systole_ir::interp::EvalCx;
 const MOST_FOLDED: usize = 1 << 16;
 /// Name of the batch size, `i64[1]`.
 const BATCH_SIZE: &str = "batch_size";
+
+/// A value, or why ONNX cannot express it.
+pub(super) type Exported = Result<ExportedValue>;
 
 /// A value of the graph in ONNX.
 #[derive(Clone, Debug)]
@@ -278,4 +281,19 @@ fn uses(node: &OnnxNode, needed: &mut BTreeSet<String>) {
             needed.extend(body.outputs.iter().map(|o| o.name.clone()));
         }
     }
+}
+
+/// Returns the error for what ONNX cannot express.
+pub(super) fn unsupported(what: String) -> systole_base::Error {
+    err!(Unsupported, "{what}").hint("remove the layer with this op, or run the model with Systole")
+}
+
+/// Whether a dimension has a fixed size.
+fn is_known(size: &DimSize) -> bool {
+    matches!(size, DimSize::Known(_))
+}
+
+/// Name of the batch dimension.
+fn batch_dim() -> DimSize {
+    DimSize::Named(BATCH.into())
 }

@@ -419,8 +419,7 @@ fn int8(
         if args.correct_bias { correct_bias(float, &made, &samples) } else { Ok(made) }
     };
     let mut made = make(&options)?;
-    let scale = data.is_pictures().then_some(config.data.scale);
-    let written = write(&mut made, layers, scale, out)?;
+    let written = write(&mut made, layers, data.is_pictures().then_some(config.data.scale), out)?;
     let tests = args.tests(&config, &data, &input_of(layers, float)?)?;
     let quality = Int8Quality::of(float, &made, &tests)?;
     if quality.is_none() && !tests.is_empty() {
