@@ -298,7 +298,7 @@ fn next_commands(args: &ImportFiles<'_>, model: &Model) -> String {
     let data = if lacks_scale(model) { " FOLDER" } else { "" };
     // The last layer of a folder's model is named by its family.
     let has_head = classifies(model) || ImagePreparation::in_model(model).is_ok_and(|found| found.is_none());
-    let is_classifier = has_head && model.output_type().is_some_and(|t| t.rank() == 1 && t.elements() > 1);
+    let is_classifier = has_head && model.output_type().is_some_and(|t| t.rank() == 1);
     let tokenizer = tokenizer_of(model).ok().flatten();
     let uses = match tokenizer {
         _ if reads_images(model) && is_classifier => {

@@ -4,7 +4,8 @@ use crate::args::missing_path::missing;
 use crate::models::imported::{is_model_folder, shortened};
 use crate::models::pretrained::is_pretrained;
 use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::ErrorKind as Io;
@@ -72,6 +73,7 @@ impl SaveArgs {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunRecord {
+    #[serde(serialize_with = "keys_that_are_set")]
     pub(crate) config: RunConfig,
     /// Why this dataset was chosen.
     pub(crate) reason: String,
@@ -91,6 +93,10 @@ pub(crate) struct RunRecord {
     /// Name of the data in the names of the model files: the folder may have models of a discarded run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
+}
+
+fn keys_that_are_set<S: Serializer>(config: &RunConfig, to: S) -> std::result::Result<S::Ok, S::Error> {
+    config.to_json().map_err(S::Error::custom)?.serialize(to)
 }
 
 /// Decision to start or resume a run.

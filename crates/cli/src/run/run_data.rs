@@ -8,7 +8,7 @@ use crate::args::common::{DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult};
 use crate::models::command_target::config_of;
 use crate::models::model_data::{check_samples, check_tokens, set_columns, tokenizer_of, with_its_classes};
-use crate::models::preprocessing::stored_scale;
+use crate::models::preprocessing::{PIXEL_SCALE, stored_scale};
 use crate::models::run_directory::{self, RunRecord};
 use crate::render::screen::{Screen, note};
 use crate::run::training::load_data;
@@ -256,13 +256,16 @@ impl RunData {
         if self.matches(config, &data) == DataMatch::Changed {
             data.notes.push(format!("{} has changed since {} was trained", data.origin, self.file));
         }
-        let is_unknown = self.config.is_none() && self.stored_scale(model)?.is_none();
-        if is_unknown && data.is_pictures() && !self.states_scale {
-            data.notes.push(format!(
-                "{} does not contain its pixel scale: pixels from 0 to 255 are multiplied by {} (data.scale)",
-                self.file,
-                shown_scale(config.data.scale)
-            ));
+        let is_told = self.config.is_some() || self.states_scale || model.notes.contains_key(PIXEL_SCALE);
+        if data.is_pictures() && !is_told {
+            data.notes.push(match self.stored_scale(model)? {
+                Some(_) => format!("{} scales pixels itself: they stay between 0 and 255 (data.scale = 1)", self.file),
+                None => format!(
+                    "{} does not contain its pixel scale: pixels from 0 to 255 are multiplied by {} (data.scale)",
+                    self.file,
+                    shown_scale(config.data.scale)
+                ),
+            });
         }
         Ok(data)
     }

@@ -149,7 +149,9 @@ pub(super) fn check(cases: &[Case]) {
 
 /// Returns the differences from ONNX Runtime.
 fn in_onnx_runtime(python: &str, cases: &[Case], level: &str) -> Vec<String> {
-    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("onnx-{level}-{}", std::process::id()));
+    // Tests of one process run at the same time.
+    let place = format!("onnx-{level}-{}-{:p}", std::process::id(), cases);
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(place);
     std::fs::create_dir_all(&dir).unwrap();
     for (n, c) in cases.iter().enumerate() {
         std::fs::write(dir.join(format!("{n:03}.onnx")), c.onnx.to_bytes()).unwrap();
