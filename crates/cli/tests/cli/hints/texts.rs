@@ -126,6 +126,7 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
         ),
         row("predict g.safetensors short2.txt", "generate g.safetensors `--prompt` `bad`"),
         row("predict g.safetensors latin.txt", "predict g.safetensors `my.txt`"),
+        row("predict bare.safetensors my.txt", "import `bert` --out `x.safetensors`"),
         case("train gpt-micro --print-config --set=model.application=none")
             .typed("train gpt-micro --print-config --set=model.application=gpt2")
             .own("gpt2"),
