@@ -27,7 +27,7 @@ const MOST_OPERATORS: usize = 2_000_000;
 
 /// State of a run: variables by handle, and the number of operators in loops and branches so far.
 #[derive(Default)]
-struct RunState {
+struct InterpreterState {
     variables: RefCell<BTreeMap<i64, Literal>>,
     operators: Cell<usize>,
 }
@@ -77,13 +77,13 @@ impl<'a> TfliteInterpreter<'a> {
 
     /// Like [`TfliteInterpreter::run`]; also calls `each` with the index and value of every computed tensor and input.
     pub fn run_with(&self, inputs: &[Literal], each: impl FnMut(usize, &Literal)) -> Result<Vec<Literal>> {
-        self.run_nested(inputs, &RunState::default(), 0, each)
+        self.run_nested(inputs, &InterpreterState::default(), 0, each)
     }
 
     fn run_nested(
         &self,
         inputs: &[Literal],
-        state: &RunState,
+        state: &InterpreterState,
         depth: usize,
         mut each: impl FnMut(usize, &Literal),
     ) -> Result<Vec<Literal>> {
@@ -137,7 +137,7 @@ impl<'a> TfliteInterpreter<'a> {
     /// # Errors
     /// If the operator does not exist or cannot be computed; names it.
     pub fn run_operator(&self, n: usize, values: &[Option<Literal>]) -> Result<Vec<Literal>> {
-        self.operator(n, values, &RunState::default(), 0)
+        self.operator(n, values, &InterpreterState::default(), 0)
     }
 
     /// Rejects an operand without elements, which only operators that move elements support.
@@ -161,7 +161,7 @@ impl<'a> TfliteInterpreter<'a> {
         &self,
         n: usize,
         values: &[Option<Literal>],
-        state: &RunState,
+        state: &InterpreterState,
         depth: usize,
     ) -> Result<Vec<Literal>> {
         let run_graph = |index: usize, inputs: &[Literal]| {

@@ -1,7 +1,8 @@
 //! Fuses int8 products with the padding of their input and with the element-wise map that reads their sums, so that
 //! activations between layers are bytes and sums are not materialized.
 
-use crate::program::{Int8Product, Kernel, MapLoad, SlotId, Step, StepList};
+use super::product_epilogue::put_last;
+use crate::program::{Int8Product, Kernel, SlotId, Step, StepList};
 use systole_ir::Op;
 use systole_ir::op::{Convolution, Pad};
 
@@ -108,16 +109,7 @@ fn join(steps: &mut StepList<'_>, at: usize, reader: usize) {
     };
     step.inputs.remove(k);
     step.input_types.remove(k);
-    let others = step.inputs.len();
-    for load in &mut map.loads {
-        if let MapLoad::Array { input, .. } = load {
-            *input = match *input {
-                i if i == k => others,
-                i if i > k => i - 1,
-                i => i,
-            };
-        }
-    }
+    put_last(&mut map, k, step.inputs.len());
     kernel.map = Some(map);
     steps.list[reader] = Some(Step {
         kernel: Kernel::Int8Product(kernel),

@@ -8,7 +8,7 @@
 
 use super::excess_precision::{from_wide, is_narrow};
 use crate::program::{
-    Kernel, Location, MapLoad, ProductEpilogue, ProgramSchedule, SlotId, Step, right_operand,
+    Kernel, Location, Map, MapLoad, ProductEpilogue, ProgramSchedule, SlotId, Step, right_operand,
 };
 use systole_ir::{DType, Op, TensorType};
 
@@ -96,7 +96,19 @@ fn joined(product: Step, mut step: Step) -> Step {
         map = from_wide(&map, k);
     }
     step.inputs.remove(k);
-    let others = step.inputs.len();
+    put_last(&mut map, k, step.inputs.len());
+    step.input_types.remove(k);
+    Step {
+        kernel: Kernel::ProductEpilogue(ProductEpilogue { op: dot.into(), bias, product: ty, map }),
+        inputs: product.inputs.into_iter().chain(step.inputs).collect(),
+        input_types: product.input_types.into_iter().chain(step.input_types).collect(),
+        flops: product.flops + step.flops,
+        ..step
+    }
+}
+
+/// Renumbers the inputs of an element-wise program after input `k` was removed: it becomes the last, `others`.
+pub(super) fn put_last(map: &mut Map, k: usize, others: usize) {
     for load in &mut map.loads {
         if let MapLoad::Array { input, .. } = load {
             *input = match *input {
@@ -105,13 +117,5 @@ fn joined(product: Step, mut step: Step) -> Step {
                 i => i,
             };
         }
-    }
-    step.input_types.remove(k);
-    Step {
-        kernel: Kernel::ProductEpilogue(ProductEpilogue { op: dot.into(), bias, product: ty, map }),
-        inputs: product.inputs.into_iter().chain(step.inputs).collect(),
-        input_types: product.input_types.into_iter().chain(step.input_types).collect(),
-        flops: product.flops + step.flops,
-        ..step
     }
 }

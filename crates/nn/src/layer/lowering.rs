@@ -284,12 +284,12 @@ impl LayerLowering {
 pub(crate) fn no_operators(class: &str) -> Error {
     err!(
         Unsupported,
-        "cannot export {class} to .tflite or ONNX: these formats have no operators for the layer"
+        "cannot export {class} to .tflite or int8: these formats have no operators for the layer"
     )
     .hint(match class {
         "Sequential" | "Functional" => {
             "write the layers of the nested model into the model itself, and train that"
         }
-        _ => "leave this layer out of the exported model, or use `systole export --format keras`",
+        _ => "export ONNX in float, which has every layer: `systole export --format onnx`; or use `systole export --format keras`",
     })
 }
