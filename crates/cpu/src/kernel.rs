@@ -151,17 +151,18 @@ pub trait Kernel: Send + Sync {
         None
     }
 
-    /// Makes a GEMM pass complete blocks of its result to an epilogue instead of storing them
-    /// ([`Kernel::run_by_blocks`]). Returns whether it supports that.
+    /// Makes a GEMM or convolution pass complete blocks of its result to an epilogue ([`Kernel::run_by_blocks`]).
+    /// Returns whether it supports that.
     fn hand_over_blocks(&mut self) -> bool {
         false
     }
 
     /// Computes the result block by block and calls `take` for each, on any thread. Blocks are disjoint and cover the
-    /// result, which is not stored. Only for kernels that accepted [`Kernel::hand_over_blocks`].
+    /// result. A GEMM does not store it; a convolution stores each block in `io.outputs`, where `take` may overwrite
+    /// it. Only for kernels that accepted [`Kernel::hand_over_blocks`]. `kept` may be null.
     ///
     /// # Safety
-    /// As for [`Kernel::run_kept`], but `io.outputs` is not used.
+    /// As for [`Kernel::run_kept`], but a GEMM does not use `io.outputs`.
     unsafe fn run_by_blocks(
         &self,
         cx: &KernelContext<'_>,

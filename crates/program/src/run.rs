@@ -59,7 +59,7 @@ impl ProgramRunner {
     pub fn new(program: &ImportedProgram, backend: &Arc<dyn Backend>) -> Result<ProgramRunner> {
         let graph = &program.program.graph;
         fits(graph, backend.name() == "ref")?;
-        let options = CompileOptions { label: graph.name.clone(), ..CompileOptions::default() };
+        let options = CompileOptions { winograd: true, label: graph.name.clone(), ..CompileOptions::default() };
         Ok(ProgramRunner {
             executable: backend.compile(graph, &options)?,
             backend: backend.clone(),

@@ -5,6 +5,7 @@
 
 mod batch_statistics;
 mod concat_in_place;
+mod convolution_epilogue;
 mod excess_precision;
 mod int8_products;
 mod multi_reduce;
@@ -90,6 +91,12 @@ pub const RULES: &[FusionRule] = &[
         name: "concat_in_place",
         doc: "lets maps write directly into concatenated arrays and stacked loop states",
         run: RuleFn::Program(concat_in_place::join),
+        in_estimates: false,
+    },
+    FusionRule {
+        name: "convolution_epilogue",
+        doc: "fuses a convolution with the map that is its only reader",
+        run: RuleFn::Steps(convolution_epilogue::join),
         in_estimates: false,
     },
 ];

@@ -94,6 +94,7 @@ macro_rules! fused {
             | Kernel::TopK(_)
             | Kernel::Packed(_)
             | Kernel::Int8Product(_)
+            | Kernel::ConvolutionEpilogue(_)
     };
 }
 
@@ -150,6 +151,8 @@ pub enum Kernel {
     Packed(DequantizeStep),
     /// A product of int8 operands with int32 sums, with a fused element-wise epilogue.
     Int8Product(Int8Product),
+    /// A convolution with a fused element-wise epilogue, which runs in place of its result.
+    ConvolutionEpilogue(ProductEpilogue),
     /// `(captures…, initial states…) → states…`: runs `body` while `cond`.
     While {
         /// Number of leading inputs that are loop-invariant.
@@ -184,7 +187,7 @@ impl Kernel {
             Kernel::Reduce { monoid, map, .. } => {
                 format!("map[{}]+reduce_{}", map.instrs.len(), monoid.op().name())
             }
-            Kernel::ProductEpilogue(h) => h.name(),
+            Kernel::ProductEpilogue(h) | Kernel::ConvolutionEpilogue(h) => h.name(),
             Kernel::Rows(r) => r.name(),
             Kernel::Op { op, bias } => format!("{}{}", op.name(), if *bias { "+bias" } else { "" }),
             Kernel::Accumulate { op } => format!("{}+=", op.name()),
@@ -245,7 +248,7 @@ impl Step {
             Kernel::Map(m) => type_check::map(m, ins).and_then(|()| type_check::stores(m, outs)),
             Kernel::StridedMap(p) => p.check(ins, outs),
             Kernel::Reduce { map, folded, .. } => type_check::reduce(map, folded, ins, outs),
-            Kernel::ProductEpilogue(h) => h.check(ins, outs),
+            Kernel::ProductEpilogue(h) | Kernel::ConvolutionEpilogue(h) => h.check(ins, outs),
             Kernel::Rows(r) => r.check(ins, outs),
             Kernel::Op { op, bias } => type_check::op_with_bias(op, *bias, ins, outs),
             Kernel::Accumulate { op } => {
@@ -346,6 +349,7 @@ impl Step {
                     Kernel::Moments(_)
                         | Kernel::Pool(_)
                         | Kernel::ProductEpilogue(_)
+                        | Kernel::ConvolutionEpilogue(_)
                         | Kernel::Int8Product(_)
                 )
             }

@@ -1,24 +1,24 @@
-//! [`ProductEpilogue`]: GEMM step with a fused element-wise epilogue, and its type check.
+//! [`ProductEpilogue`]: GEMM or convolution step with a fused element-wise epilogue, and its type check.
 
 use super::map::Map;
 use super::type_check::{CheckResult, map, op_with_bias, stores};
 use systole_ir::{Op, TensorType};
 
-/// A GEMM and the map that runs on its complete sums. The GEMM's result is not materialized.
+/// A GEMM or a convolution, and the map that runs on its complete sums. The product's result is not materialized.
 #[derive(Clone, Debug)]
 pub struct ProductEpilogue {
-    /// The GEMM, a `dot_general`. Its operands are the step's first inputs.
+    /// The `dot_general` or `convolution`. Its operands are the step's first inputs.
     pub op: Op,
-    /// Whether a bias follows the GEMM's operands.
+    /// Whether a bias follows the product's operands.
     pub bias: bool,
-    /// Type of the GEMM's result, with bias: `f32[…]`.
+    /// Type of the product's result, with bias: `f32[…]` for a GEMM.
     pub product: TensorType,
-    /// The epilogue. Its inputs are the step's remaining inputs, then the GEMM's result.
+    /// The epilogue. Its inputs are the step's remaining inputs, then the product's result.
     pub map: Map,
 }
 
 impl ProductEpilogue {
-    /// Number of inputs of the GEMM (before those of the epilogue).
+    /// Number of inputs of the product (before those of the epilogue).
     pub fn operands(&self) -> usize {
         2 + self.bias as usize
     }
@@ -36,7 +36,7 @@ impl ProductEpilogue {
 
     /// Checks the types of operands and results.
     pub(super) fn check(&self, ins: &[TensorType], outs: &[TensorType]) -> CheckResult {
-        let (product, others) = ins.split_at_checked(self.operands()).ok_or("the GEMM has no operands")?;
+        let (product, others) = ins.split_at_checked(self.operands()).ok_or("the product has no operands")?;
         op_with_bias(&self.op, self.bias, product, std::slice::from_ref(&self.product))?;
         let read: Vec<TensorType> = others.iter().chain([&self.product]).cloned().collect();
         map(&self.map, &read)?;

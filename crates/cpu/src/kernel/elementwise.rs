@@ -1194,9 +1194,14 @@ impl Kernel for MapKernel {
         };
         let (mut at, steps): (SmallVec<[*mut u8; 32]>, SmallVec<[usize; 32]>) =
             loads.iter().map(load).chain(self.outputs.iter().zip(outputs).map(store)).unzip();
-        for _ in 0..block.rows {
+        // Whole rows that follow each other are one row, unless an input has another row for each of them.
+        let dense = block.columns == block.row && block.stride == block.row;
+        let is_one = dense && loads.iter().all(|e| e.across.is_none());
+        let (rows, columns) =
+            if is_one { (1, block.rows * block.columns) } else { (block.rows, block.columns) };
+        for _ in 0..rows {
             // SAFETY: guaranteed by the caller.
-            unsafe { code.run(&at, block.columns) };
+            unsafe { code.run(&at, columns) };
             at.iter_mut().zip(&steps).for_each(|(at, &step)| *at = at.wrapping_add(step));
         }
     }

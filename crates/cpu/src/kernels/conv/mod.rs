@@ -14,6 +14,7 @@ mod amx;
 mod amx_images;
 mod depthwise;
 mod direct;
+mod epilogue;
 mod general;
 mod microkernel;
 mod pointwise;
@@ -29,7 +30,7 @@ use systole_ir::op::Convolution;
 use systole_ir::{DType, Op, TensorType, ensure};
 
 /// Kernel families for convolutions.
-pub const FAMILIES: &[&Family] = &[&FAMILY, &BATCH_STATISTICS];
+pub const FAMILIES: &[&Family] = &[&FAMILY, &BATCH_STATISTICS, &epilogue::FAMILY];
 
 /// Kernel family for convolutions and their gradients.
 pub static FAMILY: Family = Family {
@@ -67,6 +68,9 @@ pub static FAMILY: Family = Family {
             |p| forward(p, direct::DirectForward::new)),
         KernelCandidate::new("direct_gradient", EVERY, "kernel gradient of the layers that direct supports",
             |p| gradient(p, direct::DirectKernelGradient::new)),
+        KernelCandidate::new("depthwise_in_place", EVERY, "f32 depthwise (one filter per channel) with one or two \
+             spatial dimensions: nothing is padded, and taps in the padding are left out",
+            |p| forward(p, depthwise::DepthwiseInPlace::new)),
         KernelCandidate::new("depthwise", EVERY, "depthwise (one filter per channel): element-wise multiply-adds of rows",
             |p| forward(p, depthwise::DepthwiseForward::new)),
         KernelCandidate::new("grouped", EVERY, "several feature groups, forward and input gradient: the register tiles of \

@@ -8,7 +8,7 @@
 //! At the level with VDPBF16PS, two bf16 channels are one element: an opaque 32-bit word.
 
 use crate::kernel::convolution::{is_forward, is_forward_of_groups};
-use crate::kernel::{KernelContext, Ptr, with_scratch};
+use crate::kernel::{KernelContext, OutputBlock, Ptr, with_scratch};
 use crate::kernels::conv::microkernel::{
     AcrossArgs, ColumnPanel, KC, TileDestination, UNROLL, grouped_panels,
 };
@@ -490,6 +490,21 @@ impl StripConvolution for DirectForward {
         let products: usize = self.phases.iter().map(|p| p.out.len() * p.taps.len()).sum();
         let work = (products * self.channels * self.features * self.staging.strips()) as f64 / 50.0;
         (self.staging.strips() * self.groups.len(), work)
+    }
+
+    fn block(&self, task: usize) -> Option<(OutputBlock, usize)> {
+        // The pixels of a phase are not consecutive.
+        let [phase] = &self.phases[..] else { return None };
+        let strip = self.staging.strip(task / self.groups.len());
+        let group = &self.panels[self.groups[task % self.groups.len()].clone()];
+        let block = OutputBlock {
+            first: strip.image * self.image + phase.at(strip.row) + group[0].from,
+            row: self.features,
+            stride: self.features,
+            rows: phase.pixels(strip.images, strip.row, strip.rows),
+            columns: group.iter().map(|panel| panel.columns).sum(),
+        };
+        Some((block, self.stored.element))
     }
 
     unsafe fn task(&self, task: usize, to: &StripArrays) {

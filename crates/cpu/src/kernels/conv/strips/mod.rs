@@ -3,7 +3,7 @@
 pub mod batch_statistics;
 pub mod strip_arrays;
 
-use crate::kernel::{Io, Kernel, KernelContext, Ptr};
+use crate::kernel::{EpilogueFn, Io, Kernel, KernelContext, OutputBlock, Ptr};
 use crate::kernels::conv::strips::batch_statistics::BatchStatistics;
 use crate::kernels::conv::strips::strip_arrays::StripArrays;
 use crate::simd::level::TileFn;
@@ -44,6 +44,13 @@ pub trait StripConvolution: Send + Sync {
     /// # Safety
     /// The arrays have the types that the kernel was created for; the filter is packed.
     unsafe fn task(&self, task: usize, to: &StripArrays);
+
+    /// Returns the block of the result that one task writes, and the bytes of an element; `None` if it is not a block,
+    /// or tasks write more than the convolution's result.
+    fn block(&self, task: usize) -> Option<(OutputBlock, usize)> {
+        let _ = task;
+        None
+    }
 
     /// Fuses max pooling into the kernel, if it supports that; see [`Kernel::pool_result`].
     fn pool(&mut self, pool: &MaxPoolArgmax, y: &TensorType) -> bool {
@@ -96,5 +103,38 @@ impl<S: StripConvolution> Kernel for S {
             unsafe { statistics.write(self.batch(), arrays.statistics, io) };
         }
         Ok(())
+    }
+
+    fn hand_over_blocks(&mut self) -> bool {
+        self.statistics().is_none() && self.tasks().0 > 0 && self.block(0).is_some()
+    }
+
+    unsafe fn run_by_blocks(
+        &self,
+        cx: &KernelContext<'_>,
+        io: &Io<'_>,
+        take: EpilogueFn<'_>,
+        kept: *const u8,
+    ) {
+        let kept = match kept.is_null() {
+            false => kept,
+            true if self.is_packed() => io.inputs[1],
+            true => {
+                // SAFETY: scratch starts with room for the packed filter.
+                unsafe { self.pack(cx, Ptr::of(io.inputs[1]), Ptr(io.scratch)) };
+                io.scratch
+            }
+        };
+        // SAFETY: as in `run_kept`.
+        let arrays = unsafe { StripArrays::new(io, kept, self.bytes(), self.bias()) };
+        let body = |task: usize| {
+            // SAFETY: as in `run_kept`.
+            unsafe { self.task(task, &arrays) };
+            if let Some((block, element)) = self.block(task) {
+                take(&block, arrays.y.at(block.first * element));
+            }
+        };
+        let (tasks, work) = self.tasks();
+        cx.team.run_with(tasks, work, cx.flush, &body);
     }
 }

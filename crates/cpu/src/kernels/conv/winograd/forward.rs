@@ -5,7 +5,7 @@
 
 use crate::kernel::convolution::{has_unit_steps, is_forward};
 use crate::kernel::padded_input::offsets;
-use crate::kernel::{KernelContext, Ptr, with_scratch};
+use crate::kernel::{KernelContext, OutputBlock, Ptr, with_scratch};
 use crate::kernels::conv::microkernel::{AcrossArgs, ColumnPanel, KC, TileDestination, UNROLL, panels};
 use crate::kernels::conv::staging::filter_packing::FilterLayout;
 use crate::kernels::conv::staging::{FEWEST_TASKS, PixelStrip, SoftwarePrefetch, Staging, group};
@@ -462,6 +462,22 @@ impl StripConvolution for WinogradForward {
         let products = COMPONENTS * self.tiles.len() * self.staging.strips();
         let work = (products * self.channels * self.features) as f64 / 50.0;
         (self.staging.strips() * self.groups.len(), work)
+    }
+
+    fn block(&self, task: usize) -> Option<(OutputBlock, usize)> {
+        if self.pooling.is_some() {
+            return None;
+        }
+        let strip = self.staging.strip(task / self.groups.len());
+        let group = &self.panels[self.groups[task % self.groups.len()].clone()];
+        let block = OutputBlock {
+            first: (strip.image * self.height + 2 * strip.row) * self.width * self.features + group[0].from,
+            row: self.features,
+            stride: self.features,
+            rows: strip.images * self.rows(strip.row, strip.rows) * self.width,
+            columns: group.iter().map(|panel| panel.columns).sum(),
+        };
+        Some((block, self.stored.element))
     }
 
     unsafe fn task(&self, task: usize, to: &StripArrays) {

@@ -28,6 +28,8 @@ const PARTS: usize = 16;
 pub(super) const DOTS: usize = 64;
 /// Prefetch distance along a row of inner products, in elements.
 pub(super) const AHEAD: usize = 512;
+/// Columns of one or two rows that are computed at a time if K is contiguous.
+const COLUMNS_AT_ONCE: usize = 4;
 /// Lanes of the widest vector.
 pub(super) const LANES: usize = 16;
 
@@ -107,27 +109,57 @@ unsafe fn along_n<V: Vector<T = f32>, const M: usize>(s: &VectorArgs) {
 unsafe fn along_k<V: Vector<T = f32>, const M: usize>(s: &VectorArgs) {
     // SAFETY: as for `along_n`.
     unsafe {
-        for n in 0..s.n {
-            let b = s.b.add(n * s.b_step);
-            // Two sums for each row, so that a multiply-add seldom waits for the previous one.
-            let mut sums = [[V::splat(0.0); 2]; M];
-            for at in (0..s.k).step_by(2 * V::LANES) {
-                prefetch_far(b.wrapping_add(at + AHEAD));
-                for half in 0..2 {
-                    let at = at + half * V::LANES;
-                    if at >= s.k {
-                        break;
-                    }
-                    let lanes = V::LANES.min(s.k - at);
-                    let y = V::load_part(b.add(at), lanes);
+        let mut n = 0;
+        while n < s.n {
+            // Several columns at a time are several streams from memory; with more rows, registers are few.
+            match M {
+                1 | 2 if s.n - n >= COLUMNS_AT_ONCE => {
+                    dots::<V, M, COLUMNS_AT_ONCE>(s, n);
+                    n += COLUMNS_AT_ONCE;
+                }
+                _ => {
+                    dots::<V, M, 1>(s, n);
+                    n += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Computes `N` columns from `first` on, each in the same order of sums.
+#[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
+#[inline(always)]
+unsafe fn dots<V: Vector<T = f32>, const M: usize, const N: usize>(s: &VectorArgs, first: usize) {
+    // SAFETY: as for `along_n`; there are `N` columns from `first` on.
+    unsafe {
+        let b = s.b.add(first * s.b_step);
+        // Two sums for each element, so that a multiply-add seldom waits for the previous one.
+        let mut sums = [[[V::splat(0.0); 2]; N]; M];
+        for at in (0..s.k).step_by(2 * V::LANES) {
+            for n in 0..N {
+                prefetch_far(b.wrapping_add(n * s.b_step + at + AHEAD));
+            }
+            for half in 0..2 {
+                let at = at + half * V::LANES;
+                if at >= s.k {
+                    break;
+                }
+                let lanes = V::LANES.min(s.k - at);
+                let mut x = [sums[0][0][0]; M];
+                for m in 0..M {
+                    x[m] = V::load_part(s.a.add(m * s.a_row + at), lanes);
+                }
+                for n in 0..N {
+                    let y = V::load_part(b.add(n * s.b_step + at), lanes);
                     for m in 0..M {
-                        let x = V::load_part(s.a.add(m * s.a_row + at), lanes);
-                        sums[m][half] = x.mul_add(y, sums[m][half]);
+                        sums[m][n][half] = x[m].mul_add(y, sums[m][n][half]);
                     }
                 }
             }
-            for m in 0..M {
-                *s.c.add(m * s.c_row + n) = finish_dots(sums[m]);
+        }
+        for m in 0..M {
+            for n in 0..N {
+                *s.c.add(m * s.c_row + first + n) = finish_dots(sums[m][n]);
             }
         }
     }
