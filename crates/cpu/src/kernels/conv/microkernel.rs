@@ -117,6 +117,9 @@ const ROW_PREFETCH_LEAD: usize = 2;
 /// addresses.
 const FEW_ROWS: usize = 9;
 
+/// K steps below which [`across`] prefetches nothing: it would take as long as the products.
+const FEW_STEPS: usize = 64;
+
 /// Prefetch distance of A in [`down`], in K steps: its pixels are too far apart for the hardware prefetcher.
 const A_PREFETCH_DISTANCE: usize = 8;
 
@@ -177,7 +180,8 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &AcrossA
         let mut acc = [[V::splat(0.0); N]; M];
         let mut b = t.b;
         let (mut ahead, mut result) = (t.ahead, RowPrefetch::new::<M>(t.count * (t.length / UNROLL)));
-        if M > FEW_ROWS {
+        let few = t.count * t.length < FEW_STEPS;
+        if M > FEW_ROWS && !few {
             ahead.fetch(usize::MAX);
         }
         for r in 0..t.count {
@@ -190,7 +194,7 @@ unsafe fn across<V: Vector<T = f32>, const M: usize, const N: usize>(t: &AcrossA
             }
             let mut k = 0;
             while k + UNROLL <= t.length {
-                if M <= FEW_ROWS {
+                if M <= FEW_ROWS && !few {
                     ahead.fetch(LINES_PER_ROUND);
                     result.fetch::<V, M, N>(&t.out);
                 }
