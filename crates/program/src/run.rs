@@ -51,17 +51,26 @@ pub struct ProgramRunner {
     checks: Vec<ResultCheck>,
 }
 
+/// Returns the options that a program is compiled with: Winograd convolutions if its format leaves the order of sums open,
+/// nothing else that changes a result.
+pub fn compile_options(program: &ImportedProgram) -> CompileOptions {
+    CompileOptions {
+        label: program.program.graph.name.clone(),
+        winograd: program.sums_in_any_order,
+        ..CompileOptions::default()
+    }
+}
+
 impl ProgramRunner {
-    /// Compiles a program for a device, without lossy optimizations.
+    /// Compiles a program for a device, with [`compile_options`].
     ///
     /// # Errors
     /// If it needs more memory than is available; errors of the device.
     pub fn new(program: &ImportedProgram, backend: &Arc<dyn Backend>) -> Result<ProgramRunner> {
         let graph = &program.program.graph;
         fits(graph, backend.name() == "ref")?;
-        let options = CompileOptions { winograd: true, label: graph.name.clone(), ..CompileOptions::default() };
         Ok(ProgramRunner {
-            executable: backend.compile(graph, &options)?,
+            executable: backend.compile(graph, &compile_options(program))?,
             backend: backend.clone(),
             interface: program.interface.clone(),
             checks: program.checks.clone(),

@@ -56,12 +56,15 @@ pub struct ImportedProgram {
     /// For each result, whether each device holds its own term of a sum; otherwise the result is the same on all
     /// devices.
     pub terms: Vec<bool>,
+    /// Whether the order of sums is open, as in ONNX and .tflite: convolutions may use Winograd transforms. StableHLO
+    /// programs follow the definition.
+    pub sums_in_any_order: bool,
     /// Source positions: the last node of each op and the op's position, in order.
     places: Vec<(u32, SourceSpan)>,
 }
 
 impl ImportedProgram {
-    /// Wraps a graph that was not imported from a module: each argument and result is one array.
+    /// Wraps a graph that was imported from another format than StableHLO: each argument and result is one array.
     pub fn of_graph(graph: Arc<Graph>) -> ImportedProgram {
         let face = |(first, ty): (usize, &TensorType)| ProgramPort {
             dims: ty.shape.to_vec(),
@@ -73,7 +76,7 @@ impl ImportedProgram {
             ProgramInterface { arguments: faces(graph.param_types()), results: faces(graph.result_types()) };
         let terms = vec![false; interface.results.len()];
         let program = StableHloProgram { graph, donated: Vec::new(), spread: None };
-        ImportedProgram { program, interface, checks: Vec::new(), terms, places: Vec::new() }
+        ImportedProgram { program, interface, checks: Vec::new(), terms, sums_in_any_order: true, places: Vec::new() }
     }
 
     /// Returns the source position of the op that a graph node was imported from.
@@ -173,7 +176,8 @@ fn of_numbered(
     };
     let spread = sharding_import::of(module, main, &interface, &graph)?;
     let program = StableHloProgram { donated: donated(main, &interface), spread, graph };
-    Ok(ImportedProgram { program, interface, checks: importer.checks, terms, places: importer.places })
+    let (checks, places) = (importer.checks, importer.places);
+    Ok(ImportedProgram { program, interface, checks, terms, sums_in_any_order: false, places })
 }
 
 /// Type of a token argument, as in JAX: an array without elements.

@@ -95,8 +95,9 @@ fn show_program(args: &ShowArgs, screen: &Screen) -> CommandResult {
         let hint = "print the whole program with --stage traced; list the other stages with --help";
         return refused("--stage grad", "a program has no training step", hint);
     }
-    let graph = program::open(&args.target, &args.dims)?.imported.program.graph;
-    let options = CompileOptions { label: graph.name.clone(), ..CompileOptions::default() };
+    let imported = program::open(&args.target, &args.dims)?.imported;
+    let options = systole_program::run::compile_options(&imported);
+    let graph = imported.program.graph;
     match args.stage.as_str() {
         "traced" => shown(args, &print_annotated(&graph), screen),
         _ => show_stage(args, &graph, &options, screen),
