@@ -5,6 +5,7 @@
 pub mod amx;
 pub mod dequantize;
 pub mod gemm;
+pub mod group_lanes;
 pub mod inline_methods;
 pub mod int8;
 pub mod jit;

@@ -18,6 +18,7 @@ mod epilogue;
 mod general;
 mod microkernel;
 mod pointwise;
+mod small_groups;
 mod staging;
 mod strips;
 mod winograd;
@@ -68,9 +69,10 @@ pub static FAMILY: Family = Family {
             |p| forward(p, direct::DirectForward::new)),
         KernelCandidate::new("direct_gradient", EVERY, "kernel gradient of the layers that direct supports",
             |p| gradient(p, direct::DirectKernelGradient::new)),
-        KernelCandidate::new("depthwise_in_place", EVERY, "f32 depthwise (one filter per channel) with one or two \
-             spatial dimensions: nothing is padded, and taps in the padding are left out",
-            |p| forward(p, depthwise::DepthwiseInPlace::new)),
+        KernelCandidate::new("small_groups", EVERY, "f32 with one (depthwise), two, four or eight channels and filters per \
+             group, one or two spatial dimensions: nothing is padded, and taps in the padding are left out. Larger \
+             groups fill vectors",
+            |p| forward(p, small_groups::SmallGroups::new)),
         KernelCandidate::new("depthwise", EVERY, "depthwise (one filter per channel): element-wise multiply-adds of rows",
             |p| forward(p, depthwise::DepthwiseForward::new)),
         KernelCandidate::new("grouped", EVERY, "several feature groups, forward and input gradient: the register tiles of \

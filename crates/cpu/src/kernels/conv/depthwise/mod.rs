@@ -4,10 +4,7 @@
 //! convolution with batch groups. All three are sums of element-wise products of rows of channels. Layouts are
 //! channels-last, and each channel has exactly one filter.
 
-mod in_place;
 mod padded_images;
-
-pub use in_place::DepthwiseInPlace;
 
 use crate::kernel::convolution::is_channels_last;
 use crate::kernel::padded_input::{PaddedConvInput, offsets};

@@ -1,13 +1,15 @@
-//! Depthwise convolution in f32 whose input is read in place: taps in the padding are left out.
+//! Depthwise convolutions, and others with up to eight channels and filters per group, in f32.
 //!
-//! Pixels with the same taps inside the input are a region; a strip of rows has up to nine for a 3 × 3 filter. Sums of a
-//! few pixels stay in registers, and the innermost loop runs along the channels, which are contiguous.
+//! The input is read in place: taps in the padding are left out. Pixels with the same taps inside the input are a region;
+//! a strip of rows has up to nine for a 3 × 3 filter. A vector holds the channels of several groups. Sums of a few pixels
+//! stay in registers, and the innermost loop runs along the channels, which are contiguous.
 
-use crate::kernel::convolution::is_channels_last;
+use crate::kernel::convolution::is_forward_of_groups;
 use crate::kernel::{EpilogueFn, Io, Kernel, KernelContext, OutputBlock, Ptr};
 use crate::select::SelectResult;
+use crate::simd::group_lanes::GroupLanes;
 use crate::simd::level::{CompileTarget, Level, by_level};
-use crate::simd::vector::{Portable32, Vector};
+use crate::simd::vector::Portable32;
 use std::ops::Range;
 use systole_ir::op::Convolution;
 use systole_ir::{DType, Result, TensorType, ensure};
@@ -34,8 +36,8 @@ struct RowStrip {
     regions: Vec<PixelRegion>,
 }
 
-/// Arguments of the microkernel: `y[to[p]] = Σᵢ x[at[p] + left[i]] · filter[taps[i]] + bias`, element-wise along the
-/// channels; `bias` may be null.
+/// Arguments of the microkernel: `y[to[p]] = Σᵢⱼ x[at[p] + left[i]] · filter[taps[i] + j · channels] + bias` along the
+/// channels, where `j` is a channel of each group, and its value is spread over the group; `bias` may be null.
 struct RegionArgs<'a> {
     region: &'a PixelRegion,
     channels: usize,
@@ -45,19 +47,19 @@ struct RegionArgs<'a> {
     y: *mut f32,
 }
 
-/// Computes the pixels of a region, nine at a time: the filter is read once for all of them.
+/// Computes the pixels of a region, nine at a time: the filter is read once for all of them. `G`: channels of a group.
 #[inline(always)]
-unsafe fn all_pixels<V: Vector<T = f32>>(r: &RegionArgs<'_>) {
+unsafe fn all_pixels<V: GroupLanes, const G: usize>(r: &RegionArgs<'_>) {
     let count = r.region.to.len();
     let mut p = 0;
     // SAFETY: the caller's tables are inside its arrays; the level is available.
     unsafe {
         while p < count {
             match count - p {
-                9.. => p += pixels::<V, 9>(r, p),
-                5..9 => p += pixels::<V, 5>(r, p),
-                3..5 => p += pixels::<V, 3>(r, p),
-                _ => p += pixels::<V, 1>(r, p),
+                9.. => p += pixels::<V, G, 9>(r, p),
+                5..9 => p += pixels::<V, G, 5>(r, p),
+                3..5 => p += pixels::<V, G, 3>(r, p),
+                _ => p += pixels::<V, G, 1>(r, p),
             }
         }
     }
@@ -65,43 +67,55 @@ unsafe fn all_pixels<V: Vector<T = f32>>(r: &RegionArgs<'_>) {
 
 /// Computes `P` pixels from pixel `p` on, and returns their number.
 #[inline(always)]
-unsafe fn pixels<V: Vector<T = f32>, const P: usize>(r: &RegionArgs<'_>, p: usize) -> usize {
+unsafe fn pixels<V: GroupLanes, const G: usize, const P: usize>(r: &RegionArgs<'_>, p: usize) -> usize {
     let whole = r.channels / V::LANES * V::LANES;
     // SAFETY: as for `all_pixels`; lanes end with the channels.
     unsafe {
         for c in (0..whole).step_by(V::LANES) {
-            sums::<V, P, true>(r, p, c, V::LANES);
+            sums::<V, G, P, true>(r, p, c, V::LANES);
         }
         if whole < r.channels {
-            sums::<V, P, false>(r, p, whole, r.channels - whole);
+            sums::<V, G, P, false>(r, p, whole, r.channels - whole);
         }
     }
     P
 }
 
+/// Computes some channels of `P` pixels. Each element is one chain of multiply-adds in the order of taps and channels, as
+/// in the kernel `direct`.
 #[inline(always)]
-unsafe fn sums<V: Vector<T = f32>, const P: usize, const WHOLE: bool>(
+unsafe fn sums<V: GroupLanes, const G: usize, const P: usize, const WHOLE: bool>(
     r: &RegionArgs<'_>,
     p: usize,
     c: usize,
     lanes: usize,
 ) {
-    // SAFETY: as for `all_pixels`.
+    // SAFETY: as for `all_pixels`; groups do not reach over the end of a vector.
     unsafe {
         let load = |from: *const f32| if WHOLE { V::load(from) } else { V::load_part(from, lanes) };
         let (at, left) = (r.region.at.as_ptr().add(p), r.region.left.as_ptr());
         let at: [usize; P] = std::array::from_fn(|i| *at.add(i) + c);
+        let channel: [V::Lanes; G] = std::array::from_fn(|j| V::lanes(G, j));
         let mut acc = [V::splat(0.0); P];
         for (i, tap) in r.region.taps.iter().enumerate() {
-            let x = r.x.add(*left.add(i));
-            let b = load(r.filter.add(tap + c));
-            for (acc, at) in acc.iter_mut().zip(at) {
-                *acc = load(x.add(at)).mul_add(b, *acc);
+            let (x, filter) = (r.x.add(*left.add(i)), r.filter.add(tap + c));
+            if G == 1 {
+                let b = load(filter);
+                for (acc, at) in acc.iter_mut().zip(at) {
+                    *acc = load(x.add(at)).mul_add(b, *acc);
+                }
+                continue;
+            }
+            let x: [V; P] = std::array::from_fn(|i| load(x.add(at[i])));
+            for (j, &channel) in channel.iter().enumerate() {
+                let b = load(filter.add(j * r.channels));
+                for (acc, x) in acc.iter_mut().zip(x) {
+                    *acc = x.pick(channel).mul_add(b, *acc);
+                }
             }
         }
         let bias = if r.bias.is_null() { V::splat(0.0) } else { load(r.bias.add(c)) };
         for (i, acc) in acc.into_iter().enumerate() {
-            // A sum that is +0 already stays so: this is the addition of `depthwise` to a result that starts with 0.
             let (y, to) = (acc.add(bias), r.y.add(*r.region.to.as_ptr().add(p + i) + c));
             if WHOLE { y.store(to) } else { y.store_part(to, lanes) }
         }
@@ -113,9 +127,9 @@ type RegionFn = unsafe fn(&RegionArgs<'_>);
 macro_rules! levels {
     ($name:ident, $v:ty $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name(r: &RegionArgs<'_>) {
+        unsafe fn $name<const G: usize>(r: &RegionArgs<'_>) {
             // SAFETY: the caller's promises are those of `all_pixels`.
-            unsafe { all_pixels::<$v>(r) }
+            unsafe { all_pixels::<$v, G>(r) }
         }
     };
 }
@@ -127,8 +141,15 @@ levels!(avx2, V8x32, "avx2,fma");
 #[cfg(target_arch = "x86_64")]
 levels!(avx512, V16x32, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
-fn microkernel(level: Level) -> RegionFn {
-    by_level!(level, avx512, avx2, portable)
+/// Returns the microkernel for groups of some channels; `None`: a vector does not hold whole groups.
+fn microkernel(level: Level, group: usize) -> Option<RegionFn> {
+    Some(match group {
+        1 => by_level!(level, avx512::<1>, avx2::<1>, portable::<1>),
+        2 => by_level!(level, avx512::<2>, avx2::<2>, portable::<2>),
+        4 => by_level!(level, avx512::<4>, avx2::<4>, portable::<4>),
+        8 => by_level!(level, avx512::<8>, avx2::<8>, portable::<8>),
+        _ => return None,
+    })
 }
 
 /// One spatial dimension of the convolution.
@@ -174,14 +195,14 @@ impl WindowAxis {
 impl PixelRegion {
     fn new(
         [along_y, along_x]: &[WindowAxis; 2],
-        channels: usize,
+        [channels, group]: [usize; 2],
         (rows, row_taps): &(Range<usize>, Range<usize>),
         (columns, column_taps): &(Range<usize>, Range<usize>),
     ) -> PixelRegion {
         let inside = |y: usize, x: usize| row_taps.contains(&y) && column_taps.contains(&x);
         let mut region = PixelRegion { left: vec![], taps: vec![], padded: vec![], at: vec![], to: vec![] };
         for (y, x) in (0..along_y.window).flat_map(|y| (0..along_x.window).map(move |x| (y, x))) {
-            let tap = (y * along_x.window + x) * channels;
+            let tap = (y * along_x.window + x) * group * channels;
             if !inside(y, x) {
                 region.padded.push(tap);
                 continue;
@@ -201,12 +222,14 @@ impl PixelRegion {
     }
 }
 
-/// Depthwise convolution kernel: `x: f32[B, H, W, C]`, one filter per channel → `y: f32[B, H', W', C]`; also with one
-/// spatial dimension.
-pub struct DepthwiseInPlace {
+/// Grouped convolution kernel: `x: f32[B, H, W, C], kernel: f32[h, w, G, C] → y: f32[B, H', W', C]`; also with one spatial
+/// dimension.
+pub struct SmallGroups {
     strips: Vec<RowStrip>,
     batch: usize,
     channels: usize,
+    /// Channels of a group.
+    group: usize,
     /// Elements of an image of the input, and pixels of an image of the result.
     image: usize,
     pixels: usize,
@@ -216,22 +239,32 @@ pub struct DepthwiseInPlace {
     run: RegionFn,
 }
 
-impl DepthwiseInPlace {
+impl SmallGroups {
     /// Creates the kernel, or returns why it does not support the convolution.
     pub fn new(
         c: &Convolution,
         bias: bool,
         types: [&TensorType; 3],
         target: CompileTarget,
-    ) -> SelectResult<DepthwiseInPlace> {
+    ) -> SelectResult<SmallGroups> {
         let ([x, k, y], d, n) = (types, &c.dims, c.dims.input_spatial.len());
         let (batch, channels) = (x.shape[0], x.shape[x.rank() - 1]);
-        let fits = c.feature_groups == channels
-            && c.feature_groups == y.shape[n + 1]
-            && is_channels_last(d.input_batch, d.input_feature, &d.input_spatial)
-            && is_channels_last(d.output_batch, d.output_feature, &d.output_spatial)
+        let fits = is_forward_of_groups(c)
+            && c.feature_groups > 1
+            && channels == y.shape[n + 1]
             && d.kernel_spatial.iter().copied().eq(0..n);
-        ensure!(fits, "it is not depthwise (one filter per channel)".into());
+        ensure!(
+            fits,
+            "it has one group, more or fewer filters than channels, or is not channels-last".into()
+        );
+        let group = channels / c.feature_groups;
+        let run = microkernel(target.level.vectors(), group)
+            .ok_or("its groups have other sizes than 1, 2, 4, 8")?;
+        // Without groups of several channels both dimensions of the filter hold the channels.
+        ensure!(
+            group == 1 || d.kernel_input_feature == n,
+            "its filters are stored by rows of channels".into()
+        );
         let is_plain = (1..=2).contains(&n)
             && c.lhs_dilation.iter().all(|&dilation| dilation == 1)
             && !c.reversal.iter().any(|&r| r);
@@ -246,15 +279,16 @@ impl DepthwiseInPlace {
             count: y.shape[i + 1],
         };
         let axes = if n == 2 { [axis(0), axis(1)] } else { [WindowAxis::ONE, axis(0)] };
-        Ok(DepthwiseInPlace {
-            strips: strips(&axes, channels),
+        Ok(SmallGroups {
+            strips: strips(&axes, [channels, group]),
             batch,
             channels,
+            group,
             image: x.elements() / batch,
             pixels: axes[0].count * axes[1].count,
             filter: k.elements(),
             bias,
-            run: microkernel(target.level.vectors()),
+            run,
         })
     }
 
@@ -301,17 +335,20 @@ impl DepthwiseInPlace {
 
     /// Stores NaN in the channels whose taps in the padding are infinite or NaN.
     unsafe fn spread_nan(&self, region: &PixelRegion, filter: &[f32], y: *mut f32) {
-        for (tap, c) in region.padded.iter().flat_map(|tap| (0..self.channels).map(move |c| (tap, c))) {
-            if !filter[tap + c].is_finite() {
-                // SAFETY: the caller's image of the result has these pixels.
-                region.to.iter().for_each(|to| unsafe { *y.add(to + c) = f32::NAN });
+        for tap in &region.padded {
+            for (i, w) in filter[*tap..][..self.group * self.channels].iter().enumerate() {
+                if !w.is_finite() {
+                    let c = i % self.channels;
+                    // SAFETY: the caller's image of the result has these pixels.
+                    region.to.iter().for_each(|to| unsafe { *y.add(to + c) = f32::NAN });
+                }
             }
         }
     }
 }
 
 /// Divides an image into strips of rows, and these into regions.
-fn strips(axes: &[WindowAxis; 2], channels: usize) -> Vec<RowStrip> {
+fn strips(axes: &[WindowAxis; 2], [channels, group]: [usize; 2]) -> Vec<RowStrip> {
     let (height, width) = (axes[0].count, axes[1].count);
     let rows = (STRIP / (width * channels).max(1)).clamp(1, height.max(1));
     let columns = axes[1].ranges(0..width);
@@ -319,14 +356,14 @@ fn strips(axes: &[WindowAxis; 2], channels: usize) -> Vec<RowStrip> {
         let last = (first + rows).min(height);
         let along = axes[0].ranges(first..last);
         let regions = along.iter().flat_map(|rows| {
-            columns.iter().map(move |columns| PixelRegion::new(axes, channels, rows, columns))
+            columns.iter().map(move |columns| PixelRegion::new(axes, [channels, group], rows, columns))
         });
         RowStrip { pixels: first * width..last * width, regions: regions.collect() }
     };
     (0..height).step_by(rows).map(strip).collect()
 }
 
-impl Kernel for DepthwiseInPlace {
+impl Kernel for SmallGroups {
     unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         // SAFETY: by the caller's promise.
         unsafe { self.compute(cx, io, None) };
