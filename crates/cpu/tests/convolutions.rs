@@ -7,7 +7,7 @@ mod common;
 
 use common::{arguments, backend, distance, levels, oracle, relative, run, run_with};
 use std::sync::Arc;
-use systole_cpu::CpuBackend;
+use systole_cpu::{CpuBackend, Level};
 use systole_ir::DType::*;
 use systole_ir::op::Convolution;
 use systole_ir::rng::RandomStream;
@@ -147,6 +147,56 @@ fn gradients_of_layers() {
         }
     }
     assert!(done > 60, "{done}");
+}
+
+/// Up to eight channels per group, read in place: taps in the padding are left out, and the bits are those of the kernels
+/// that pad.
+#[test]
+fn small_groups() {
+    let backends = backends();
+    // Input without batch and channels, kernel, channels of a group, groups.
+    let cases: [(&[usize], &[usize], usize, usize); 8] = [
+        (&[9, 12], &[3, 3], 1, 37),
+        (&[30, 31], &[5, 3], 1, 16),
+        (&[1, 3], &[3, 5], 1, 5),
+        (&[17, 40], &[3, 3], 2, 9),
+        (&[12, 7], &[3, 2], 4, 13),
+        (&[8, 9], &[3, 3], 8, 5),
+        (&[64], &[7], 4, 3),
+        (&[64], &[4], 1, 40),
+    ];
+    for (i, (space, window, group, groups)) in cases.into_iter().enumerate() {
+        let n = space.len();
+        for (k, [stride, dilation, low, high]) in
+            [[1, 1, 1, 1], [2, 1, 2, 0], [1, 2, 3, 2], [3, 1, 0, 4], [1, 1, -1, 2]].into_iter().enumerate()
+        {
+            let (step, wide) = (vec![stride as usize; n], vec![dilation as usize; n]);
+            let conv = Convolution::channels_last(&step, &vec![[low, high]; n], &wide, groups, F32);
+            let x = [&[2][..], space, &[group * groups]].concat();
+            let filter = [window, &[group, group * groups][..]].concat();
+            let Some(graph) = forward(F32, &x, &filter, &conv, k % 2 == 0) else { continue };
+            let what = format!("groups of {group}, case {i}, attributes {k}");
+            check(&backends, &graph, 3, &what);
+            let other = if group == 1 { "conv/depthwise" } else { "conv/grouped" };
+            for level in levels() {
+                let padding = backend(level, 2).with_kernel(other).unwrap();
+                let mut args = arguments(&graph, -1.0, 1.0, 4);
+                let bits = |cpu: &CpuBackend, args: &[Literal]| run(cpu, &graph, args);
+                assert!(bits(&backend(level, 2), &args) == bits(&padding, &args), "{what} on {level:?}");
+                // The definition multiplies no padding; a portable vector is narrower than eight channels.
+                if group == 8 && level == Level::Portable {
+                    continue;
+                }
+                let mut weights = args[1].to_f32s();
+                weights[0] = f32::INFINITY;
+                args[1] = Literal::from_slice(&filter[..], &weights).unwrap();
+                let [own, want] =
+                    [bits(&backend(level, 2), &args), oracle(&graph, &args)].map(|r| r[0].to_f32s());
+                let kind = |x: &f32| (x.is_nan(), *x == f32::INFINITY, *x == f32::NEG_INFINITY);
+                assert!(own.iter().map(kind).eq(want.iter().map(kind)), "{what}, infinite, on {level:?}");
+            }
+        }
+    }
 }
 
 /// Shapes large enough to be partitioned: strips of rows, strips of images, slices of channels, blocks of products,

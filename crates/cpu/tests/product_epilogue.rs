@@ -1,4 +1,4 @@
-//! Tests matrix products with a fused element-wise epilogue against the interpreter, at every level.
+//! Tests matrix products and convolutions with a fused element-wise epilogue against the interpreter, at every level.
 //!
 //! Results must be bit-identical to storing the product first, and for any number of threads. Products of bf16 and f16
 //! reach the epilogue in f32, unrounded.
@@ -8,7 +8,8 @@ mod common;
 use common::*;
 use std::sync::Arc;
 use systole_ir::DType::{self, BF16, F16, F32};
-use systole_ir::{Graph, GraphBuilder, Literal, TensorType};
+use systole_ir::op::Convolution;
+use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType};
 use systole_runtime::{Backend, CompileOptions, DeviceId, ExecutableArg};
 
 /// Rows, columns, and K.
@@ -182,6 +183,87 @@ fn narrow_products_meet_elements_of_columns_and_of_rows() {
                     let again = run_with(&backend(level, threads), &graph, &args, &excess);
                     assert!(again == got, "{size:?} {stored} on {level:?}, {threads} threads");
                 }
+            }
+        }
+    }
+}
+
+/// A convolution of `x: dtype[n, 20, 18, c]` with 3 × 3 filters in groups, or 1 × 1, and what is computed from its result.
+struct ConvolutionLayer {
+    images: usize,
+    channels: [usize; 2],
+    groups: usize,
+    window: usize,
+    stride: usize,
+    dtype: DType,
+}
+
+impl ConvolutionLayer {
+    /// The result of the epilogue, and with `stored` that of the convolution, so that the two are not fused.
+    fn graph(&self, epilogue: fn(&Tensor, &Tensor, &Tensor) -> Tensor, stored: bool) -> Arc<Graph> {
+        let g = GraphBuilder::new("layer");
+        let array = |dims: &[usize], name: &str| g.parameter(TensorType::new(self.dtype, dims), name);
+        let [from, to] = self.channels;
+        let x = array(&[self.images, 20, 18, from], "x");
+        let kernel = array(&[self.window, self.window, from / self.groups, to], "k");
+        let pad = (self.window / 2) as i64;
+        let conv =
+            Convolution::channels_last(&[self.stride; 2], &[[pad, pad]; 2], &[1, 1], self.groups, self.dtype);
+        let y = x.convolution(&kernel, conv);
+        let bias = array(&[to], "bias");
+        let y = &y + bias.broadcast_to(y.shape());
+        let (residual, scale) = (array(y.shape(), "residual"), array(&[to], "scale"));
+        let z = epilogue(&y, &residual, &scale.broadcast_to(y.shape()));
+        g.finish(&if stored { vec![z, y] } else { vec![z] }).unwrap()
+    }
+}
+
+#[test]
+fn activations_and_residual_sums_in_their_convolution() {
+    let layer = |images, channels, groups, window, stride, dtype| ConvolutionLayer {
+        images,
+        channels,
+        groups,
+        window,
+        stride,
+        dtype,
+    };
+    // Kernels: direct in several panels, by phases of one image and of many, Winograd, depthwise, small groups, pairs.
+    let layers = [
+        layer(1, [7, 144], 1, 1, 1, F32),
+        layer(9, [24, 20], 1, 3, 2, F32),
+        layer(2, [64, 64], 1, 3, 1, F32),
+        layer(1, [21, 21], 21, 3, 1, F32),
+        layer(2, [40, 40], 10, 3, 2, F32),
+        layer(2, [48, 48], 3, 3, 1, F32),
+        layer(2, [16, 40], 1, 3, 1, BF16),
+        layer(2, [16, 24], 1, 1, 1, F16),
+    ];
+    let epilogues: [fn(&Tensor, &Tensor, &Tensor) -> Tensor; 4] = [
+        |y, _, _| y.relu(),
+        |y, residual, _| (y + residual).relu(),
+        |y, _, scale| (y * scale).tanh(),
+        |y, residual, scale| residual * scale + y * (y + 3.0).maximum(&(y * 0.0)),
+    ];
+    for (k, layer) in layers.iter().enumerate() {
+        for (e, epilogue) in epilogues.into_iter().enumerate() {
+            let [alone, stored] = [false, true].map(|stored| layer.graph(epilogue, stored));
+            assert!(listing(&alone).contains("+map["), "{k}, {e}: {}", listing(&alone));
+            assert!(!listing(&stored).contains("+map["), "{}", listing(&stored));
+            same_as_apart(&alone, &stored, &format!("layer {k}, epilogue {e}"));
+        }
+    }
+}
+
+/// Checks that a fused program has the bits of one that stores the convolution's result, for any number of threads.
+fn same_as_apart(alone: &Arc<Graph>, stored: &Arc<Graph>, what: &str) {
+    let args = arguments(alone, -1.0, 1.0, 5);
+    for options in [false, true].map(|winograd| CompileOptions { winograd, ..Default::default() }) {
+        for level in levels() {
+            let want = run_with(&backend(level, 2), stored, &args, &options);
+            for threads in [1, 2, 8] {
+                let got = run_with(&backend(level, threads), alone, &args, &options);
+                assert!(got[0] == want[0], "{what} on {level:?}, {threads} threads");
             }
         }
     }

@@ -76,7 +76,14 @@ impl ImportedProgram {
             ProgramInterface { arguments: faces(graph.param_types()), results: faces(graph.result_types()) };
         let terms = vec![false; interface.results.len()];
         let program = StableHloProgram { graph, donated: Vec::new(), spread: None };
-        ImportedProgram { program, interface, checks: Vec::new(), terms, sums_in_any_order: true, places: Vec::new() }
+        ImportedProgram {
+            program,
+            interface,
+            checks: Vec::new(),
+            terms,
+            sums_in_any_order: true,
+            places: Vec::new(),
+        }
     }
 
     /// Returns the source position of the op that a graph node was imported from.

@@ -23,8 +23,6 @@ struct PixelRegion {
     left: Vec<usize>,
     /// Offset of each tap in the filter.
     taps: Vec<usize>,
-    /// Offsets in the filter of the taps that are in the padding.
-    padded: Vec<usize>,
     /// Offset of each pixel's first tap in an image, and of each pixel in an image of the result.
     at: Vec<usize>,
     to: Vec<usize>,
@@ -147,7 +145,8 @@ fn microkernel(level: Level, group: usize) -> Option<RegionFn> {
         1 => by_level!(level, avx512::<1>, avx2::<1>, portable::<1>),
         2 => by_level!(level, avx512::<2>, avx2::<2>, portable::<2>),
         4 => by_level!(level, avx512::<4>, avx2::<4>, portable::<4>),
-        8 => by_level!(level, avx512::<8>, avx2::<8>, portable::<8>),
+        // A portable vector has four lanes.
+        8 if level != Level::Portable => by_level!(level, avx512::<8>, avx2::<8>, portable::<1>),
         _ => return None,
     })
 }
@@ -200,16 +199,14 @@ impl PixelRegion {
         (columns, column_taps): &(Range<usize>, Range<usize>),
     ) -> PixelRegion {
         let inside = |y: usize, x: usize| row_taps.contains(&y) && column_taps.contains(&x);
-        let mut region = PixelRegion { left: vec![], taps: vec![], padded: vec![], at: vec![], to: vec![] };
+        let mut region = PixelRegion { left: vec![], taps: vec![], at: vec![], to: vec![] };
         for (y, x) in (0..along_y.window).flat_map(|y| (0..along_x.window).map(move |x| (y, x))) {
-            let tap = (y * along_x.window + x) * group * channels;
             if !inside(y, x) {
-                region.padded.push(tap);
                 continue;
             }
             let down = (y - row_taps.start) * along_y.dilation * along_x.size;
             region.left.push((down + (x - column_taps.start) * along_x.dilation) * channels);
-            region.taps.push(tap);
+            region.taps.push((y * along_x.window + x) * group * channels);
         }
         for (y, x) in rows.clone().flat_map(|y| columns.clone().map(move |x| (y, x))) {
             let first = along_y.coordinate(y, row_taps.start) * along_x.size as i64
@@ -228,8 +225,6 @@ pub struct SmallGroups {
     strips: Vec<RowStrip>,
     batch: usize,
     channels: usize,
-    /// Channels of a group.
-    group: usize,
     /// Elements of an image of the input, and pixels of an image of the result.
     image: usize,
     pixels: usize,
@@ -283,7 +278,6 @@ impl SmallGroups {
             strips: strips(&axes, [channels, group]),
             batch,
             channels,
-            group,
             image: x.elements() / batch,
             pixels: axes[0].count * axes[1].count,
             filter: k.elements(),
@@ -300,10 +294,6 @@ impl SmallGroups {
     unsafe fn compute(&self, cx: &KernelContext<'_>, io: &Io<'_>, take: Option<EpilogueFn<'_>>) {
         let (xp, kp, yp) = (Ptr::of(io.inputs[0]), Ptr::of(io.inputs[1]), Ptr(io.outputs[0]));
         let bias = Ptr::of(if self.bias { io.inputs[2] } else { std::ptr::null() });
-        // SAFETY: by the caller's promise this is the filter.
-        let filter = unsafe { std::slice::from_raw_parts(kp.elem::<f32>(0).cast_const(), self.filter) };
-        // A zero of the padding times infinity is NaN.
-        let is_finite = filter.iter().fold(true, |all, w| all & w.is_finite());
         let body = |task: usize| {
             let (image, strip) = (task / self.strips.len(), &self.strips[task % self.strips.len()]);
             let y = yp.elem::<f32>(image * self.pixels * self.channels);
@@ -317,12 +307,7 @@ impl SmallGroups {
                     y,
                 };
                 // SAFETY: regions are inside the image, the filter and this task's part of the result.
-                unsafe {
-                    (self.run)(&args);
-                    if !is_finite {
-                        self.spread_nan(region, filter, y);
-                    }
-                }
+                unsafe { (self.run)(&args) };
             }
             let Some(take) = take else { return };
             let first = (image * self.pixels + strip.pixels.start) * self.channels;
@@ -331,19 +316,6 @@ impl SmallGroups {
             take(&block, yp.elem::<f32>(first).cast());
         };
         cx.team.run_with(self.batch * self.strips.len(), self.work(), cx.flush, &body);
-    }
-
-    /// Stores NaN in the channels whose taps in the padding are infinite or NaN.
-    unsafe fn spread_nan(&self, region: &PixelRegion, filter: &[f32], y: *mut f32) {
-        for tap in &region.padded {
-            for (i, w) in filter[*tap..][..self.group * self.channels].iter().enumerate() {
-                if !w.is_finite() {
-                    let c = i % self.channels;
-                    // SAFETY: the caller's image of the result has these pixels.
-                    region.to.iter().for_each(|to| unsafe { *y.add(to + c) = f32::NAN });
-                }
-            }
-        }
     }
 }
 
