@@ -16,6 +16,13 @@ pub trait RandomAccess: Send {
 
     /// Returns element `index`, which is below the length. Repeated calls return the same element.
     fn get(&mut self, index: u64) -> Result<Sample>;
+
+    /// Returns elements stacked along a new leading dimension, which is what [`RandomAccess::get`] and stacking give, if
+    /// the source can copy them into a batch directly. `None`: it cannot.
+    fn gather(&mut self, indices: &[u64]) -> Option<Result<Sample>> {
+        let _ = indices;
+        None
+    }
 }
 
 /// Sequential iterator over the elements of one epoch, whose state can be saved and restored.

@@ -223,6 +223,22 @@ impl RandomAccess for ObservedStage<Box<dyn RandomAccess>> {
         let item = self.watch.observe(self.id, || Some(inner.get(index)));
         item.unwrap_or_else(|| Err(err!(Bug, "an instrumented pipeline element was lost")))
     }
+
+    /// `None` while elements are recorded, so that each is seen.
+    fn gather(&mut self, indices: &[u64]) -> Option<Result<Sample>> {
+        let inner = &mut self.inner;
+        match &self.watch {
+            RunObserver::Off => inner.gather(indices),
+            RunObserver::Trace(_) => None,
+            RunObserver::Meter(meter) => meter.time(self.id, || {
+                let batch = inner.gather(indices)?;
+                if TIMING.get() == ThreadTiming::Timed {
+                    meter.rows[self.id].elements.fetch_add(indices.len() as u64, Relaxed);
+                }
+                Some(batch)
+            }),
+        }
+    }
 }
 
 impl ElementCursor for ObservedStage<Box<dyn ElementCursor>> {

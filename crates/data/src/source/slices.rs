@@ -2,6 +2,7 @@
 
 use crate::Dataset;
 use crate::HostArray;
+use crate::host_array::unfilled;
 use crate::pipeline::{Cardinality, DatasetStage, PipelineRun, RandomAccess};
 use crate::sample::{Sample, SampleOrigin};
 use std::sync::Arc;
@@ -73,6 +74,19 @@ pub(crate) fn slice(x: &Literal, i: usize) -> Result<Literal> {
     Literal::from_bytes(ty, &x.bytes()[i * size..][..size])
 }
 
+/// Copies rows: `x: T[N, …] → T[indices, …]`.
+fn rows_of(x: &Literal, indices: &[u64]) -> Result<Literal> {
+    let row = &x.shape().dims()[1..];
+    let mut out = unfilled(x.ty().with_shape([&[indices.len()], row].concat()))?;
+    let size = x.ty().with_shape(row).bytes();
+    if size > 0 {
+        for (to, &i) in out.bytes_mut().chunks_exact_mut(size).zip(indices) {
+            to.copy_from_slice(&x.bytes()[i as usize * size..][..size]);
+        }
+    }
+    Ok(out)
+}
+
 impl DatasetStage for SlicesStage {
     fn label(&self) -> String {
         self.data.source.to_string()
@@ -99,6 +113,11 @@ impl RandomAccess for SlicesAccess {
         let fields =
             fields.map(|(name, x)| (name.clone(), HostArray::from(slice(x, index as usize)))).collect();
         Ok(Sample::from_parts(fields, Some(SampleOrigin { source: self.0.source.clone(), index })))
+    }
+
+    fn gather(&mut self, indices: &[u64]) -> Option<Result<Sample>> {
+        let fields = self.0.fields.iter().map(|(name, x)| Ok((name.clone(), rows_of(x, indices)?.into())));
+        Some(fields.collect::<Result<_>>().map(|fields| Sample::from_parts(fields, None)))
     }
 }
 

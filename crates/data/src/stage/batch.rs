@@ -146,6 +146,12 @@ impl RandomAccess for BatchAccess {
         let count = self.size.min(self.up.len().map_or(u64::MAX, |n| n - start));
         let wanted = self.share.as_ref().map_or(0..count as usize, |share| share.rows(count as usize));
         let up = &mut self.up;
+        if wanted == (0..count as usize) {
+            let all: Vec<u64> = (0..count).map(|i| start.saturating_add(i)).collect();
+            if let Some(batch) = up.gather(&all) {
+                return batch.map_err(|e| at_batch(e, index));
+            }
+        }
         let mut gather = || {
             let at = |i: usize| start.saturating_add(i as u64);
             let mut stack = BatchBuilder::new(up.get(at(wanted.start))?, count as usize, wanted.start)?;
@@ -183,7 +189,7 @@ impl ElementCursor for BatchCursor {
 
 #[cfg(test)]
 mod tests {
-    use crate::stage::test::{ints, stream, values};
+    use crate::stage::test::{ints, resumes, stream, values};
     use crate::{Cardinality, Dataset, HostArray, Sample};
     use systole_base::{DType, ErrorKind, Literal};
     use systole_testing::assert_error;
@@ -214,6 +220,38 @@ mod tests {
         let b = d.batch(2).iter().next().unwrap().unwrap();
         assert_eq!(b.get("x").unwrap().ty().to_string(), "ui8[2, 2]");
         assert_eq!(b.get("x").unwrap().as_slice::<u8>().unwrap(), [1, 2, 3, 4]);
+    }
+
+    /// A map of each element to itself makes the batches from single elements.
+    #[test]
+    fn rows_that_are_copied_at_once_are_those_of_single_elements() {
+        let images: Vec<u8> = (0..23 * 6).map(|i| (i * 7 % 251) as u8).collect();
+        let labels: Vec<i64> = (0..23).collect();
+        let fields = [
+            ("image", Literal::from_slice([23, 2, 3], &images).unwrap()),
+            ("label", Literal::from_slice([23], &labels).unwrap()),
+            ("nothing", Literal::zeros(systole_base::TensorType::new(DType::F32, [23, 0]))),
+        ];
+        let rows = Dataset::from_tensor_slices(fields).unwrap();
+        let chains: [fn(&Dataset) -> Dataset; 4] = [
+            |d| d.clone(),
+            |d| d.shuffle(23, 5).repeat_n(3),
+            |d| d.skip(4).take(17).shuffle(5, 1).repeat(),
+            |d| d.shard(2, 1).shuffle(23, 3).repeat_n(2),
+        ];
+        for chain in chains {
+            let (own, single) = (chain(&rows), chain(&rows.map(|s: Sample| s)));
+            for size in [1, 4, 10, 23] {
+                let all = |d: &Dataset| -> Vec<_> {
+                    let batches = d.batch(size).take(9).iter().map(|b| b.unwrap());
+                    batches
+                        .map(|b| ["image", "label", "nothing"].map(|n| b.get(n).unwrap().clone()))
+                        .collect()
+                };
+                assert_eq!(all(&own), all(&single), "batches of {size}");
+                resumes(&own.batch(size).take(9));
+            }
+        }
     }
 
     #[test]

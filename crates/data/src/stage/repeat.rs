@@ -89,20 +89,38 @@ struct RepeatAccess {
     len: Option<u64>,
 }
 
-impl RandomAccess for RepeatAccess {
-    fn len(&self) -> Option<u64> {
-        self.len
-    }
-
-    fn get(&mut self, index: u64) -> Result<Sample> {
-        let round = index / self.n;
+impl RepeatAccess {
+    fn go_to(&mut self, round: u64) -> Result<()> {
         if round != self.round {
             if let Some(up) = access(&self.node, &later(&self.base, round))? {
                 self.up = up;
             }
             self.round = round;
         }
+        Ok(())
+    }
+}
+
+impl RandomAccess for RepeatAccess {
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    fn get(&mut self, index: u64) -> Result<Sample> {
+        self.go_to(index / self.n)?;
         self.up.get(index % self.n)
+    }
+
+    /// Only for elements of one round.
+    fn gather(&mut self, indices: &[u64]) -> Option<Result<Sample>> {
+        let round = indices.first()? / self.n;
+        if indices.iter().any(|i| i / self.n != round) {
+            return None;
+        }
+        match self.go_to(round) {
+            Ok(()) => self.up.gather(&indices.iter().map(|i| i % self.n).collect::<Vec<_>>()),
+            Err(e) => Some(Err(e)),
+        }
     }
 }
 

@@ -75,6 +75,11 @@ impl RandomAccess for ShardAccess {
     fn get(&mut self, index: u64) -> Result<Sample> {
         self.up.get(index.saturating_mul(self.shards).saturating_add(self.index))
     }
+
+    fn gather(&mut self, indices: &[u64]) -> Option<Result<Sample>> {
+        let own = |i: &u64| i.saturating_mul(self.shards).saturating_add(self.index);
+        self.up.gather(&indices.iter().map(own).collect::<Vec<_>>())
+    }
 }
 
 struct ShardCursor {

@@ -171,6 +171,11 @@ impl RandomAccess for ShuffleAccess {
     fn get(&mut self, index: u64) -> Result<Sample> {
         self.up.get(self.order[index as usize].into())
     }
+
+    fn gather(&mut self, indices: &[u64]) -> Option<Result<Sample>> {
+        let drawn: Vec<u64> = indices.iter().map(|&i| self.order[i as usize].into()).collect();
+        self.up.gather(&drawn)
+    }
 }
 
 struct ShuffleCursor {

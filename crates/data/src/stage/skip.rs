@@ -53,6 +53,10 @@ impl RandomAccess for SkipAccess {
     fn get(&mut self, index: u64) -> Result<Sample> {
         self.up.get(index.saturating_add(self.n))
     }
+
+    fn gather(&mut self, indices: &[u64]) -> Option<Result<Sample>> {
+        self.up.gather(&indices.iter().map(|i| i.saturating_add(self.n)).collect::<Vec<_>>())
+    }
 }
 
 /// Skips lazily, at the first element: a restored position needs no skipping.

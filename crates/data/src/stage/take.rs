@@ -58,6 +58,10 @@ impl RandomAccess for TakeReader<Box<dyn RandomAccess>> {
     fn get(&mut self, index: u64) -> Result<Sample> {
         self.up.get(index)
     }
+
+    fn gather(&mut self, indices: &[u64]) -> Option<Result<Sample>> {
+        self.up.gather(indices)
+    }
 }
 
 impl ElementCursor for TakeReader<Box<dyn ElementCursor>> {
