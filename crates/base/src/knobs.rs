@@ -45,7 +45,7 @@ knobs! {
     ISA: "auto|portable|avx2|avx512|avx512bf16|amx", "auto";
     /// on: f32 matrix products may use only 16 bits of each factor where that is faster (with AMX); off: exact
     TENSOR_FLOAT_32: "on|off", "off";
-    /// on: training and prediction compute 3x3 convolutions with the Winograd algorithm (16 products instead of 36) where that is faster; off: direct convolution
+    /// on: training, prediction and imported ONNX and .tflite models compute 3x3 convolutions with the Winograd algorithm (16 products instead of 36) where that is faster; off: direct convolution
     WINOGRAD: "on|off", "on";
     /// on: in training and prediction, fused bf16 or f16 ops keep intermediate values in f32; off: each op rounds its result
     EXCESS_PRECISION: "on|off", "on";

@@ -166,6 +166,9 @@ fn a_bench_shows_its_spread_and_each_figure_once() {
     assert!(!lines[2].contains("ms/step") && lines[2].contains('±'), "{out}");
     let o = f.run(&["bench", "mlp", "--seconds=0", "--json"]).ok().json();
     assert!(o["p10_ms"].as_f64() <= o["p90_ms"].as_f64() && o["p10_ms"].is_number(), "{o}");
+    let few = f.run(&["bench", "mlp", "--seconds=0", "--batch-size", "2", "--json"]).ok().json();
+    let flops = |o: &serde_json::Value| o["gflops"].as_f64().unwrap() * o["ms_per_step"].as_f64().unwrap();
+    assert!(few["batch_size"] == 2 && flops(&few) < flops(&o) / 4.0, "{few} {o}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Benchmarks predictions of int8 quantized models, or of the same layers in float.
 
 use super::measure::{BenchTiming, measure, timed};
-use super::model::{count, of_draft};
+use super::model::{ModelSettings, count, of_draft};
 use crate::models::tflite;
 use std::time::Duration;
 use systole_config::ConfigDraft;
@@ -14,8 +14,8 @@ use systole_quant::{Calibration, QuantizeOptions, lower, quantize, quantized};
 const CALIBRATED: usize = 2;
 
 /// Measures a batch on an application's int8 graph, or on its layers in another precision.
-pub(super) fn predict(name: &str, precision: &str, time: Duration) -> Result<BenchTiming> {
-    of(draft(name)?, precision, time)
+pub(super) fn predict(name: &str, settings: &ModelSettings<'_>, time: Duration) -> Result<BenchTiming> {
+    of(draft(name)?, settings, time)
 }
 
 /// Configuration of a language model preset, or of an application with the data of the ResNet-50 preset.
@@ -28,13 +28,14 @@ fn draft(name: &str) -> Result<ConfigDraft> {
     Ok(draft)
 }
 
-fn of(draft: ConfigDraft, precision: &str, time: Duration) -> Result<BenchTiming> {
-    let floats = if precision == "int8" { "float32" } else { precision };
-    let (mut model, batch) = of_draft(draft, floats)?;
+fn of(draft: ConfigDraft, settings: &ModelSettings<'_>, time: Duration) -> Result<BenchTiming> {
+    let is_int8 = settings.precision == "int8";
+    let precision = if is_int8 { "float32" } else { settings.precision };
+    let (mut model, batch) = of_draft(draft, &ModelSettings { precision, ..*settings })?;
     let items = count(&batch);
     let mut prediction = model.device_batch_prediction(&batch)?;
     let flops = prediction.report().flops;
-    if precision != "int8" {
+    if !is_int8 {
         let m = measure(time, || prediction.run().map(|outputs| outputs.ready_event()))?;
         return Ok(BenchTiming { flops, items, compile_ms: prediction.compile_ms(), ..m });
     }
@@ -75,7 +76,10 @@ mod tests {
         ] {
             small.set("a test", key, value);
         }
-        let [int8, float] = ["int8", "float32"].map(|p| of(small.clone(), p, Duration::ZERO).unwrap());
+        let [int8, float] = ["int8", "float32"].map(|precision| {
+            let settings = ModelSettings { precision, batch_size: None };
+            of(small.clone(), &settings, Duration::ZERO).unwrap()
+        });
         assert!(int8.items == 2.0 && int8.flops == float.flops && int8.flops > 1e5, "{int8:?}");
         assert!(int8.median_ms > 0.0 && float.median_ms > 0.0);
         assert!(draft("mobilenet").unwrap().finish().is_ok() && draft("mobilnet").unwrap().finish().is_err());

@@ -14,6 +14,7 @@ use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::{Screen, note, number_of, table};
 use clap::Args;
 use measure::BenchTiming;
+use model::ModelSettings;
 use serde_json::{Map, Value, json};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -41,6 +42,9 @@ pub(crate) struct BenchArgs {
     /// The reported times are medians; the spread covers four out of five steps.
     #[arg(long, value_name = "S", default_value = "3", value_parser = seconds)]
     seconds: f64,
+    /// Set the batch size of training steps and predictions [default: as in the preset or file]
+    #[arg(long, value_name = "N")]
+    batch_size: Option<std::num::NonZeroUsize>,
     /// Measure in this process (used for child processes)
     #[arg(long, hide = true)]
     here: bool,
@@ -55,6 +59,12 @@ impl RunCommand for BenchArgs {
     fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
         let items =
             workload::items(&self.workloads, self.precision.as_deref()).map_err(CommandError::usage)?;
+        let single = items.iter().find(|item| !item.work.has_batch());
+        if let (Some(item), Some(_)) = (single, self.batch_size) {
+            let e = err!(Config, "{} has no batch size", item.name).at("--batch-size");
+            let hint = "name a model, such as mlp, or remove --batch-size";
+            return Err(CommandError::usage(e.hint_command(hint)));
+        }
         if let ([item], true) = (&items[..], self.here) {
             screen.object(&measure_here(item, &self).map_err(|e| e.at(item.to_string()))?);
             return Ok(0);
@@ -104,6 +114,9 @@ fn measure_apart(item: &BenchItem, args: &BenchArgs, common: &CommonArgs) -> Com
     let mut child = Command::new(program);
     child.args(["bench", "--here", "--json", &item.name, "--precision", &item.precision]);
     child.args(["--seconds", &args.seconds.to_string()]);
+    if let Some(n) = args.batch_size {
+        child.args(["--batch-size", &n.to_string()]);
+    }
     common.pass_on(&mut child);
     let child = child.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = child.map_err(|e| lost().because(e.to_string()))?;
@@ -122,14 +135,20 @@ fn measure_apart(item: &BenchItem, args: &BenchArgs, common: &CommonArgs) -> Com
 /// Runs one measurement and returns its `--json` object.
 fn measure_here(item: &BenchItem, args: &BenchArgs) -> Result<Value> {
     let time = Duration::from_secs_f64(args.seconds);
+    let settings = ModelSettings { precision: &item.precision, batch_size: args.batch_size };
     let m = match &item.work {
-        Workload::Train(config) => model::train(config, &item.precision, time)?,
-        Workload::Predict(config) => model::predict(config, &item.precision, time)?,
-        Workload::Int8(name) => int8::predict(name, &item.precision, time)?,
+        Workload::Train(config) => model::train(config, &settings, time)?,
+        Workload::Predict(config) => model::predict(config, &settings, time)?,
+        Workload::Int8(name) => int8::predict(name, &settings, time)?,
         Workload::Gemm(n) => micro::gemm(*n, &item.precision, time)?,
         Workload::Elementwise(kind) => micro::elementwise(*kind, &item.precision, time)?,
     };
-    Ok(object(item, &m, &systole_cpu::peak(Level::from_knob()?, crate::run::run_summary::threads())))
+    let peak = systole_cpu::peak(Level::from_knob()?, crate::run::run_summary::threads());
+    let mut object = object(item, &m, &peak);
+    if let Some(n) = args.batch_size {
+        object["batch_size"] = json!(n.get());
+    }
+    Ok(object)
 }
 
 fn object(item: &BenchItem, m: &BenchTiming, peak: &Peak) -> Value {

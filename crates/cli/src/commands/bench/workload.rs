@@ -60,6 +60,11 @@ pub(super) enum ThroughputUnit {
 }
 
 impl Workload {
+    /// Whether it computes a model on batches.
+    pub(super) fn has_batch(&self) -> bool {
+        matches!(self, Workload::Train(_) | Workload::Predict(_) | Workload::Int8(_))
+    }
+
     /// Unit in which the workload's result is reported.
     pub(super) fn unit(&self) -> ThroughputUnit {
         match self {

@@ -17,6 +17,10 @@ const ROWS: &[(&str, &str)] = &[
         "bench gemm-512 --trace x.json --precision float32 `--seconds` `0.001`",
     ),
     ("bench gem", "bench gemm `--help`"),
+    (
+        "bench gemm-512 --batch-size 4 --precision float32",
+        "bench `mlp` --batch-size 4 --precision float32 `--seconds` `0.001`",
+    ),
     ("bench mlp --precision f3", "bench mlp --precision float32 `--seconds` `0.001`"),
     ("bench table", "data bench `t.csv` `--seconds` `0.01`"),
     ("check add.mlir --devices cpu", "check add.mlir --devices cpu,ref"),
