@@ -152,7 +152,10 @@ fn message_of(answer: &[u8]) -> io::Result<Option<&[u8]>> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub(crate) use tests::{response, serve};
+
+#[cfg(test)]
+mod tests {
     use super::*;
     use std::net::TcpListener;
 

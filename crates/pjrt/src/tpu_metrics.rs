@@ -170,7 +170,7 @@ fn select(message: &[u8], number: u64) -> Result<Vec<(u64, ProtoValue<'_>)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grpc::tests::{response, serve};
+    use crate::grpc::{response, serve};
     use systole_ir::ErrorKind;
 
     fn device(n: i64) -> ProtoMessage {

@@ -132,8 +132,7 @@ impl Preset {
         let dims = [1150, 1000, 1280, 1050, 1020];
         let mlp1 = dims.windows(2).map(|d| matrix(1, d[0], d[1], 1)).collect();
         let lstm1 = (0..37).map(|n| matrix(1, 600, 600, if n % 37 < 20 { 3 } else { 2 })).collect();
-        let mlp0 = [2288, 1776, 2288, 1776, 2288, 1776];
-        let mlp0 = mlp0.windows(2).map(|d| matrix(1, d[0], d[1], 1)).collect();
+        let mlp0 = [2288, 1776].repeat(3).windows(2).map(|d| matrix(1, d[0], d[1], 1)).collect();
         let mut cnn0 = vec![convolution(361, 25, 48, 256)];
         cnn0.extend(vec![convolution(361, 9, 256, 256); 13]);
         cnn0.extend(vec![convolution(361, 1, 256, 256); 2]);
