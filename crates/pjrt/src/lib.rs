@@ -15,6 +15,7 @@ mod compiler_process;
 mod debug_locations;
 mod device_nodes;
 mod discover;
+mod grpc;
 mod open;
 mod plugin;
 mod profile;
@@ -23,6 +24,7 @@ mod program_text;
 pub mod sys;
 mod topology;
 mod tpu_cluster;
+mod tpu_metrics;
 mod xla_workarounds;
 pub mod xspace;
 
@@ -39,6 +41,7 @@ pub use plugin::{Plugin, PluginValue};
 pub use program_text::{program_text, spread_text};
 pub use topology::{AheadExecutable, Topology, TopologyDevice};
 pub use tpu_cluster::{ClusterWarning, TpuClusterResolver, TpuEnvironment, refuse_retired};
+pub use tpu_metrics::{TpuLoad, TpuMetricsPorts};
 
 // Names of the previous version.
 systole_ir::renamed! { Array => PjrtBuffer, Compiled => AheadExecutable, Device => PjrtDevice, Doubt => ClusterWarning, Loaded => LoadedExecutable, Platform => AcceleratorPlatform, Surroundings => TpuEnvironment, Value => PluginValue }

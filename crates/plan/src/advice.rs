@@ -164,9 +164,12 @@ impl ChoiceTable<'_> {
         }
         if matches!(self.choices[best].estimate.limit(), "host dispatch" | "host input" | "start") {
             let why = self.choices[best].estimate.limit();
-            reasons.push(format!(
-                "the limit is {why}, not the chip: a larger --batch-size improves utilization more than a larger slice"
-            ));
+            let starves = why == "host input" && self.choices[best].estimate.host.pipeline > 0.0;
+            let remedy = match starves {
+                true => "a faster input pipeline or more hosts help, a larger batch or slice does not",
+                false => "a larger --batch-size improves utilization more than a larger slice",
+            };
+            reasons.push(format!("the limit is {why}, not the chip: {remedy}"));
         }
         Advice { choice: Some(best), reasons }
     }

@@ -132,7 +132,7 @@ impl Machine {
     }
 
     /// Number of hosts that provide the batch.
-    pub(crate) fn hosts(&self) -> usize {
+    pub fn hosts(&self) -> usize {
         match self {
             Machine::Slice(s) => s.hosts * s.slices,
             Machine::Gpus(..) | Machine::Cpu(_) => 1,

@@ -1,4 +1,4 @@
-//! Hardware parameters of TPU v1: sizes, clock, bandwidths, and four timing constants that are not published.
+//! Hardware parameters of TPU v1: sizes, clock, bandwidths, and three timing constants that are not published.
 
 use systole_base::{Error, ErrorKind, Result};
 
@@ -28,17 +28,20 @@ pub struct Tpu1Chip {
     pub fifo: usize,
     /// Bandwidth between host and unified buffer, in GiB per second.
     pub host_gib: f64,
-    /// Cycles from a layer's last multiplication to the next layer's first. Calibrated.
+    /// Cycles from the last sum of a layer that leaves the array to the next layer's first multiplication. Calibrated.
     pub sync: f64,
     /// Fixed microseconds per batch: start, instructions, results and interrupt. Calibrated.
     pub fixed_us: f64,
-    /// Idle cycles between two passes over the array. Calibrated.
+    /// Idle cycles between two passes over an array of 256 × 256; proportional to its rows. Calibrated.
     pub bubble: f64,
 }
 
 impl Tpu1Chip {
+    /// Weight memory bandwidth of the paper's TPU′ over TPU v1: GDDR5, whose ridge point is 250.
+    pub const PRIME_MEMORY: f64 = 183.5 / 34.0;
+
     /// Returns TPU v1. The bandwidth is the 30 GiB/s of the TPU v1 paper's Figure 1. `sync`, `fixed_us` and `bubble`
-    /// are fitted to Table 3's columns for MLP0 and CNN0 ([`calibrate`](crate::calibrate)).
+    /// are fitted to Table 3's columns for MLP0, LSTM0 and CNN0 ([`calibrate`](crate::calibrate)).
     pub fn v1() -> Tpu1Chip {
         Tpu1Chip {
             matrix: 256,
@@ -49,8 +52,8 @@ impl Tpu1Chip {
             weight_memory: 8 << 30,
             fifo: 4,
             host_gib: 10.0,
-            sync: 600.0,
-            fixed_us: 28_000.0 / 700.0,
+            sync: 700.0,
+            fixed_us: 20_000.0 / 700.0,
             bubble: 100.0,
         }
     }
@@ -58,7 +61,7 @@ impl Tpu1Chip {
     /// Returns the TPU v1 paper's TPU′: v1 with GDDR5 as weight memory (5.4 times the bandwidth).
     pub fn prime() -> Tpu1Chip {
         let v1 = Tpu1Chip::v1();
-        Tpu1Chip { bandwidth_gb: v1.bandwidth_gb * 183.5 / 34.0, ..v1 }
+        Tpu1Chip { bandwidth_gb: v1.bandwidth_gb * Tpu1Chip::PRIME_MEMORY, ..v1 }
     }
 
     /// Checks that a chip with these parameters can be simulated.
@@ -108,6 +111,17 @@ impl Tpu1Chip {
     /// Returns the cycles to fetch a weight tile from weight memory.
     pub fn fetch_cycles(&self) -> f64 {
         self.tile_bytes() as f64 / (self.bandwidth_gb * 1e9) * self.clock_mhz * 1e6
+    }
+
+    /// Returns the cycles from a layer's last input row to the next layer's first multiplication. The sums of a row
+    /// leave the array after twice its number of rows.
+    pub fn sync_cycles(&self) -> f64 {
+        2.0 * self.matrix as f64 + self.sync
+    }
+
+    /// Returns the idle cycles between two passes over the array.
+    pub fn bubble_cycles(&self) -> f64 {
+        self.bubble * self.matrix as f64 / 256.0
     }
 
     /// Returns the cycles to receive `bytes` bytes from the host.

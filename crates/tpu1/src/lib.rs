@@ -22,6 +22,7 @@ mod explain;
 mod instruction;
 pub mod model;
 pub mod paper;
+mod paper_comparison;
 mod preset;
 mod program;
 mod report;
@@ -38,16 +39,17 @@ pub use chip::Tpu1Chip;
 pub use compile::compile;
 pub use explain::explain;
 pub use instruction::{BYTES, Function, Instruction, Register, Speed};
+pub use paper_comparison::{ApplicationComparison, PaperComparison, PaperValue, SpeedupComparison};
 pub use preset::{PREFIX, Preset};
 pub use program::{ChipProgram, ProgramLayer};
 pub use report::ChipReport;
 pub use rescale::ScaleFactor;
 pub use run::BatchResult;
 pub use sensitivity::{
-    CALIBRATED_ON, ScaledParameter, calibrate, difference, figure_11, predicted, roof, what_if,
+    CALIBRATED_ON, ScaledParameter, calibrate, difference, figure_11, predicted, roof, speedup, what_if,
 };
 pub use tflite_graph::of_graph;
-pub use timing::{BatchTiming, PassTimes, UnitEvent, timing};
+pub use timing::{BatchTiming, ISSUE_AHEAD, PassTimes, UnitEvent, timing};
 pub use trace::trace;
 
 // Names of the previous version.

@@ -89,12 +89,19 @@ pub const APPLICATIONS: [PaperApplication; 6] = [
 pub const CYCLE_ROWS: [usize; 4] = [0, 3, 4, 5];
 
 /// Figure 11 of the TPU v1 paper, read off the plot (± 0.015): weighted mean speedup if memory, clock or matrix are
-/// scaled by 0.25, 0.5, 2 and 4.
-pub const FIGURE_11: [(&str, [f64; 4]); 3] = [
+/// scaled by 0.25, 0.5, 2 and 4. With `+` the accumulators are scaled too: as the clock, or as the matrix's area.
+pub const FIGURE_11: [(&str, [f64; 4]); 5] = [
     ("memory", [0.275, 0.527, 1.815, 3.16]),
     ("clock", [0.955, 0.977, 1.014, 1.014]),
     ("matrix", [0.655, 1.017, 0.875, 0.745]),
+    ("clock+", [0.955, 0.977, 1.035, 1.05]),
+    ("matrix+", [0.655, 1.017, 0.885, 0.75]),
 ];
+
+/// Speedup of TPU′ over TPU v1 without the host, geometric and weighted mean: with GDDR5 memory, and with a clock of
+/// 1,050 MHz too.
+pub const TPU_PRIME: [(&str, [f64; 2]); 2] =
+    [("TPU′: memory", [2.6, 3.9]), ("TPU′: memory and clock × 1.5", [2.9, 3.9])];
 
 /// Scale factors of Figure 11 of the TPU v1 paper.
 pub const SCALES: [f64; 4] = [0.25, 0.5, 2.0, 4.0];
@@ -189,12 +196,14 @@ pub const DIE: [(&str, u32); 10] = [
 ];
 
 /// Facts about TPU v1 that are not published, with the simulator's choice.
-pub const UNKNOWN: [&str; 7] = [
+pub const UNKNOWN: [&str; 9] = [
     "instruction bits, number and order of the two synchronizations, meaning of the repeat field",
     "throughput and latency of activation, normalization and pooling (here: 256 values per cycle)",
     "where a bias is added, and how sums are rounded to int8 (here: half away from zero, as in TFLite's reference kernels)",
     "behavior of an accumulator that overflows (here: it wraps)",
-    "shapes of the six applications, and which LSTM passes were 8 × 16 bits (here: all)",
+    "shapes of the six applications, the bytes of their input, and which LSTM passes were 8 × 16 bits (here: all)",
+    "what the counter of read-after-write stalls includes (here: idle cycles from two passes before a layer's end on)",
+    "idle cycles between passes of a larger array (here: proportional to its rows)",
     "the achieved bandwidth of the weight memory: 28 to 34 GB/s fit almost equally (here: Figure 1's 30 GiB/s)",
     "whether cycles that wait for both input and weights count as stall or as non-matrix (here: non-matrix)",
 ];

@@ -11,12 +11,13 @@ use systole_base::{Result, ensure, err};
 /// Prefix of the names of TPU v1 presets.
 pub const PREFIX: &str = "tpu1/";
 
-/// `count` matrices of `inputs` × `outputs` weights.
+/// `count` matrices of `inputs` × `outputs` weights. Each output row reads `channels` new values.
 #[derive(Clone, Copy, Debug)]
 struct Matrices {
     inputs: usize,
     outputs: usize,
     count: usize,
+    channels: usize,
 }
 
 /// A layer of a preset.
@@ -26,7 +27,7 @@ enum PresetLayer {
     Matrix { rows: usize, of: Matrices },
     /// Applies the activation unit to values of each sample.
     Vector { values: usize },
-    /// Pools images with these numbers of pixels and channels.
+    /// Pools images with these numbers of input pixels and channels; each pixel is read once.
     Pool { pixels: usize, channels: usize },
 }
 
@@ -44,7 +45,7 @@ pub struct Preset {
 }
 
 fn matrix(rows: usize, inputs: usize, outputs: usize, count: usize) -> PresetLayer {
-    PresetLayer::Matrix { rows, of: Matrices { inputs, outputs, count } }
+    PresetLayer::Matrix { rows, of: Matrices { inputs, outputs, count, channels: inputs } }
 }
 
 fn named(name: &str, shapes: Vec<PresetLayer>) -> Vec<(String, PresetLayer)> {
@@ -68,15 +69,60 @@ fn with_vectors(mut matrices: Vec<PresetLayer>, vectors: usize, values: usize) -
     layers
 }
 
-fn cnn1() -> Vec<(String, PresetLayer)> {
+/// Convolution with `taps` positions of the filter. Fewer input channels than rows of the array share a tile.
+fn convolution(pixels: usize, taps: usize, inputs: usize, outputs: usize) -> PresetLayer {
+    let (shared, count) = if inputs < 256 { (taps * inputs, 1) } else { (inputs, taps) };
+    PresetLayer::Matrix { rows: pixels, of: Matrices { inputs: shared, outputs, count, channels: inputs } }
+}
+
+/// Modules of the Inception network with batch normalization (Ioffe and Szegedy 2015): pixels, input channels, outputs
+/// of 1 × 1, reduction and outputs of 3 × 3, reduction and outputs of the two 3 × 3, outputs of the pool's projection.
+/// Modules without 1 × 1 and projection halve the size.
+const INCEPTION: [[usize; 8]; 10] = [
+    [784, 192, 64, 64, 64, 64, 96, 32],
+    [784, 256, 64, 64, 96, 64, 96, 64],
+    [784, 320, 0, 128, 160, 64, 96, 0],
+    [196, 576, 224, 64, 96, 96, 128, 128],
+    [196, 576, 192, 96, 128, 96, 128, 128],
+    [196, 576, 160, 128, 160, 128, 160, 96],
+    [196, 576, 96, 128, 192, 160, 192, 96],
+    [196, 576, 0, 128, 192, 192, 256, 0],
+    [49, 1024, 352, 192, 320, 160, 224, 128],
+    [49, 1024, 352, 192, 320, 192, 224, 128],
+];
+
+fn inception(module: [usize; 8]) -> Vec<PresetLayer> {
+    let [pixels, inputs, one, reduce, three, reduce_double, double, project] = module;
+    let after = if one == 0 { pixels / 4 } else { pixels };
     let mut shapes = Vec::new();
-    for (pixels, inputs, outputs, taps, pools) in
-        [(35 * 35, 64, 96, 3, 5), (17 * 17, 192, 192, 7, 4), (8 * 8, 448, 320, 3, 4)]
-    {
-        shapes.extend(vec![matrix(pixels, inputs, outputs, taps); 24]);
-        shapes.extend(vec![PresetLayer::Pool { pixels, channels: outputs }; pools]);
-    }
-    shapes.extend(vec![matrix(1, 4480, 4480, 1); 4]);
+    shapes.extend((one > 0).then(|| convolution(pixels, 1, inputs, one)));
+    shapes.extend([
+        convolution(pixels, 1, inputs, reduce),
+        convolution(after, 9, reduce, three),
+        convolution(pixels, 1, inputs, reduce_double),
+        convolution(pixels, 9, reduce_double, double),
+        convolution(after, 9, double, double),
+        PresetLayer::Pool { pixels, channels: inputs },
+    ]);
+    shapes.extend((project > 0).then(|| convolution(pixels, 1, inputs, project)));
+    shapes
+}
+
+/// The 69 convolutions and 13 pools of that network, three more convolutions, and 4 dense layers with the rest of the
+/// 100M weights.
+fn cnn1() -> Vec<(String, PresetLayer)> {
+    let mut shapes = vec![
+        convolution(112 * 112, 49, 3, 64),
+        PresetLayer::Pool { pixels: 112 * 112, channels: 64 },
+        convolution(56 * 56, 1, 64, 64),
+        convolution(56 * 56, 9, 64, 192),
+        PresetLayer::Pool { pixels: 56 * 56, channels: 192 },
+    ];
+    shapes.extend(INCEPTION.into_iter().flat_map(inception));
+    shapes.extend([convolution(49, 1, 1024, 1024); 3]);
+    shapes.push(PresetLayer::Pool { pixels: 49, channels: 1024 });
+    shapes.push(matrix(1, 1024, 5208, 1));
+    shapes.extend([matrix(1, 5208, 5208, 1); 3]);
     named("layer", shapes)
 }
 
@@ -86,9 +132,10 @@ impl Preset {
         let dims = [1150, 1000, 1280, 1050, 1020];
         let mlp1 = dims.windows(2).map(|d| matrix(1, d[0], d[1], 1)).collect();
         let lstm1 = (0..37).map(|n| matrix(1, 600, 600, if n % 37 < 20 { 3 } else { 2 })).collect();
-        let mut cnn0 = vec![matrix(361, 25 * 48, 256, 1)];
-        cnn0.extend(vec![matrix(361, 256, 256, 9); 13]);
-        cnn0.extend(vec![matrix(361, 256, 256, 1); 2]);
+        let mlp0 = [2288, 1776].repeat(3).windows(2).map(|d| matrix(1, d[0], d[1], 1)).collect();
+        let mut cnn0 = vec![convolution(361, 25, 48, 256)];
+        cnn0.extend(vec![convolution(361, 9, 256, 256); 13]);
+        cnn0.extend(vec![convolution(361, 1, 256, 256); 2]);
         let of = |n: usize, input, speed, layers, reconstruction| Preset {
             paper: &APPLICATIONS[n],
             reconstruction,
@@ -99,10 +146,10 @@ impl Preset {
         vec![
             of(
                 0,
-                2000,
+                2288,
                 Speed::Full,
-                named("fc", vec![matrix(1, 2000, 2000, 1); 5]),
-                "5 layers of 2000 × 2000 (published: 20M weights in 5 layers)",
+                named("fc", mlp0),
+                "2288 → 1776 → 2288 → 1776 → 2288 → 1776 (published: 5 layers, 20M weights, 2 % of the active multipliers unused)",
             ),
             of(
                 1,
@@ -134,10 +181,10 @@ impl Preset {
             ),
             of(
                 5,
-                35 * 35 * 64,
+                224 * 224 * 3,
                 Speed::Full,
                 cnn1(),
-                "qualitative only: published are 72 convolutions, 13 pools, 4 dense layers and 100M weights, but the published rates contradict each other",
+                "Inception with batch normalization (2015), 3 more convolutions of 1 × 1 and 4 dense layers of 5208; images in groups that fit the unified buffer (published: an Inception, 72 convolutions, 13 pools, 4 dense layers, 100M weights)",
             ),
         ]
     }
@@ -178,6 +225,7 @@ impl Preset {
             speed: self.speed,
             at: 0,
             tiles: 0,
+            input: (batch * self.input * self.speed.cycles()) as u64,
             program: ChipProgram {
                 name: self.name(),
                 instructions: Vec::new(),
@@ -188,9 +236,6 @@ impl Preset {
                 rows: 0,
             },
         };
-        let bytes = (batch * self.input * self.speed.cycles()) as u32;
-        maker.push(Instruction::ReadHostMemory { host: 0, buffer: 0, bytes });
-        maker.push(Instruction::SynchronizeHost);
         for (name, shape) in &self.layers {
             maker.layer(name, *shape)?;
         }
@@ -209,6 +254,8 @@ struct PresetBuilder<'a> {
     at: u32,
     /// Number of tiles so far.
     tiles: usize,
+    /// Bytes of input that the first layer reads.
+    input: u64,
     program: ChipProgram,
 }
 
@@ -222,32 +269,53 @@ impl PresetBuilder<'_> {
         let mut part =
             ProgramLayer { name: name.into(), tiles: 0, useful: 0.0, possible: 0.0, product: None };
         let n = self.chip.matrix;
+        // Pixels with fewer channels than a row of the unified buffer share rows.
         let (input, output) = match shape {
             PresetLayer::Matrix { rows, of } => {
                 self.matrices(name, rows, of, &mut part)?;
-                (rows * of.inputs.div_ceil(n), rows * of.outputs.div_ceil(n))
+                ((rows * of.channels).div_ceil(n), (rows * of.outputs).div_ceil(n))
             }
-            PresetLayer::Vector { values } => (values.div_ceil(n), values.div_ceil(n)),
-            PresetLayer::Pool { pixels, channels } => {
-                (pixels * channels.div_ceil(n), pixels * channels.div_ceil(n))
-            }
+            PresetLayer::Vector { values } => self.activate(1, values),
+            PresetLayer::Pool { pixels, channels } => self.activate(pixels, channels),
         };
-        if let PresetLayer::Vector { .. } | PresetLayer::Pool { .. } = shape {
-            let length = (self.batch * output * self.speed.cycles()) as u32;
-            self.push(Instruction::Activate {
-                function: Function::Table,
-                accumulator: 0,
-                buffer: self.at,
-                length,
-            });
-        }
-        let used = self.batch * (input + output) * self.speed.cycles();
+        let used = self.samples(shape, input + output) * (input + output) * self.speed.cycles();
         ensure!(used <= self.chip.buffer_rows(), too_large(self.chip, name, used, self.batch));
         self.program.rows = self.program.rows.max(used);
         self.push(Instruction::Synchronize);
         self.program.parts.push(part);
         self.at = (self.chip.buffer_rows() / 2) as u32 - self.at;
         Ok(())
+    }
+
+    /// Applies the activation unit to pixels, one row of 256 values per cycle. Returns the rows of the unified buffer for
+    /// input and output.
+    fn activate(&mut self, pixels: usize, channels: usize) -> (usize, usize) {
+        let n = self.chip.matrix;
+        let length = (self.batch * pixels * channels.div_ceil(n) * self.speed.cycles()) as u32;
+        let (function, buffer) = (Function::Table, self.at);
+        self.push(Instruction::Activate { function, accumulator: 0, buffer, length });
+        let rows = (pixels * channels).div_ceil(n);
+        (rows, rows)
+    }
+
+    /// Returns the samples whose rows are in the unified buffer at once: the batch, or for images as many as fit.
+    fn samples(&self, shape: PresetLayer, rows: usize) -> usize {
+        let is_image = !matches!(shape, PresetLayer::Matrix { rows: 1, .. } | PresetLayer::Vector { .. });
+        let fit = self.chip.buffer_rows() / (rows * self.speed.cycles()).max(1);
+        if is_image { self.batch.min(fit.max(1)) } else { self.batch }
+    }
+
+    /// Reads the input of the first layer's next rows; it arrives while the array works on earlier rows.
+    fn read_input(&mut self, rows: [usize; 2], of: usize) {
+        if self.program.parts.is_empty() {
+            let [host, end] = rows.map(|row| self.input * row as u64 / of.max(1) as u64);
+            self.push(Instruction::ReadHostMemory {
+                host: host as u32,
+                buffer: 0,
+                bytes: (end - host) as u32,
+            });
+            self.push(Instruction::SynchronizeHost);
+        }
     }
 
     fn matrices(&mut self, name: &str, rows: usize, of: Matrices, part: &mut ProgramLayer) -> Result<()> {
@@ -263,7 +331,10 @@ impl PresetBuilder<'_> {
             return Err(too_many_weights(self.chip, name));
         }
         let out = (self.chip.buffer_rows() / 2) as u32 - self.at;
+        let mut done = 0;
         for rows in cuts {
+            self.read_input([done, done + rows], all);
+            done += rows;
             self.push(Instruction::ReadWeights { address, tiles: (down * across) as u32 });
             part.tiles += down * across;
             for column in 0..across {

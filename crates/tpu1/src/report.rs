@@ -77,7 +77,7 @@ impl ChipReport {
         let [active, stall, shift, non_matrix] = self.timing.shares();
         let part = |cycles: f64| cycles / self.timing.cycles.max(1.0);
         let useful = active * self.fill();
-        let (raw, input) = (part(self.timing.raw), part(self.timing.input));
+        let (raw, input) = (part(self.timing.raw_counter), part(self.timing.input));
         [active, useful, active - useful, stall, shift, non_matrix, raw, input]
     }
 

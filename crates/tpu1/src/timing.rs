@@ -3,16 +3,23 @@
 //! The rules: weight tiles are fetched one after the other into a FIFO of four. A slot is free once its tile has been
 //! shifted into the array. The shift takes one cycle per array row, into registers that are free once the previous tile
 //! has become active. A multiplication starts when its weights are loaded, the previous one has ended and its input is
-//! ready. Idle time is attributed, in this order, to input (non-matrix), tile (stall) and shift, as by the counters of
-//! the paper's Table 3.
+//! ready. Input arrives from the host while the array works. Idle time is attributed, in this order, to input
+//! (non-matrix), tile (stall) and shift, as by the counters of the paper's Table 3.
+//!
+//! The counter of read-after-write stalls overlaps the others, as in the paper, where it exceeds the non-matrix cycles
+//! of CNN1. It counts idle cycles of the array while a layer waits at issue for the results of the previous one. The
+//! array has two tiles, one active and one in the shadow registers, so the wait starts [`ISSUE_AHEAD`] passes early.
 
 use crate::chip::Tpu1Chip;
 use std::collections::VecDeque;
 
+/// Passes over the array that are issued before they run: one per weight register of the array.
+pub const ISSUE_AHEAD: usize = 2;
+
 /// Event of a TPU v1 program that takes time on some unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UnitEvent {
-    /// Bytes from the host that the following events wait for.
+    /// Bytes from the host that the following passes wait for. The transfer overlaps with earlier passes.
     Input(f64),
     /// A pass of rows over the array.
     Pass {
@@ -53,16 +60,20 @@ pub struct BatchTiming {
     pub stall: f64,
     /// Cycles that waited for a tile to be shifted in.
     pub shift: f64,
-    /// Cycles that waited for anything else: the sum of the next four.
+    /// Cycles that waited for anything else: the sum of the next five.
     pub non_matrix: f64,
-    /// Cycles that waited for results of the previous layer (read after write).
+    /// Cycles that waited for results of the previous layer (read after write), and for nothing else.
     pub raw: f64,
+    /// Cycles that waited for accumulators to be read by the activation unit.
+    pub accumulators: f64,
     /// Cycles that waited for input from the host.
     pub input: f64,
     /// Cycles for the start of the batch, its instructions and its end.
     pub fixed: f64,
     /// Cycles between two passes.
     pub bubble: f64,
+    /// Counter of read-after-write stalls: `raw`, and idle cycles before the last passes of the previous layer.
+    pub raw_counter: f64,
     /// Number of weight tiles.
     pub tiles: usize,
     /// Times of each pass.
@@ -75,21 +86,26 @@ struct PendingWaits {
     fixed: f64,
     input: f64,
     raw: f64,
+    accumulators: f64,
     bubble: f64,
 }
 
 impl PendingWaits {
     fn total(&self) -> f64 {
-        self.fixed + self.input + self.raw + self.bubble
+        self.fixed + self.input + self.raw + self.accumulators + self.bubble
     }
 }
 
 /// Computes the timing of a batch on a chip.
 pub fn timing(chip: &Tpu1Chip, events: impl IntoIterator<Item = UnitEvent>) -> BatchTiming {
+    let fixed = chip.fixed_us * chip.clock_mhz;
     let mut run = TimingRun {
         chip,
         fetch: chip.fetch_cycles(),
-        pending: PendingWaits { fixed: chip.fixed_us * chip.clock_mhz, ..PendingWaits::default() },
+        pending: PendingWaits { fixed, ..PendingWaits::default() },
+        arrived: fixed,
+        idle: [0.0; ISSUE_AHEAD],
+        synced: false,
         fetched: 0.0,
         began: 0.0,
         ended: 0.0,
@@ -105,6 +121,12 @@ struct TimingRun<'a> {
     chip: &'a Tpu1Chip,
     fetch: f64,
     pending: PendingWaits,
+    /// Cycle in which the last byte from the host arrives.
+    arrived: f64,
+    /// Idle cycles of the array before the last passes.
+    idle: [f64; ISSUE_AHEAD],
+    /// Whether the next pass is the first of its layer.
+    synced: bool,
     /// Cycle in which the last fetch ended.
     fetched: f64,
     /// Start and end of the last pass.
@@ -120,21 +142,23 @@ struct TimingRun<'a> {
 impl TimingRun<'_> {
     fn event(&mut self, event: UnitEvent) {
         match event {
-            UnitEvent::Input(bytes) => self.pending.input += self.chip.input_cycles(bytes),
-            UnitEvent::Empty(cycles) => self.pending.raw += cycles,
+            UnitEvent::Input(bytes) => self.arrived += self.chip.input_cycles(bytes),
+            UnitEvent::Empty(cycles) => self.pending.accumulators += cycles,
             UnitEvent::Vector(cycles) => {
                 self.pending.raw += cycles;
                 self.after += cycles;
             }
             UnitEvent::Sync => {
                 self.pending.bubble = 0.0;
-                self.pending.raw += self.chip.sync;
+                self.pending.raw += self.chip.sync_cycles();
+                self.synced = true;
             }
             UnitEvent::Pass { rows, slow, switch } => self.pass((rows * slow) as f64, switch),
         }
     }
 
     fn pass(&mut self, cycles: f64, switch: bool) {
+        self.pending.input = (self.arrived - self.ended - self.pending.total()).max(0.0);
         let ready = self.ended + self.pending.total();
         let (fetch, shift) = if switch { self.weights() } else { (None, None) };
         let weights = shift.map_or(self.ended, |s| s[1]);
@@ -143,12 +167,22 @@ impl TimingRun<'_> {
         let fetched = shift.map_or(ready, |s| s[0].clamp(ready, begin));
         self.told.stall += fetched - ready;
         self.told.shift += begin - fetched;
+        self.count_raw(begin - self.ended);
         self.settle();
         let end = begin + cycles;
         self.told.active += cycles;
         self.told.passes.push(PassTimes { fetch, shift, multiply: [begin, end] });
         (self.began, self.ended, self.after) = (begin, end, 0.0);
-        self.pending.bubble = self.chip.bubble;
+        self.pending.bubble = self.chip.bubble_cycles();
+    }
+
+    /// Adds to the counter of read-after-write stalls; `idle`: cycles without work before this pass.
+    fn count_raw(&mut self, idle: f64) {
+        if std::mem::take(&mut self.synced) && !self.told.passes.is_empty() {
+            self.told.raw_counter += self.pending.raw + self.idle.iter().sum::<f64>();
+        }
+        self.idle.rotate_left(1);
+        self.idle[ISSUE_AHEAD - 1] = idle;
     }
 
     /// Fetches and shifts the next tile.
@@ -169,6 +203,7 @@ impl TimingRun<'_> {
         self.told.fixed += p.fixed;
         self.told.input += p.input;
         self.told.raw += p.raw;
+        self.told.accumulators += p.accumulators;
         self.told.bubble += p.bubble;
     }
 
@@ -176,6 +211,7 @@ impl TimingRun<'_> {
     fn finish(mut self) -> BatchTiming {
         if !self.told.passes.is_empty() {
             self.pending = PendingWaits { raw: self.after, ..PendingWaits::default() };
+            self.told.raw_counter += self.after;
         }
         self.pending.bubble = 0.0;
         self.told.non_matrix += self.pending.total();
@@ -221,7 +257,7 @@ mod tests {
     /// the four rows in percent.
     #[test]
     fn the_rules_give_what_they_gave_when_they_were_written_down() {
-        let chip = Tpu1Chip { sync: 1000.0, fixed_us: 40.0, ..Tpu1Chip::v1() };
+        let chip = Tpu1Chip { sync: 488.0, fixed_us: 40.0, bubble: 100.0, ..Tpu1Chip::v1() };
         let input = |bytes: usize| vec![UnitEvent::Input(bytes as f64)];
         let cases = [
             (
@@ -259,7 +295,8 @@ mod tests {
     fn shares_are_all_of_the_cycles_and_parts_all_of_the_rest() {
         let t = timing(&Tpu1Chip::v1(), layers(3, 7, 50, 2, 30.0));
         assert!((t.shares().iter().sum::<f64>() - 1.0).abs() < 1e-12);
-        assert!((t.raw + t.input + t.fixed + t.bubble - t.non_matrix).abs() < 1e-6);
+        let parts = t.raw + t.accumulators + t.input + t.fixed + t.bubble;
+        assert!((parts - t.non_matrix).abs() < 1e-6);
         assert_eq!(t.active, 3.0 * 7.0 * 100.0);
         assert_eq!((t.tiles, t.passes.len()), (21, 21));
     }
@@ -272,6 +309,30 @@ mod tests {
         assert_eq!(cycles(UnitEvent::Empty(50.0)), timing(&chip, [pass]).cycles);
         assert_eq!(cycles(UnitEvent::Vector(50.0)), timing(&chip, [pass]).cycles + 50.0);
         assert_eq!(timing(&chip, [UnitEvent::Vector(50.0)]).cycles, 50.0);
+    }
+
+    /// A transfer that is shorter than the passes before it costs nothing; the rest of a longer one is a wait.
+    #[test]
+    fn input_arrives_while_the_array_works() {
+        let chip = Tpu1Chip { fixed_us: 0.0, ..Tpu1Chip::v1() };
+        let pass = UnitEvent::Pass { rows: 10_000, slow: 1, switch: false };
+        let bytes = 5_000.0 / chip.input_cycles(1.0);
+        let both = timing(&chip, [UnitEvent::Input(bytes), pass, UnitEvent::Input(bytes), pass]);
+        assert!((both.input - 5_000.0).abs() < 1e-6, "{}", both.input);
+        let late = timing(&chip, [pass, UnitEvent::Input(4.0 * bytes), pass]);
+        assert!((late.input - (10_000.0 - chip.bubble_cycles())).abs() < 1e-6, "{}", late.input);
+    }
+
+    /// The wait for a layer's results starts two passes before its end, and overlaps the wait for weights.
+    #[test]
+    fn stalls_of_results_count_from_the_last_passes_on() {
+        let chip = Tpu1Chip { fixed_us: 0.0, ..Tpu1Chip::v1() };
+        let t = timing(&chip, layers(2, 5, 10, 1, 0.0));
+        let idle = |n: usize| t.passes[n].multiply[0] - t.passes[n - 1].multiply[1];
+        assert!((t.raw_counter - (chip.sync_cycles() + idle(3) + idle(4))).abs() < 1e-6);
+        assert!(t.raw_counter > t.raw && idle(3) > 1000.0);
+        let one = timing(&chip, layers(1, 5, 10, 1, 0.0));
+        assert_eq!(one.raw_counter, 0.0);
     }
 
     /// Weights that are already loaded are not fetched again and cost neither stall nor shift.

@@ -3,6 +3,7 @@
 use crate::args::common::{CommonArgs, DataArgs, LabelArgs};
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::accuracy::CorrectCount;
+use crate::models::binary_output::BinaryOutput;
 use crate::models::command_target::set_all;
 use crate::models::image_preparation::check_image_head;
 use crate::models::imported;
@@ -21,7 +22,7 @@ use serde_json::{Map, Value, json};
 use std::time::Instant;
 use systole_config::{RunConfig, fraction};
 use systole_datasets::TrainingData;
-use systole_ir::{ResultExt, err};
+use systole_ir::{Literal, ResultExt, err};
 use systole_nn::applications::biggan::BigGan;
 use systole_nn::loss::Loss;
 use systole_nn::{Logs, Model};
@@ -95,18 +96,25 @@ fn run(args: &EvaluateArgs, screen: &Screen) -> CommandResult {
     let overlap = TrainingOverlap::of(&run_data, &model, (&config, &data), screen)?;
     let began = Instant::now();
     let tta = args.tta.or(config.data.tta.filter(|_| data.is_pictures()));
+    let mut confusions = (config.data.is_own() && !model.class_names.is_empty())
+        .then(|| Confusion::new(model.class_names.clone()));
     let logs = match tta {
-        Some(versions) => test_time_augmentation::evaluate(&mut model, &config, &data, versions)?,
+        Some(versions) => {
+            let binary = BinaryOutput::of_layers(&model);
+            let count = |labels: &Literal, predictions: &Literal| {
+                confusions.iter_mut().for_each(|c| c.add_batch(labels, predictions, binary));
+            };
+            test_time_augmentation::evaluate(&mut model, &config, &data, versions, count)?
+        }
         None => model.evaluate(&config.test_pipeline(&data))?,
     };
     let seconds = began.elapsed().as_secs_f64();
     let samples = config.data.test_samples.map_or(data.test_len, |n| data.test_len.min(n as usize));
     call_as_asked(&model, &config);
     let perplexity = data.language.as_ref().and_then(|l| Perplexity::of(&model, &logs, l.bytes_per_token));
-    let confusions = match config.data.is_own() && !model.class_names.is_empty() {
-        true => Some(Confusion::count(&mut model, &config.test_pipeline(&data))?),
-        false => None,
-    };
+    if tta.is_none() && confusions.is_some() {
+        confusions = Some(Confusion::count(&mut model, &config.test_pipeline(&data))?);
+    }
     let found = EvaluationResult { logs, samples, overlap, perplexity, confusions, tta, seconds };
     found.show(&args.model, &file, &data, screen);
     Ok(0)

@@ -42,12 +42,14 @@ pub(crate) fn version(
     Ok(out)
 }
 
-/// Computes loss and metrics of the blended predictions on the test images.
+/// Computes loss and metrics of the blended predictions on the test images. `each` gets the labels and the blended
+/// predictions of each batch.
 pub(crate) fn evaluate(
     model: &mut Model,
     config: &RunConfig,
     data: &TrainingData,
     versions: u64,
+    mut each: impl FnMut(&Literal, &Literal),
 ) -> Result<Logs> {
     if !data.is_pictures() {
         let e = err!(Config, "test-time augmentation needs image data").at("--tta");
@@ -79,6 +81,7 @@ pub(crate) fn evaluate(
             answers.push(model.predict_on_batch(sample.get(&name)?)?);
         }
         let (y, p) = (batch.get("label")?, blended(&plain, &answers)?);
+        each(y, &p);
         for (step, sums) in steps.iter().zip(&mut sums) {
             *sums = step.call((std::mem::take(sums), y.clone().into(), p.clone().into()))?;
         }

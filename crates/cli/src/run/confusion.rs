@@ -4,7 +4,7 @@ use crate::models::accuracy::likeliest;
 use crate::models::binary_output::BinaryOutput;
 use serde_json::{Value, json};
 use systole_data::Dataset;
-use systole_ir::Result;
+use systole_ir::{Literal, Result};
 use systole_nn::Model;
 
 /// Number of class pairs shown.
@@ -57,13 +57,16 @@ impl Confusion {
         let binary_output = BinaryOutput::of_layers(model);
         for batch in test {
             let batch = batch?;
-            let answers = likeliest(&model.predict_on_sample(&batch)?, binary_output);
-            let labels = batch.get("label")?;
-            for (i, best) in answers.into_iter().enumerate() {
-                confusion.add(labels.get(i).as_i64() as usize, best);
-            }
+            confusion.add_batch(batch.get("label")?, &model.predict_on_sample(&batch)?, binary_output);
         }
         Ok(confusion)
+    }
+
+    /// Counts the predictions of a batch: `labels: i32[B]`, `predictions: f32[B, K]`.
+    pub(crate) fn add_batch(&mut self, labels: &Literal, predictions: &Literal, binary: BinaryOutput) {
+        for (i, best) in likeliest(predictions, binary).into_iter().enumerate() {
+            self.add(labels.get(i).as_i64() as usize, best);
+        }
     }
 
     /// Returns the most frequent confusions; ties are in class order.

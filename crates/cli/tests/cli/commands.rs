@@ -573,6 +573,68 @@ fn devices_are_watched_as_lines_and_as_objects() {
     f.run(&["devices", "--watch=0"]).fails("usage", &["0.05"]);
 }
 
+/// An HTTP/2 frame of stream 1.
+fn http2_frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+    [&(payload.len() as u32).to_be_bytes()[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
+}
+
+/// Serves libtpu's metrics of one device with 16 GiB as its gRPC service does; returns the port. Each frame after the
+/// client's preface is read; the one with data (kind 0) names the metric.
+fn tpu_metrics_service() -> u16 {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            stream.read_exact(&mut [0; 24]).unwrap();
+            let mut head = [0; 9];
+            while stream.read_exact(&mut head).is_ok() {
+                let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+                stream.read_exact(&mut payload).unwrap();
+                if head[3] != 0 {
+                    continue;
+                }
+                let name = String::from_utf8_lossy(&payload).into_owned();
+                let gauge = match name.as_str() {
+                    n if n.contains("memory.total") => vec![0x10, 0x80, 0x80, 0x80, 0x80, 0x40],
+                    n if n.contains("memory.usage") => vec![0x10, 0x80, 0x80, 0x80, 0x80, 0x10],
+                    _ => [&[9][..], &37.5f64.to_le_bytes()].concat(),
+                };
+                let metric = [&[0x1a, gauge.len() as u8][..], &gauge].concat();
+                let list = [&[0x1a, metric.len() as u8][..], &metric].concat();
+                let answer = [&[0x0a, list.len() as u8][..], &list].concat();
+                let message = [&[0, 0, 0, 0, answer.len() as u8][..], &answer].concat();
+                let frames = [http2_frame(1, 4, &[0x88]), http2_frame(0, 0, &message)].concat();
+                stream.write_all(&frames).unwrap();
+            }
+        }
+    });
+    port
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn tpus_are_watched_through_libtpus_metrics() {
+    let f = Folder::new("cli-watch-tpu");
+    let run = |port: &str, args: &[&str]| {
+        let output = f.command(args).env("TPU_RUNTIME_METRICS_PORTS", port).output().unwrap();
+        crate::program::Done::of(output, args)
+    };
+    let port = tpu_metrics_service().to_string();
+    let watch = ["devices", "--watch=0.1", "--count=1"];
+    let o = run(&port, &[&watch[..], &["--json"]].concat()).ok().json();
+    let tpu = o["devices"].as_array().unwrap().iter().find(|d| d["device"] == "tpu:0").unwrap();
+    assert_eq!((&tpu["busy"], &tpu["memory_used_mib"]), (&0.375.into(), &4096.0.into()), "{o}");
+    assert_eq!(tpu["memory_mib"], 16384.0);
+    let lines = run(&port, &watch).ok().out;
+    assert!(lines.contains("38 %    4.0 of 16.0 GiB  duty cycle"), "{lines}");
+    // A service that is not there is told, and the other devices are shown.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let lines = run(&gone, &watch).ok().out;
+    assert!(lines.contains(&format!("port {gone}")) && lines.contains("cpu "), "{lines}");
+    run("84x", &watch).fails("config", &["TPU_RUNTIME_METRICS_PORTS"]);
+}
+
 #[test]
 fn a_flame_graph_has_the_layers_and_their_kernels() {
     let f = Folder::with_data("cli-flame");

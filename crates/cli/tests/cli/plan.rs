@@ -536,15 +536,24 @@ fn the_guide_to_the_first_tpu_runs() {
     assert!(ran >= 9, "the page shows only {ran} commands");
     let html = std::fs::read_to_string(f.path("wave.html")).unwrap();
     assert!(html.contains("<svg") && html.contains("One tile of 8 × 8") && !html.contains("<script"));
-    // What the page says of other applications and of memory.
-    for (name, words) in [("mlp1", "0.8 (MLP1)"), ("lstm0", "1.5 (LSTM0)"), ("lstm1", "2.9 (LSTM1)")] {
-        let json = f.run(&["tpu1", &format!("tpu1/{name}"), "--json"]).ok().json();
-        let rows = ["array_active", "weight_stall", "weight_shift", "non_matrix"];
-        let of = |key: &str| {
-            (json["shares"][key].as_f64().unwrap() - json["paper"]["shares"][key].as_f64().unwrap()).abs()
+    // What the page says of the errors is what the program prints.
+    let json = f.run(&["tpu1", "--paper", "--json"]).ok().json();
+    let comparison = &json["paper_comparison"];
+    for name in ["MLP0", "MLP1", "LSTM0", "LSTM1", "CNN0", "CNN1"] {
+        let a = &comparison["applications"][name];
+        let error = |n: usize| a["table_3"][format!("row_{n}")]["error"].as_f64().unwrap();
+        let rms = ([1, 4, 5, 6].map(|n| error(n).powi(2)).iter().sum::<f64>() / 4.0).sqrt();
+        let how = if a["fitted"] == true { "fitted" } else { "predicted" };
+        let row = format!("| {name} | {how} | {rms:.1} | {:+.1} |", error(7));
+        assert!(page.contains(&row), "the page lacks {row}");
+    }
+    for by in ["0.25", "0.5", "2", "4"] {
+        let cell = |curve: &str| {
+            let value = &comparison["figure_11"][format!("{curve} × {by}")];
+            format!("{:.3} ({})", value["here"].as_f64().unwrap(), value["paper"])
         };
-        let mean = 100.0 * rows.iter().map(|r| of(r)).sum::<f64>() / 4.0;
-        assert!(page.contains(words) && words.starts_with(&format!("{mean:.1}")), "{name}: {mean}");
+        let row = format!("| × {by} | {} |", ["memory", "clock", "matrix"].map(cell).join(" | "));
+        assert!(page.contains(&row), "the page lacks {row}");
     }
 }
 
@@ -566,7 +575,10 @@ fn the_first_tpu_tells_shares_what_if_and_today() {
     let trace = std::fs::read_to_string(f.path("trace.json")).unwrap();
     assert!(trace.contains("matrix multiply") && trace.contains("fc_4"));
     let text = f.run(&["tpu1", "tpu1/cnn1"]).ok().out;
-    assert!(text.contains("qualitative only") && text.contains("Not published, chosen here"), "{text}");
+    assert!(
+        text.contains("Inception with batch normalization") && text.contains("Not published, chosen here"),
+        "{text}"
+    );
     let listing = f.run(&["tpu1", "tpu1/mlp1", "--instructions"]).ok().out;
     assert!(
         listing.contains("read_weights") && listing.contains("matrix_multiply") && listing.contains("halt")
@@ -578,7 +590,8 @@ fn what_the_first_tpu_cannot_do_is_told() {
     let f = Folder::new("tpu1-errors");
     f.run(&["tpu1", "tpu1/mlp0", "--batch", "5000"])
         .fails("unsupported", &["5000", "4096", "`fc_0`", "--batch 4096"]);
-    f.run(&["tpu1", "tpu1/cnn1", "--batch", "60"]).fails("unsupported", &["24.0", "layer", "--batch"]);
+    f.run(&["tpu1", "tpu1/lstm0", "--batch", "8000", "--accumulators", "65535"])
+        .fails("unsupported", &["24.0", "layer", "--batch"]);
     f.run(&["tpu1", "tpu1/mlp9"]).fails("usage", &["tpu1/mlp9", "tpu1/mlp0"]);
     f.run(&["tpu1", "tpu1/mlp0", "--matrix", "0"]).fails("usage", &["--matrix 256"]);
     f.run(&["tpu1", "--animate", "wave.png"]).fails("config", &[".svg", ".html"]);

@@ -95,6 +95,31 @@ fn fashion_mnist() {
     assert!(run("fashion_mnist").contains("test accuracy 0.8"));
 }
 
+/// The tutorials' programs: the configurations on a few synthetic images; the Rust programs need the real data.
+#[test]
+fn tutorials() {
+    for name in ["cnn", "mlp", "loop"] {
+        let file =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/tutorials/{name}.toml"));
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tutorial-{name}"));
+        let few = ["--epochs=1", "--steps-per-epoch=2", "--batch-size=16", "--set=data.test_samples=20"];
+        let mut train = Command::new(env!("CARGO_BIN_EXE_systole"));
+        train.arg("train").arg(&file).arg("--out").arg(&out).arg("--synthetic").args(few);
+        let text = finished(name, &mut train);
+        assert!(text.contains("Test: loss") && text.contains("on 20 images"), "{name}: {text}");
+    }
+    let data = std::env::var("SYSTOLE_DATA").ok().filter(|d| Path::new(d).is_dir());
+    if data.is_none() {
+        println!("SKIPPED tutorials in Rust: SYSTOLE_DATA names no folder with the data sets");
+        return;
+    }
+    for (name, least) in [("tutorial_cnn", 0.84), ("tutorial_mlp", 0.85), ("tutorial_loop", 0.95)] {
+        let text = run(name);
+        let accuracy = text.lines().find_map(|l| l.strip_prefix("test accuracy ")?.parse::<f64>().ok());
+        assert!(accuracy.is_some_and(|a| a > least), "{name}: {text}");
+    }
+}
+
 /// The last line of a loop: its steps, and a digest of its weights.
 fn loop_ends(arguments: &[&str]) -> String {
     let text = finished("pytorch_loop", command("pytorch_loop").args(arguments));

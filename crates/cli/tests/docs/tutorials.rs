@@ -50,7 +50,9 @@ fn cells(f: &Folder, args: &str, machine: &str) -> Vec<String> {
     let out = f.run(&args).ok().out;
     let line = out.lines().find(|l| l.starts_with(machine)).unwrap_or_else(|| panic!("no {machine}:\n{out}"));
     let cells = line.split("  ").map(str::trim).filter(|c| !c.is_empty());
-    out.lines().nth(1).into_iter().chain(cells).map(String::from).collect()
+    // The title can take two lines.
+    let steps = out.lines().find(|l| l.ends_with(" steps"));
+    steps.into_iter().chain(cells).map(String::from).collect()
 }
 
 /// The two runs that the tutorials print a time of: each slice that the page names has a line, and what the guide says of
@@ -72,12 +74,37 @@ fn printed_runs_stand_beside_the_plans_own_figures() {
             cells(&f, "plan cifar-cnn --targets v100 --epochs 1", "v100"),
             "391 steps",
         ),
+        (
+            "| ResNet-50, 90 epochs on eight V100",
+            cells(
+                &f,
+                "plan resnet50 --targets 8*v100 --batch-size 2048 --precision mixed_float16 --epochs 90",
+                "8*v100",
+            ),
+            "56,302 steps",
+        ),
+        (
+            "| BigGAN on 1,024 TPU v3 cores",
+            cells(&f, "plan biggan128 --targets v3-1024 --batch-size 16384 --steps 150000", "v3-1024"),
+            "150,000 steps",
+        ),
     ];
     for (begin, cells, steps) in cells_of {
         assert!(cells[0].ends_with(steps), "{cells:?}");
         let said: Vec<&String> = cells.iter().filter(|c| c.ends_with(" ms") || c.ends_with(" min")).collect();
         assert!(!said.is_empty() && said.iter().all(|c| row(begin).contains(*c)), "{begin}: {said:?}");
         assert!(row(begin).contains(steps), "{begin}: {steps}");
+    }
+    // The printed times are in the estimates' ranges.
+    for (begin, hours) in
+        [("| ResNet-50, 90 epochs on eight V100", 3.6), ("| BigGAN on 1,024 TPU v3 cores", 14.0)]
+    {
+        let machine = if hours == 14.0 { "v3-1024" } else { "8*v100" };
+        let command = row(begin).split('`').nth(1).unwrap().strip_prefix("systole ").unwrap().to_string();
+        let json = f.run(&[command.split(' ').collect(), vec!["--json"]].concat()).ok().json();
+        let choice = json["choices"].as_array().unwrap().iter().find(|c| c["machine"] == machine).unwrap();
+        let limits = ["low", "high"].map(|end| choice["run_seconds"][end].as_f64().unwrap() / 3600.0);
+        assert!(limits[0] < hours && hours < limits[1], "{begin}: {limits:?}");
     }
     let cost = cells(&f, pod, "v2-512").pop().unwrap();
     assert!(row("| ResNet-50 on a v2-512 pod").contains(&cost), "{cost}");

@@ -186,6 +186,15 @@ fn notebooks_of_training_run_as_they_stand() {
     assert!(three.len() == 3 && three[..2] == two[..], "{two:?} {three:?}");
 }
 
+/// Freeze, one cycle, discriminative rates, test-time augmentation, most confused: from a clean kernel, with nothing set.
+#[test]
+fn the_notebook_of_fine_tuning_runs_as_it_stands() {
+    let Some(e) = Environment::without_wheel("notebooks-fine-tuning", FOR_NOTEBOOKS) else { return };
+    e.notebook("resnet50_fine_tuning", "cpu", &[], &[]);
+    let told = e.json("cpu/result.json");
+    assert!(told["val_sparse_categorical_accuracy"].as_f64() > Some(0.5), "{told}");
+}
+
 /// The checkpoint is a small ResNet that is trained here and written as Keras would.
 #[test]
 fn the_notebook_of_resnet50_runs_as_it_stands() {

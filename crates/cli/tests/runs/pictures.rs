@@ -115,6 +115,12 @@ fn a_folder_becomes_a_model_that_names_the_classes_of_a_photo() {
     let e = f.run(&["evaluate", model, "--data-dir=album", "--json"]).ok().json();
     assert_eq!(e["sparse_categorical_accuracy"], o["val_sparse_categorical_accuracy"]);
     assert_eq!(e["most_confused"], o["most_confused"]);
+    // With test-time augmentation, the confusions are those of the averaged predictions.
+    let t = f.run(&["evaluate", model, "--data-dir=album", "--tta", "--json"]).ok().json();
+    let confused = t["most_confused"].as_array().unwrap();
+    let wrong: u64 = confused.iter().map(|pair| pair["times"].as_u64().unwrap()).sum();
+    let right = t["sparse_categorical_accuracy"].as_f64().unwrap() * t["samples"].as_f64().unwrap();
+    assert!(confused.len() == 5 || wrong + right.round() as u64 == t["samples"].as_u64().unwrap(), "{t}");
     // The run's folder contains the location.
     let e = f.run(&["evaluate", model, "--json"]).ok().json();
     assert_eq!(e["sparse_categorical_accuracy"], o["val_sparse_categorical_accuracy"]);

@@ -10,6 +10,9 @@ use object_store::client::{
     HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, Signer,
     SigningAlgorithm,
 };
+use rsa::pkcs1::DecodeRsaPrivateKey;
+use rsa::pkcs8::DecodePrivateKey;
+use rsa::{Pkcs1v15Sign, PrivateKey};
 use sha2::{Digest, Sha256};
 use std::future::Future;
 use std::io::Read;
@@ -131,7 +134,7 @@ fn once(request: &Request) -> Result<HttpResponse, String> {
     Ok(response)
 }
 
-/// SHA-256 and HMAC-SHA-256; RSA is not supported.
+/// SHA-256, HMAC-SHA-256, and RSA signatures of service accounts.
 #[derive(Debug)]
 pub(super) struct RequestSigner;
 
@@ -144,16 +147,37 @@ impl CryptoProvider for RequestSigner {
         Ok(Box::new(HmacState { hmac: HmacSha256::new(secret), code: [0; 32] }))
     }
 
-    fn sign(&self, _: SigningAlgorithm, _: &[u8]) -> object_store::Result<Box<dyn Signer>> {
-        Err(object_store::Error::NotSupported {
-            source:
-                "service account keys need RSA signatures, which this program does not support; log in with \
-                `gcloud auth application-default login`, or set CLOUDSDK_AUTH_ACCESS_TOKEN to the output of \
-                `gcloud auth print-access-token`"
-                    .into(),
-        })
+    fn sign(&self, _: SigningAlgorithm, pem: &[u8]) -> object_store::Result<Box<dyn Signer>> {
+        let text = String::from_utf8_lossy(pem);
+        let key = PrivateKey::from_pkcs8_pem(&text).or_else(|e| {
+            // Older key files have the form of PKCS #1. The first error is of the form that Google writes.
+            PrivateKey::from_pkcs1_pem(&text).map_err(|_| e)
+        });
+        let key = key.map_err(|e| credentials_error(format!("the key file has no RSA private key: {e}")))?;
+        Ok(Box::new(RsaSigner(key)))
     }
 }
+
+fn credentials_error(why: String) -> object_store::Error {
+    object_store::Error::Generic { store: "credentials", source: why.into() }
+}
+
+/// RS256: RSASSA-PKCS1-v1_5 with SHA-256 (RFC 7518), for the tokens of a Google service account.
+struct RsaSigner(PrivateKey);
+
+impl Signer for RsaSigner {
+    fn sign(&self, message: &[u8]) -> object_store::Result<Vec<u8>> {
+        let scheme = Pkcs1v15Sign { hash_len: Some(32), prefix: SHA256_INFO.into() };
+        let signature = self.0.sign(scheme, &Sha256::digest(message));
+        signature.map_err(|e| credentials_error(format!("cannot sign with the service account's key: {e}")))
+    }
+}
+
+/// DigestInfo of SHA-256 without the digest (RFC 8017, section 9.2, note 1).
+pub(super) const SHA256_INFO: [u8; 19] = [
+    0x30, 0x31, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01, 0x05, 0x00,
+    0x04, 0x20,
+];
 
 /// Running digest and its result.
 struct DigestState {

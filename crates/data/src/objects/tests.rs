@@ -2,11 +2,16 @@
 //!
 //! Covers listing and reading of S3 and Google Cloud Storage, and failures.
 
+use super::http_connector::SHA256_INFO;
 use super::*;
 use crate::format::tfrecord::{TfRecordCompression, Writer};
 use crate::input_file::{self, Input};
 use crate::stage::test::resumes;
 use crate::{CsvColumn, CsvOptions, Dataset, ImageFolder, Sample, TfRecordOptions};
+use object_store::client::{CryptoProvider, SigningAlgorithm};
+use rsa::pkcs8::DecodePrivateKey;
+use rsa::{Pkcs1v15Sign, PrivateKey};
+use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
@@ -395,9 +400,79 @@ fn profiles_of_the_clouds_own_tool_are_read() {
     assert!(section(text, "other").is_empty());
 }
 
-/// A service account key would need RSA: the error names an alternative.
+/// Key of no account: `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048`.
+const KEY: &str = include_str!("../../../../fixtures/data/rsa_test_key.pem");
+
+/// The signature of `openssl dgst -sha256 -sign`, by its SHA-256. PKCS #1 v1.5 signatures are deterministic.
 #[test]
-fn keys_of_service_accounts_are_refused_with_what_works() {
+fn signatures_are_those_of_openssl() {
+    let signer = RequestSigner.sign(SigningAlgorithm::RS256, KEY.as_bytes()).unwrap();
+    let digest = Sha256::digest(signer.sign(b"a message").unwrap());
+    let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(hex, "b3d66b5d3769064805840c6140b82a9695d892953be5fa306500c9fe9d393c78");
+}
+
+/// Decodes base64url without padding.
+fn base64url(text: &str) -> Vec<u8> {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let (mut bits, mut count, mut bytes) = (0u32, 0, Vec::new());
+    for letter in text.bytes() {
+        bits = bits << 6 | LETTERS.iter().position(|l| *l == letter).unwrap() as u32;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
+    }
+    bytes
+}
+
+/// The server checks the signature of the token with the account's public key, and the claims.
+#[test]
+fn keys_of_service_accounts_sign_tokens() {
+    let server = Server::new();
+    let bucket = server.bucket("keyed");
+    server.put(&bucket, "a.txt", "content");
+    let account = json_object(&[
+        ("private_key", KEY),
+        ("private_key_id", "key-7"),
+        ("client_email", "robot@project.iam.gserviceaccount.com"),
+    ]);
+    let settings = [("base_url", server.address.as_str()), ("service_account_key", account.as_str())];
+    configure(&format!("gs://{bucket}"), settings, RetryPolicy::default()).unwrap();
+    assert_eq!(input_file::read(format!("gs://{bucket}/a.txt")).unwrap(), b"content");
+    let asked = server.asked();
+    let token = asked.iter().flat_map(|r| r.lines()).find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("authorization").then(|| value.trim().strip_prefix("Bearer "))?
+    });
+    let token = token.unwrap_or_else(|| panic!("no token: {asked:?}"));
+    let (message, signature) = token.rsplit_once('.').unwrap();
+    let key = PrivateKey::from_pkcs8_pem(KEY).unwrap().to_public_key();
+    let verified = |message: &str| {
+        let scheme = Pkcs1v15Sign { hash_len: Some(32), prefix: SHA256_INFO.into() };
+        key.verify(scheme, &Sha256::digest(message), &base64url(signature)).is_ok()
+    };
+    assert!(verified(message) && !verified(&message.replace('.', "..")));
+    let (header, claims) = message.split_once('.').unwrap();
+    let [header, claims] = [header, claims].map(|part| String::from_utf8(base64url(part)).unwrap());
+    assert!(header.contains("RS256") && header.contains("key-7"), "{header}");
+    let number = |name: &str| {
+        let (_, rest) = claims.split_once(&format!("\"{name}\":")).unwrap();
+        rest.split([',', '}']).next().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(claims.contains("robot@project.iam.gserviceaccount.com") && claims.contains("scope"), "{claims}");
+    assert_eq!(number("exp") - number("iat"), 3600);
+}
+
+/// A JSON object of texts.
+fn json_object(pairs: &[(&str, &str)]) -> String {
+    let pair = |(name, value): &(&str, &str)| format!("{name:?}: \"{}\"", value.replace('\n', "\\n"));
+    format!("{{{}}}", pairs.iter().map(pair).collect::<Vec<_>>().join(", "))
+}
+
+#[test]
+fn a_damaged_key_of_a_service_account_is_named() {
     let key = r#"{"private_key": "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----", "private_key_id": "1",
         "client_email": "a@b", "disable_oauth": false}"#;
     let e = configure("gs://keyed", [("service_account_key", key)], RetryPolicy::default()).unwrap_err();

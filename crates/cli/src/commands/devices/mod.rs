@@ -17,9 +17,9 @@ use watch::watch;
 
 #[derive(Args)]
 pub(crate) struct DevicesArgs {
-    /// Show CPU and GPU load and memory every SECONDS, until Ctrl-C
+    /// Show load and memory of CPU, GPUs and TPUs every SECONDS, until Ctrl-C
     ///
-    /// With --json, prints one line per interval.
+    /// GPUs: from nvidia-smi. TPUs: from libtpu's metrics service. With --json, prints one line per interval.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
     watch: Option<f64>,
     /// Stop after N intervals (with --watch)

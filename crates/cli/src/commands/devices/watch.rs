@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use systole_ir::{Error, Result, err};
-use systole_pjrt::{AcceleratorPlatform, device_nodes};
+use systole_pjrt::{AcceleratorPlatform, TpuLoad, TpuMetricsPorts, device_nodes};
 use systole_progress::terminal;
 
 /// Polling interval for signals.
@@ -42,6 +42,7 @@ struct DeviceLoad {
 /// Prints all devices at the interval `every`, `count` times or until a signal.
 pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> CommandResult {
     let stop = StopSignal::install()?;
+    let ports = TpuMetricsPorts::from_env()?;
     let mut before = cores()?;
     let is_live = !screen.json && stdout().is_terminal() && terminal::width().is_some();
     let mut drawn = 0;
@@ -54,7 +55,7 @@ pub(crate) fn watch(every: Duration, count: Option<u64>, screen: &Screen) -> Com
             return Ok(stop.exit_code());
         }
         let now = cores()?;
-        let loads = loads(&before, &now);
+        let loads = loads(&before, &now, &ports);
         before = now;
         if screen.json {
             screen.object(&json!({"seconds": every.as_secs_f64(), "devices": loads.iter().map(DeviceLoad::object).collect::<Vec<_>>()}));
@@ -80,14 +81,31 @@ fn wait(time: Duration, stop: &StopSignal) -> bool {
 }
 
 /// Returns the load of the CPU, then of each accelerator.
-fn loads(before: &[CpuTicks], now: &[CpuTicks]) -> Vec<DeviceLoad> {
+fn loads(before: &[CpuTicks], now: &[CpuTicks], ports: &TpuMetricsPorts) -> Vec<DeviceLoad> {
     let mut all = vec![processor(before, now)];
     if !device_nodes(AcceleratorPlatform::Cuda).is_empty() || on_path("nvidia-smi") {
         all.extend(graphics().unwrap_or_default());
     }
-    let named = |node: &std::path::PathBuf| DeviceLoad::unknown("tpu", &node.display().to_string());
-    all.extend(device_nodes(AcceleratorPlatform::Tpu).iter().map(named));
+    all.extend(tpus(ports));
     all
+}
+
+/// Returns the load of TPUs from libtpu's metrics service; without it, the device nodes and the reason.
+fn tpus(ports: &TpuMetricsPorts) -> Vec<DeviceLoad> {
+    let nodes = device_nodes(AcceleratorPlatform::Tpu);
+    if nodes.is_empty() && !ports.is_set {
+        return Vec::new();
+    }
+    match ports.loads() {
+        Ok(loads) if !loads.is_empty() => loads.iter().map(DeviceLoad::tpu).collect(),
+        _ => {
+            let list: Vec<String> = ports.ports.iter().map(u16::to_string).collect();
+            let why = format!("no process with libtpu's metrics on port {}", list.join(", "));
+            let nodes = nodes.iter().map(|n| n.display().to_string());
+            let nodes: Vec<String> = if nodes.len() > 0 { nodes.collect() } else { vec!["no device".into()] };
+            nodes.iter().map(|node| DeviceLoad::unknown("tpu", &format!("{node} ({why})"))).collect()
+        }
+    }
 }
 
 fn on_path(program: &str) -> bool {
@@ -179,8 +197,21 @@ fn gpu(line: &str) -> Option<DeviceLoad> {
 }
 
 impl DeviceLoad {
+    fn tpu(load: &TpuLoad) -> DeviceLoad {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        DeviceLoad {
+            name: format!("tpu:{}", load.device),
+            what: "duty cycle, from libtpu's metrics".into(),
+            busy: Some(load.duty_cycle),
+            used_mib: Some(mib(load.used)),
+            total_mib: Some(mib(load.total)),
+            celsius: None,
+            watts: None,
+        }
+    }
+
     fn unknown(name: &str, what: &str) -> DeviceLoad {
-        let (name, what) = (name.into(), format!("{what} (the driver does not report its load)"));
+        let (name, what) = (name.into(), what.into());
         DeviceLoad { name, what, busy: None, used_mib: None, total_mib: None, celsius: None, watts: None }
     }
 

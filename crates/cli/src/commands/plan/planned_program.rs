@@ -110,7 +110,11 @@ impl PlannedProgram {
         match self {
             PlannedProgram::Step { name, config, batch, .. } => {
                 let samples = number_of(batch, "sample");
-                format!("{name}: a training step of {samples}, {}", config.compile.precision)
+                let updates = config.biggan.as_ref().map_or(String::new(), |gan| {
+                    let discriminator = number_of(gan.num_D_steps, "update");
+                    format!(" ({discriminator} of the discriminator, 1 of the generator)")
+                });
+                format!("{name}: a training step of {samples}{updates}, {}", config.compile.precision)
             }
             PlannedProgram::Program { name, .. } => format!("{name}: one run of it"),
         }

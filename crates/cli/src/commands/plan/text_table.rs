@@ -241,10 +241,13 @@ pub(super) fn too_much(c: &MachineChoice) -> String {
 }
 
 /// Groups kernels by layer, in the order of each layer's first kernel.
+/// Name of kernels that belong to no layer.
+const NO_LAYER: &str = "(no layer)";
+
 fn by_layer(c: &MachineChoice) -> Vec<(String, Vec<&KernelTime>)> {
     let mut layers: Vec<(String, Vec<&KernelTime>)> = Vec::new();
     for k in &c.estimate.kernels {
-        let scope = if k.scope.is_empty() { "(no layer)" } else { &k.scope };
+        let scope = if k.scope.is_empty() { NO_LAYER } else { &k.scope };
         match layers.iter_mut().find(|l| l.0 == scope) {
             Some(l) => l.1.push(k),
             None => layers.push((scope.into(), vec![k])),
@@ -326,9 +329,26 @@ fn layers(c: &MachineChoice, paper: &WrappedText<'_>) {
         ]
     }));
     paper.screen.line(table(&rows));
+    if let Some(networks) = networks(&lines) {
+        paper.line(format!("By network: {networks}"));
+    }
     for l in &lines {
         l.padding.iter().for_each(|p| paper.line(format!("  {}: {p}", l.name)));
     }
+}
+
+/// Device time of each network, by the first part of the layers' paths; `None` unless all layers are in a few networks.
+fn networks(lines: &[LayerCost]) -> Option<String> {
+    let mut times: Vec<(&str, f64)> = Vec::new();
+    for line in lines.iter().filter(|l| l.name != NO_LAYER) {
+        let (network, _) = line.name.split_once('/')?;
+        match times.iter_mut().find(|t| t.0 == network) {
+            Some(t) => t.1 += line.seconds,
+            None => times.push((network, line.seconds)),
+        }
+    }
+    let text = || times.iter().map(|(n, s)| format!("{n} {}", duration(*s))).collect::<Vec<_>>().join(", ");
+    (2..=4).contains(&times.len()).then(text)
 }
 
 /// Keeps the end of a long path, which distinguishes the layers.
@@ -366,7 +386,13 @@ pub(super) fn explanation(r: &PlanRow<'_>) -> Vec<String> {
     let host = &c.estimate.host;
     if host.total() > 0.0 {
         let pipeline = match host.pipeline {
-            0.0 => "the input pipeline is not counted (--input-rate)".into(),
+            0.0 => {
+                let needed = c.rate() / c.machine.hosts() as f64;
+                format!(
+                    "the input pipeline is not counted (--input-rate); below {needed:.0} samples per second and host, \
+                     the devices wait"
+                )
+            }
             s => format!("input pipeline {} in parallel", duration(s)),
         };
         let (start, feed) = (duration(host.dispatch), duration(host.feed));

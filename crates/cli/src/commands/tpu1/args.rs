@@ -12,7 +12,7 @@ pub(crate) struct Tpu1Args {
     ///
     /// A trained model is quantized with its training data. The applications of the TPU paper, with reconstructed
     /// shapes, are tpu1/mlp0, mlp1, lstm0, lstm1, cnn0 and cnn1.
-    #[arg(value_name = "MODEL", required_unless_present_any = ["compare", "animate", "explain"])]
+    #[arg(value_name = "MODEL", required_unless_present_any = ["compare", "animate", "explain", "paper"])]
     pub(super) model: Option<String>,
     /// Set the batch size [default: as in the paper; 64 for your own model]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
@@ -46,6 +46,9 @@ pub(crate) struct Tpu1Args {
     /// Compare the chip with the CPU and GPU of its time, as in the paper
     #[arg(long)]
     pub(super) compare: bool,
+    /// Compare the simulator with the paper's Table 3 and Figure 11, with the error of each value
+    #[arg(long)]
+    pub(super) paper: bool,
     /// Simulate all instructions on a random sample and compare with the interpreter
     #[arg(long, requires = "model")]
     pub(super) check: bool,

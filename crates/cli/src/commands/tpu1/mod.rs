@@ -15,7 +15,7 @@ use std::path::Path;
 use systole_ir::{Error, Result, err};
 use systole_tflite::TfliteModel as Graph;
 use systole_tpu1::{
-    ChipProgram, ChipReport, Instruction, Preset, Tpu1Chip, animate, compare, explain, trace,
+    ChipProgram, ChipReport, Instruction, PaperComparison, Preset, Tpu1Chip, animate, compare, explain, trace,
 };
 
 impl RunCommand for Tpu1Args {
@@ -64,7 +64,7 @@ impl RunCommand for Tpu1Args {
 }
 
 impl Tpu1Args {
-    /// Prints the parts that do not need a model: explanation, comparison, animation.
+    /// Prints the parts that do not need a model: explanation, comparisons, animation.
     fn lessons(
         &self,
         chip: &Tpu1Chip,
@@ -80,6 +80,11 @@ impl Tpu1Args {
         if self.compare {
             screen.line(format!("{}\n\n{}", table(&compare::rows()), compare::words().join("\n")));
             told.insert("compare".into(), compare::as_json());
+        }
+        if self.paper {
+            let comparison = PaperComparison::new(chip)?;
+            screen.line(comparison.text());
+            told.insert("paper_comparison".into(), comparison.json());
         }
         if let Some(path) = &self.animate {
             let page = match path.extension().and_then(|e| e.to_str()) {

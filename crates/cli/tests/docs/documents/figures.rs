@@ -32,12 +32,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("docs/guide/data.md", "delays from 0.3 s that double", "setting"),
     ("docs/guide/tour.md", "exit within 25 seconds", "default of SYSTOLE_GRACE"),
     ("docs/guide/tpu.md", "(`--time-limit`, 600 s)", "default of an option"),
-    ("docs/guide/tpu-v1.md", "start and end of a batch (40 µs)", "constant of the simulator"),
-    (
-        "docs/guide/tpu-v1.md",
-        "gives 3.0 times the speed",
-        "result of the simulator, the same on every machine",
-    ),
+    ("docs/guide/tpu-v1.md", "start and end of a batch (29 µs)", "constant of the simulator"),
     ("docs/guide/tutorials.md", "15 to 30 times the speed", "the paper's figure, as the tutorials print it"),
     ("docs/internals/cpu.md", "Workers spin for 100 µs", "setting"),
 ];

@@ -60,6 +60,7 @@ const BY_HAND: &[(&str, Run)] = &[
     ("Accelerate: one to many", |_| rust::a_function_is_compiled()),
     ("fastai: images in folders", confused_classes_are_told),
     ("fastai: pretrained models", a_model_is_adapted_to_other_classes),
+    ("fastai: freeze", discriminative_rates_and_averaged_predictions),
     ("BigGAN", accumulated_gradients_are_trained),
     ("memory pools", memory_is_planned_before_a_run),
     ("a pipeline that prefetches", |_| rust::stages_have_the_same_names()),
@@ -310,6 +311,15 @@ fn a_model_is_adapted_to_other_classes(l: &Lines) {
         printed.contains("Fine-tuning: 1 epoch of only the head") && printed.contains("new: "),
         "{printed}"
     );
+}
+
+fn discriminative_rates_and_averaged_predictions(l: &Lines) {
+    let args =
+        ["train", "album", "--from=model", "--fine-tune", "--epochs=1", "--batch-size=4", "--out=tuned"];
+    let printed = l.run(&args);
+    assert!(printed.contains("layers near the input at 1/100 of the learning rate"), "{printed}");
+    let printed = l.run(&["evaluate", "tuned", "--data-dir=album", "--tta"]);
+    assert!(printed.contains("test-time augmentation: ") && printed.contains("Most confused: "), "{printed}");
 }
 
 fn accumulated_gradients_are_trained(l: &Lines) {

@@ -11,6 +11,7 @@ const PAGES: &[(&str, &[&str])] = &[
     ("getting-started", &["README.md", "docs/guide/tour.md"]),
     ("from-keras", &["docs/guide/from-keras.md"]),
     ("from-pytorch", &["docs/guide/from-pytorch.md"]),
+    ("pytorch-today", &["docs/guide/pytorch-today.md"]),
     ("data", &["docs/guide/data.md"]),
     ("reliability", &["docs/guide/reliability.md"]),
     ("plan", &["docs/guide/plan.md"]),
