@@ -35,8 +35,9 @@ fn read(bytes: &[u8]) -> Result<TfliteModel> {
     let buffers = root.tables(4)?;
     let mut graphs = graphs.iter().map(|table| graph(table, &codes, &buffers)).collect::<Result<Vec<_>>>()?;
     ensure!(!graphs.is_empty(), broken("it has no graph".into()));
-    if graphs.len() == 1 {
-        // Without control flow, sizes of the file hold: an open one is the batch.
+    let is_sized_by_data = |o: &TfliteOperator| [TfliteOp::Where, TfliteOp::Unique].contains(&o.op);
+    if graphs.len() == 1 && !graphs[0].operators.iter().any(is_sized_by_data) {
+        // Otherwise sizes of the file hold: an open one is the batch.
         graphs.iter_mut().flat_map(|graph| &mut graph.tensors).for_each(|t| t.is_dynamic = false);
     }
     let mut model = graphs.remove(0);
@@ -151,7 +152,7 @@ fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<Tflite
     let data = data.transpose().map_err(|e| e.at(format!("tensor {name}")))?;
     let quantization = table.table(4)?.map(|q| quantization(&q)).transpose()?.flatten();
     let is_dynamic = table.ints(7)?.contains(&-1) && data.is_none();
-    Ok(TfliteTensor { name, ty, data, quantization, is_dynamic })
+    Ok(TfliteTensor { name, ty, data, quantization, is_dynamic, is_variable })
 }
 
 fn quantization(table: &FlatbufferTable) -> Result<Option<TfliteQuantization>> {
