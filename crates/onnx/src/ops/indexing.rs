@@ -123,7 +123,9 @@ fn gather_nd(c: &mut NodeCall) -> RuleResult {
 fn one_hot(c: &mut NodeCall) -> RuleResult {
     let depth = c.number(1)?;
     let depth = usize::try_from(depth).map_err(|_| broken(format!("invalid number of classes {depth}")))?;
-    let at = places(c, 0, depth)?;
+    // Indices may be floats; those out of range have no element.
+    let at = c.plain(0)?.convert(DType::I64);
+    let at = at.less(&at.zeros_like()).select(&(&at + depth as f64), &at);
     let values = c.plain(2)?;
     if values.shape().dims() != [2] {
         return Err(broken(format!("values must have two elements, got {}", values.ty())));
