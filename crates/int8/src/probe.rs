@@ -55,6 +55,7 @@ pub(crate) fn probe(
             data: None,
             quantization,
             is_dynamic: false,
+            is_variable: false,
         });
     }
     model.operators = vec![operator];

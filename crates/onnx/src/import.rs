@@ -2,6 +2,7 @@
 
 use crate::model::{DimSize, OnnxAttribute, OnnxFunction, OnnxModel, OnnxNode, ValueInfo, broken};
 use crate::ops::{NodeCall, RuleOutput, ValueTable, checked, row};
+use crate::stages::{StageRunner, last_reads};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, ResultExt, TensorType, ensure, err};
@@ -18,13 +19,14 @@ pub struct DimSizes {
     /// Shapes of the caller's arrays, by input name or as `arg0`, `arr_0`, …; if there is only one array, its name may
     /// be empty.
     pub given: Vec<(String, Vec<usize>)>,
-    /// Elements (little-endian) of the caller's small arrays, by name as in `given`: where an operator needs an operand at
-    /// compile time, the program is compiled for the values of the inputs that it depends on.
+    /// Elements (little-endian) of the caller's arrays, by name as in `given`. Where an operator needs an operand at compile
+    /// time, the program is compiled for the values of the small inputs that it depends on. If the operand depends on
+    /// larger ones, all of the model is compiled for its inputs, in stages.
     pub values: Vec<(String, Vec<u8>)>,
 }
 
-/// Maximum elements of an array in [`DimSizes::values`].
-pub const MOST_FIXED_ELEMENTS: usize = 64;
+/// Maximum elements of an input for whose value a program is compiled without stages.
+const MOST_FIXED_ELEMENTS: usize = 64;
 
 /// An imported ONNX model: the graph with its inputs and outputs.
 #[derive(Clone, Debug)]
@@ -33,8 +35,10 @@ pub struct ImportedOnnx {
     pub graph: Arc<Graph>,
     /// Resolved sizes of symbolic dimensions by name; 1 unless specified.
     pub settled: Vec<(String, usize)>,
-    /// Inputs for whose values the graph is compiled; it does not read them.
+    /// Inputs for whose values the graph is compiled. It reads them only if there are stages.
     pub fixed: Vec<String>,
+    /// Number of stages that computed sizes and positions from the inputs; 0 for a program that serves all inputs.
+    pub stages: usize,
     /// Types of node outputs, by name.
     pub types: BTreeMap<String, TensorType>,
 }
@@ -50,16 +54,32 @@ impl OnnxModel {
         let mut fixed = BTreeSet::new();
         loop {
             let mut unknown = None;
-            match self.import_with(sizes, &fixed, &mut unknown) {
+            let e = match self.import_with(sizes, &fixed, None, &mut unknown) {
                 Ok(imported) => return Ok(imported),
-                Err(e) => {
-                    let more: Vec<String> = unknown.map_or_else(Vec::new, |at| self.small_sources(at, sizes));
-                    let before = fixed.len();
-                    fixed.extend(more);
-                    ensure!(fixed.len() != before, e);
-                }
+                Err(e) => e,
+            };
+            let Some(at) = unknown else { return Err(e) };
+            let before = fixed.len();
+            fixed.extend(self.small_sources(at, sizes));
+            if fixed.len() == before {
+                return match self.stages(sizes)? {
+                    Some(stages) => self.import_with(sizes, &BTreeSet::new(), Some(stages), &mut None),
+                    None => Err(e),
+                };
             }
         }
+    }
+
+    /// Returns an evaluator on the default device, if the caller passes all inputs.
+    fn stages(&self, sizes: &DimSizes) -> Result<Option<StageRunner>> {
+        let mut settled = ResolvedSizes::of(self, sizes)?;
+        let mut inputs = Vec::new();
+        for (i, port) in self.graph.given().enumerate() {
+            let ty = settled.ty(port, i, self.graph.given().count())?;
+            let Some(bytes) = settled.value(port, i, &ty) else { return Ok(None) };
+            inputs.push(Literal::from_bytes(ty, bytes)?);
+        }
+        Ok(systole_runtime::backend("auto").ok().map(|device| StageRunner::new(device, inputs)))
     }
 
     /// Imports the model with the values of the inputs `fixed`. If an operand must be known and is not, `unknown` is its
@@ -68,6 +88,7 @@ impl OnnxModel {
         &self,
         sizes: &DimSizes,
         fixed: &BTreeSet<String>,
+        stages: Option<StageRunner>,
         unknown: &mut Option<usize>,
     ) -> Result<ImportedOnnx> {
         let g = GraphBuilder::new("main");
@@ -83,18 +104,28 @@ impl OnnxModel {
             values.put(&port.name, RuleOutput::Plain(value))?;
         }
         let mut types = BTreeMap::new();
-        for i in 0..self.graph.nodes.len() {
-            let node = &self.graph.nodes[i];
+        let reads = stages.is_some().then(|| last_reads(self));
+        values.stages = stages;
+        for (i, node) in self.graph.nodes.iter().enumerate() {
+            values.needs_a_value = false;
             let made = import_node(node, &mut values, self.opset).at(|| self.graph.place(i));
             *unknown = values.needs_a_value.then_some(i);
             types.extend(made?);
+            if let Some(reads) = &reads {
+                values.retain(|name| reads.get(name).is_some_and(|last| *last > i));
+            }
         }
         let outputs =
             self.graph.outputs.iter().map(|p| values.plain(&p.name).at(|| format!("output {}", p.name)));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         ensure!(!outputs.is_empty(), broken("the model has no outputs"));
         let graph = g.finish(&outputs)?;
-        Ok(ImportedOnnx { graph, settled: settled.order, fixed: fixed.iter().cloned().collect(), types })
+        let stages = values.stages.as_ref().map_or(0, |stages| stages.count);
+        let fixed = match stages {
+            0 => fixed.iter().cloned().collect(),
+            _ => self.graph.given().map(|port| port.name.clone()).collect(),
+        };
+        Ok(ImportedOnnx { graph, settled: settled.order, fixed, stages, types })
     }
 
     /// Returns the inputs that a node's operands depend on and whose values the caller passes.
@@ -108,7 +139,11 @@ impl OnnxModel {
         let settled = ResolvedSizes { sizes, told: BTreeMap::new(), order: Vec::new() };
         let ports = self.graph.given().enumerate();
         let is_passed = |(i, port): &(usize, &ValueInfo)| {
-            needed.contains(port.name.as_str()) && settled.array(&sizes.values, port, *i).is_some()
+            let bytes = settled.array(&sizes.values, port, *i);
+            let is_small = |bytes: &Vec<u8>| {
+                port.dtype.is_some_and(|dtype| bytes.len() <= MOST_FIXED_ELEMENTS * dtype.size())
+            };
+            needed.contains(port.name.as_str()) && bytes.is_some_and(is_small)
         };
         ports.filter(is_passed).map(|(_, port)| port.name.clone()).collect()
     }

@@ -32,13 +32,14 @@ mod model;
 mod ops;
 mod protobuf;
 mod read;
+mod stages;
 #[cfg(test)]
 mod test_node;
 mod write;
 
 pub use export::{BATCH, IR_VERSION, OPSET, export, export_with_loops};
 pub use graph_export::export_graph;
-pub use import::{DimSizes, ImportedOnnx, MOST_FIXED_ELEMENTS};
+pub use import::{DimSizes, ImportedOnnx};
 pub use model::{DimSize, OnnxAttribute, OnnxFunction, OnnxGraph, OnnxModel, OnnxNode, ValueInfo};
 pub use ops::{OnnxOperator, OnnxRecurrent, OnnxRecurrentKind, coverage, operators};
 pub use read::ExternalData;

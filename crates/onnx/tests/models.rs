@@ -169,12 +169,16 @@ fn open_sizes_are_those_of_the_arrays_or_as_asked_for_or_one() {
 #[test]
 fn what_is_not_read_is_told_by_its_node() {
     let mut m = dense();
-    m.graph.nodes[1] = OnnxNode { name: "head/unique".into(), ..OnnxNode::new("Unique", ["p"], "y") };
+    m.graph.nodes[1] =
+        OnnxNode { name: "head/scaler".into(), ..OnnxNode::new("StringNormalizer", ["p"], "y") };
     let e = m.import(&DimSizes::default()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unsupported);
     let e = e.to_string();
     assert!(
-        e.contains("Unique") && e.contains("head/unique") && e.contains("Conv, ") && e.contains("try: "),
+        e.contains("StringNormalizer")
+            && e.contains("head/scaler")
+            && e.contains("Conv, ")
+            && e.contains("try: "),
         "{e}"
     );
     m.graph.nodes[1] = OnnxNode::new("Add", ["p", "q"], "y");

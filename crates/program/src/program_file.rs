@@ -38,6 +38,8 @@ pub struct ProgramFile {
     pub settled: Vec<(String, usize)>,
     /// Inputs of an ONNX model for whose values the program is compiled.
     pub fixed: Vec<String>,
+    /// Number of stages that computed sizes and positions of an ONNX model from its inputs.
+    pub stages: usize,
 }
 
 /// A parsed program file, before a function is selected.
@@ -94,6 +96,7 @@ pub fn source(bytes: &[u8], around: &OpenContext) -> Result<ParsedProgram> {
         imported,
         settled: read.settled,
         fixed: read.fixed,
+        stages: read.stages,
     })))
 }
 
@@ -156,7 +159,7 @@ pub fn function(source: &ParsedProgram, name: Option<&str>) -> Result<ProgramFil
         },
     };
     let imported = imported.map_err(|e| e.hint(UNREAD))?;
-    Ok(ProgramFile { form, imported, settled: Vec::new(), fixed: Vec::new() })
+    Ok(ProgramFile { form, imported, settled: Vec::new(), fixed: Vec::new(), stages: 0 })
 }
 
 /// Returns the function names of a file of tests: it has no `main` and several functions without arguments. Otherwise

@@ -40,6 +40,8 @@ pub struct TfliteTensor {
     pub quantization: Option<TfliteQuantization>,
     /// Whether the shape is known only when the model runs: in files with control flow.
     pub is_dynamic: bool,
+    /// Whether it is the state of a recurrent layer, 0 at the start of each run.
+    pub is_variable: bool,
 }
 
 impl TfliteTensor {
@@ -51,6 +53,7 @@ impl TfliteTensor {
             data: None,
             quantization: None,
             is_dynamic: false,
+            is_variable: false,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// An option of a TFLite operator. Numbers, bools and enums share one representation: the schema's default is 0, except
-/// 1 for dilations.
+/// 1 for dilations and `TimeFirst`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum OptionField {
     /// See [`TflitePadding`].
@@ -104,10 +104,18 @@ pub enum OptionField {
     BodyGraph,
     /// Whether sequences are `[time, batch, …]`.
     TimeMajor,
+    /// The same in BIDIRECTIONAL_SEQUENCE_LSTM, where the schema's default is true.
+    TimeFirst,
     /// Limit of a recurrent layer's cell state; 0 for none.
     CellClip,
     /// Limit of a recurrent layer's projection; 0 for none.
     ProjClip,
+    /// Kind of LSTM: 0 with all gates as operands, 1 with one product.
+    KernelType,
+    /// Filters of each unit of SVDF.
+    Rank,
+    /// List: boundaries of BUCKETIZE, as bits of floats.
+    Boundaries,
     /// Whether a bidirectional layer concatenates its outputs.
     MergeOutputs,
     /// Name of a variable, as a hash.
@@ -131,16 +139,21 @@ impl OptionField {
         match self {
             Padding | Activation | WeightsFormat | KeepNumDims | AsymmetricInputs | KeepDims
             | AlignCorners | HalfPixelCenters | AdjX | AdjY | OutputType | Approximate | Exclusive
-            | Reverse | MirrorMode | Offset | TimeMajor | MergeOutputs => FieldStorage::Byte,
+            | Reverse | MirrorMode | Offset | TimeMajor | TimeFirst | MergeOutputs | KernelType => {
+                FieldStorage::Byte
+            }
             Beta | Alpha | Bias | CellClip | ProjClip => FieldStorage::Float,
             SharedName => FieldStorage::Text,
-            NewShape | SqueezeDims => FieldStorage::List,
+            NewShape | SqueezeDims | Boundaries => FieldStorage::List,
             _ => FieldStorage::Int,
         }
     }
 
     pub(crate) fn default(self) -> f64 {
-        if matches!(self, OptionField::DilationD | OptionField::DilationW | OptionField::DilationH) {
+        if matches!(
+            self,
+            OptionField::DilationD | OptionField::DilationW | OptionField::DilationH | OptionField::TimeFirst
+        ) {
             1.0
         } else {
             0.0

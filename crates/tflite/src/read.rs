@@ -35,8 +35,9 @@ fn read(bytes: &[u8]) -> Result<TfliteModel> {
     let buffers = root.tables(4)?;
     let mut graphs = graphs.iter().map(|table| graph(table, &codes, &buffers)).collect::<Result<Vec<_>>>()?;
     ensure!(!graphs.is_empty(), broken("it has no graph".into()));
-    if graphs.len() == 1 {
-        // Without control flow, sizes of the file hold: an open one is the batch.
+    let is_sized_by_data = |o: &TfliteOperator| [TfliteOp::Where, TfliteOp::Unique].contains(&o.op);
+    if graphs.len() == 1 && !graphs[0].operators.iter().any(is_sized_by_data) {
+        // Otherwise sizes of the file hold: an open one is the batch.
         graphs.iter_mut().flat_map(|graph| &mut graph.tensors).for_each(|t| t.is_dynamic = false);
     }
     let mut model = graphs.remove(0);
@@ -58,13 +59,11 @@ fn graph(
 ) -> Result<TfliteModel> {
     let tensors = table.tables(0)?.iter().map(|t| tensor(t, buffers)).collect::<Result<Vec<_>>>()?;
     let operators = table.tables(3)?.iter().map(|o| operator(o, codes)).collect::<Result<Vec<_>>>()?;
-    Ok(TfliteModel {
-        inputs: indices(&table.ints(1)?)?,
-        outputs: indices(&table.ints(2)?)?,
-        tensors,
-        operators,
-        ..TfliteModel::default()
-    })
+    let (inputs, outputs) = (indices(&table.ints(1)?)?, indices(&table.ints(2)?)?);
+    let is_complex =
+        table.tables(0)?.iter().map(|t| Ok(t.byte(1)? == Some(COMPLEX))).collect::<Result<Vec<_>>>()?;
+    check_complex(&operators, [&inputs, &outputs].into_iter().flatten(), &is_complex)?;
+    Ok(TfliteModel { inputs, outputs, tensors, operators, ..TfliteModel::default() })
 }
 
 /// Code, version, and the name of a custom operator.
@@ -110,6 +109,48 @@ fn indices(found: &[i32]) -> Result<Vec<usize>> {
     found.iter().map(one).collect()
 }
 
+/// Operators that compute complex numbers, or move them without computing.
+const OF_COMPLEX: [TfliteOp; 13] = [
+    TfliteOp::Rfft2d,
+    TfliteOp::Real,
+    TfliteOp::Imag,
+    TfliteOp::ComplexAbs,
+    TfliteOp::Reshape,
+    TfliteOp::Transpose,
+    TfliteOp::Slice,
+    TfliteOp::StridedSlice,
+    TfliteOp::Squeeze,
+    TfliteOp::ExpandDims,
+    TfliteOp::Gather,
+    TfliteOp::Pack,
+    TfliteOp::Unpack,
+];
+
+/// Rejects complex numbers as inputs or outputs of the graph, and for operators that would compute with their bits.
+fn check_complex<'a>(
+    operators: &[TfliteOperator],
+    mut ports: impl Iterator<Item = &'a usize>,
+    is_complex: &[bool],
+) -> Result<()> {
+    let is_complex = |i: &usize| is_complex.get(*i) == Some(&true);
+    ensure!(
+        !ports.any(is_complex),
+        err!(Unsupported, "complex numbers as inputs or outputs are not supported").hint(OTHER_RUNTIME)
+    );
+    let wrong = operators
+        .iter()
+        .find(|o| !OF_COMPLEX.contains(&o.op) && o.inputs.iter().flatten().chain(&o.outputs).any(is_complex));
+    match wrong {
+        Some(o) => Err(err!(Unsupported, "{} of complex numbers is not supported", o.op).hint(OTHER_RUNTIME)),
+        None => Ok(()),
+    }
+}
+
+const OTHER_RUNTIME: &str = "run this file with the LiteRT runtime";
+
+/// Schema code of complex numbers of two floats, which are elements of 8 bytes here.
+const COMPLEX: u8 = 8;
+
 /// Schema code of the element type of variables' handles.
 const RESOURCE: u8 = 13;
 
@@ -117,7 +158,11 @@ fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<Tflite
     let name = table.text(3)?;
     let code = table.byte(1)?.unwrap_or(0);
     // Handles of variables are integers here.
-    let dtype = if code == RESOURCE { Some(DType::I32) } else { dtype_of(code) };
+    let dtype = match code {
+        RESOURCE => Some(DType::I32),
+        COMPLEX => Some(DType::U64),
+        _ => dtype_of(code),
+    };
     let dtype = dtype.ok_or_else(|| {
         err!(Unsupported, "tensor {name} has unsupported element type code {code}")
             .hint("use a model of f32, int8 or other plain integers")
@@ -151,7 +196,7 @@ fn tensor(table: &FlatbufferTable, buffers: &[FlatbufferTable]) -> Result<Tflite
     let data = data.transpose().map_err(|e| e.at(format!("tensor {name}")))?;
     let quantization = table.table(4)?.map(|q| quantization(&q)).transpose()?.flatten();
     let is_dynamic = table.ints(7)?.contains(&-1) && data.is_none();
-    Ok(TfliteTensor { name, ty, data, quantization, is_dynamic })
+    Ok(TfliteTensor { name, ty, data, quantization, is_dynamic, is_variable })
 }
 
 fn quantization(table: &FlatbufferTable) -> Result<Option<TfliteQuantization>> {
@@ -272,7 +317,7 @@ mod tests {
         let code = |code: i32, custom: &str| {
             table(vec![(1, node(FlatbufferNode::Text(custom.into()))), (3, FlatbufferField::int(code))])
         };
-        let codes = vec![code(131, ""), code(0, ""), code(32, "Landmarks"), code(999, "")];
+        let codes = vec![code(149, ""), code(0, ""), code(32, "Landmarks"), code(999, "")];
         let operators = [0, 1, 2, 3, 0].map(|at| table(vec![(0, FlatbufferField::int(at))]));
         let graph = table(vec![(3, node(FlatbufferNode::List(operators.into())))]);
         let file = file(
@@ -285,7 +330,7 @@ mod tests {
         );
         let e = TfliteModel::from_bytes("m.tflite", &file).unwrap_err();
         let what = e.to_string();
-        for name in ["`RFFT2D`", "`Landmarks` (custom)", "number 999", "m.tflite", "LiteRT"] {
+        for name in ["`MULTINOMIAL`", "`Landmarks` (custom)", "number 999", "m.tflite", "LiteRT"] {
             assert!(what.contains(name), "{what}");
         }
         assert_eq!((e.kind(), what.contains("ADD")), (ErrorKind::Unsupported, false));

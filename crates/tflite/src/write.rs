@@ -162,7 +162,9 @@ fn tensor(t: &TfliteTensor, buffers: &mut Vec<FlatbufferNode>) -> Result<Flatbuf
         (3, text(&t.name)),
         (8, FlatbufferField::Byte(1)),
     ];
-    if let Some(data) = &t.data {
+    if t.is_variable {
+        fields.push((5, FlatbufferField::Byte(1)));
+    } else if let Some(data) = &t.data {
         fields.push((2, FlatbufferField::int(buffers.len() as i32)));
         buffers.push(bytes(data.bytes()));
     }

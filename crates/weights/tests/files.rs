@@ -298,7 +298,7 @@ fn models_of_keras_bring_their_layers() {
 
 #[test]
 fn wrapped_nested_and_masked_layers_of_keras_are_read() {
-    for case in ["recurrent_layers", "token_layers", "nested_layers"] {
+    for case in ["recurrent_layers", "token_layers", "nested_layers", "state_layers"] {
         told("keras_layers", &format!("{case}.keras"), case);
     }
     let source = open("nested_layers.keras");

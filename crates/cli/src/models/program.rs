@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use systole_data::format::ModelFormat;
 use systole_ir::{Error, Literal, Result, ResultExt, err};
 use systole_mlir::import::ImportedProgram;
-use systole_onnx::{DimSizes, MOST_FIXED_ELEMENTS};
+use systole_onnx::DimSizes;
 use systole_program::program_file::{self, OpenContext, ParsedProgram, ProgramFile};
 use systole_program::{files, inputs};
 
@@ -59,9 +59,7 @@ impl DimArgs {
         if let Some(path) = input.filter(|_| is_onnx) {
             for (name, array) in files::read(path)? {
                 sizes.given.push((name.clone(), array.dims.clone()));
-                if array.dims.iter().product::<usize>() <= MOST_FIXED_ELEMENTS {
-                    sizes.values.push((name, array.bytes));
-                }
+                sizes.values.push((name, array.bytes));
             }
         }
         let folder =
@@ -85,8 +83,12 @@ fn tell(opened: &ProgramFile) {
         note(&format!("open sizes of the model: {}", all.join(", ")));
     }
     if !opened.fixed.is_empty() {
+        let stages = match opened.stages {
+            0 => String::new(),
+            n => format!(" ({} computed sizes and positions)", number_of(n, "stage")),
+        };
         note(&format!(
-            "the program is compiled for the values of {}: its shapes depend on them",
+            "the program is compiled for the values of {}: its shapes depend on them{stages}",
             opened.fixed.join(", ")
         ));
     }

@@ -396,7 +396,7 @@ impl GraphBuilder {
 
     /// Appends copies of the nodes of `graph` that compute `results`, given replacements for the values in `known`.
     #[track_caller]
-    pub(crate) fn inline_given(
+    pub fn inline_given(
         &self,
         graph: &Graph,
         known: HashMap<ValueId, Tensor>,

@@ -3,14 +3,14 @@
 use crate::did_you_mean;
 use crate::json::{Deserialize, Serialize};
 use std::str::FromStr;
-use systole_ir::{Error, Result, Tensor};
+use systole_ir::{Error, Result, Tensor, TensorType, err};
 
 /// Defines all activation functions. A row: documentation, variant with its parameters and their defaults in Keras, Keras
 /// name, formula.
 macro_rules! activations {
     ($($(#[$doc:meta])* $variant:ident $({ $($(#[$of:meta])* $field:ident: $ty:ty = $default:expr),* })?
        $name:literal |$x:ident| $formula:expr;)*) => {
-        /// An activation function: `x: T[…] → T[…]`, element-wise except softmax and log_softmax (over the last axis).
+        /// An activation function: `x: T[…] → T[…]`, element-wise except softmax, log_softmax, sparsemax and glu (over the last axis).
         #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case", deny_unknown_fields)]
         pub enum Activation {
@@ -119,6 +119,38 @@ activations! {
     };
     /// min(max((x + 1) / 2, 0), 1).
     SparseSigmoid "sparse_sigmoid" |x| clip(&((x + 1.0) * 0.5), 0.0, 1.0);
+    /// a·sigmoid(b), where a and b are the halves of the last axis: `x: T[…, 2·N] → T[…, N]`.
+    Glu "glu" |x| halves(x, |a, b| a * &b.logistic());
+    /// max(x − τ, 0) over the last axis, with τ as Keras computes it. Source: Martins and Astudillo 2016.
+    Sparsemax "sparsemax" |x| sparsemax(x);
+}
+
+/// `x: T[…, 2·N] → T[…, N]`: applies a function to the halves of the last axis.
+fn halves(x: &Tensor, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
+    let last = x.rank().saturating_sub(1);
+    match x.shape().last() {
+        Some(n) if n % 2 == 0 => f(&x.slice_dim(last, 0, n / 2), &x.slice_dim(last, n / 2, *n)),
+        _ => x.fail(err!(Graph, "glu needs an even number of features, got {}", x.ty())),
+    }
+}
+
+/// `x: T[…, N] → T[…, N]`: max(x − τ, 0), with Keras's τ = (Σ of the sums of the largest 1, …, k elements − 1) / k, where k is
+/// the number of elements in the support. Martins and Astudillo 2016 use only the last of these sums.
+fn sparsemax(x: &Tensor) -> Tensor {
+    let Some(&n) = x.shape().last().filter(|n| **n > 0) else {
+        return x.fail(err!(Graph, "sparsemax needs at least one feature, got {}", x.ty()));
+    };
+    let last = x.rank() - 1;
+    let sorted = x.sort(last, true);
+    let square = TensorType::new(x.dtype(), [n, n]);
+    let (row, column) = (x.builder().iota(square.clone(), 0), x.builder().iota(square, 1));
+    // Sums of the largest 1, 2, … elements.
+    let sums = sorted.dot(&row.less_equal(&column).convert(x.dtype()));
+    let counts = x.builder().iota(x.ty().clone(), last) + 1.0;
+    let support = (sorted * counts).greater(&(&sums - 1.0)).convert(x.dtype());
+    let threshold = ((sums * &support).sum(&[last]) - 1.0) / support.sum(&[last]);
+    let kept: Vec<usize> = (0..last).collect();
+    (x - &threshold.broadcast_in_dim(x.shape(), &kept)).relu()
 }
 
 /// `min(max(x, low), high)`.
@@ -140,7 +172,7 @@ impl Activation {
             self,
             Sigmoid | Softmax | Softplus | Exponential | HardSigmoid | LogSigmoid | LogSoftmax
         );
-        !moves && !matches!(self, Squareplus | SparsePlus | SparseSigmoid)
+        !moves && !matches!(self, Squareplus | SparsePlus | SparseSigmoid | Glu | Sparsemax)
     }
 
     /// Whether int8 training and .tflite files support the function.
@@ -218,8 +250,8 @@ mod tests {
                 y[3]
             );
         }
-        // All but softmax and log_softmax; swish and hard_swish are second names.
-        assert_eq!(KERAS.len(), NAMES.len() - 4);
+        // All but softmax, log_softmax, glu and sparsemax; swish and hard_swish are second names.
+        assert_eq!(KERAS.len(), NAMES.len() - 6);
     }
 
     #[test]

@@ -93,6 +93,7 @@ layers! {
         Masking in mod masking;
         LayerScale in mod layer_scale;
         ModelOutput in mod model_output;
+        MelSpectrogram in mod mel_spectrogram;
     }
     mod conv {
         Conv1D, Conv2D, Conv3D in mod convolution;
@@ -108,6 +109,7 @@ layers! {
     mod shape {
         Flatten, Reshape in mod reshape;
         Permute, RepeatVector, Identity in mod permute;
+        SelectStep, SliceSteps in mod select_step;
         ZeroPadding1D, ZeroPadding2D, ZeroPadding3D in mod zero_padding;
         Cropping1D, Cropping2D, Cropping3D in mod cropping;
         UpSampling1D, UpSampling2D, UpSampling3D in mod upsampling;
@@ -128,6 +130,7 @@ layers! {
     }
     mod recurrent {
         LSTM, GRU, SimpleRNN in mod rnn;
+        ConvLSTM1D, ConvLSTM2D, ConvLSTM3D in mod conv_lstm;
         Bidirectional in mod bidirectional;
         TimeDistributed in mod time_distributed;
     }

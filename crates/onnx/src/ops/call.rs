@@ -60,6 +60,13 @@ pub(super) fn unsupported(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what.into())
 }
 
+/// Returns the error of a value that must be known and depends on the inputs.
+fn depends_on_data(what: &str) -> Error {
+    unsupported(format!("{what} depends on the input data"))
+        .because("shapes, axes and counts must be known at compile time")
+        .hint("export the model for inputs with a fixed shape, or run it with the values: systole run FILE.onnx --input FILE.npz")
+}
+
 impl<'a, 'm> NodeCall<'a, 'm> {
     pub fn new(node: &'a OnnxNode, values: &'a mut ValueTable<'m>, opset: i64) -> NodeCall<'a, 'm> {
         NodeCall { node, g: values.g.clone(), values, opset, read: RefCell::default() }
@@ -168,14 +175,22 @@ impl<'a, 'm> NodeCall<'a, 'm> {
 
     /// Returns the elements of an operand, which must not depend on the model's inputs.
     pub fn known(&mut self, i: usize) -> Result<Literal> {
-        let name = self.name(i)?;
-        let known = self.values.known(&name)?;
-        self.values.needs_a_value = known.is_none();
-        known.ok_or_else(|| {
-            unsupported(format!("operand {i} `{name}` depends on the input data"))
-                .because("shapes, axes and counts must be known at compile time")
-                .hint("export the model for inputs with a fixed shape, or run it with the values: systole run FILE.onnx --input FILE.npz")
-        })
+        let mut all = self.known_together(&[i])?;
+        all.pop().ok_or_else(|| broken(format!("operand {i} is missing")))
+    }
+
+    /// Like [`NodeCall::known`], for several operands: evaluates them in one stage.
+    pub fn known_together(&mut self, operands: &[usize]) -> Result<Vec<Literal>> {
+        let names = operands.iter().map(|&i| self.name(i)).collect::<Result<Vec<_>>>()?;
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let known = self.values.known_together(&names)?;
+        known.ok_or_else(|| depends_on_data(&format!("operand {} `{}`", operands[0], names[0])))
+    }
+
+    /// Returns the elements of a computed tensor, which must not depend on the model's inputs; `what` names it.
+    pub fn known_value(&mut self, t: &Tensor, what: &str) -> Result<Literal> {
+        let known = self.values.evaluated(std::slice::from_ref(t))?;
+        known.and_then(|mut all| all.pop()).ok_or_else(|| depends_on_data(what))
     }
 
     /// Like [`NodeCall::known`]; `None` if the operand depends on the inputs.

@@ -66,9 +66,20 @@ impl<'c, 'a, 'm> BodyImport<'c, 'a, 'm> {
     }
 }
 
+/// Returns an operand that decides what is imported: `None` if it depends on the inputs of a program that serves all
+/// inputs. Another import for the values of the inputs may follow if this one fails.
+fn deciding(c: &mut NodeCall, i: usize) -> Result<Option<Literal>> {
+    if c.values.stages.is_some() {
+        return c.known(i).map(Some);
+    }
+    let known = c.perhaps_known(i)?;
+    c.values.needs_a_value |= known.is_none();
+    Ok(known)
+}
+
 /// Returns the only element of a condition.
 fn known_bool(c: &mut NodeCall, i: usize) -> Result<Option<bool>> {
-    match c.perhaps_known(i)? {
+    match deciding(c, i)? {
         Some(v) if v.ty().elements() == 1 => Ok(Some(v.get(0).as_bool())),
         Some(v) => Err(broken(format!("operand {i} is {}, expected one bool", v.ty()))),
         None => Ok(None),
@@ -104,7 +115,7 @@ fn repeat(c: &mut NodeCall) -> RuleResult {
     let stacked = stacked.ok_or_else(|| broken("the body has fewer outputs than the loop has values"))?;
     let call = LoopCall { body, carried, stacked };
     let begins = if c.has(1) { known_bool(c, 1)? } else { Some(true) };
-    let limit = if c.has(0) { c.perhaps_known(0)?.map(|v| v.get(0).as_i64()) } else { Some(i64::MAX) };
+    let limit = if c.has(0) { deciding(c, 0)?.map(|v| v.get(0).as_i64()) } else { Some(i64::MAX) };
     if let (Some(begins), Some(limit)) = (begins, limit)
         && let Some(outputs) = call.unrolled(c, if begins { limit } else { 0 })?
     {
@@ -132,7 +143,7 @@ impl LoopCall<'_> {
             if i + 1 == limit {
                 break;
             }
-            match more.known() {
+            match c.values.evaluated(&[more])?.and_then(|mut all| all.pop()) {
                 Some(v) if v.ty().elements() == 1 && v.get(0).as_bool() => {}
                 Some(_) => break,
                 None => return Ok(None),

@@ -4,7 +4,7 @@ use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
-use systole_base::{DType, Literal, Result, ensure};
+use systole_base::{DType, Literal, Result, TensorType, ensure};
 use systole_ir::Tensor;
 use systole_ir::op::Gather;
 use systole_tflite::{FusedActivation, OptionField};
@@ -40,6 +40,10 @@ fn gather(c: &mut NodeCall) -> RuleResult {
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?;
     let (rank, more) = (x.rank(), at.rank());
+    let dims = [&x.shape()[..dim], at.shape().dims(), &x.shape()[dim + 1..]].concat();
+    if dims.contains(&0) {
+        return plain(c.g.full(&TensorType::new(x.dtype(), dims), 0.0));
+    }
     let mut slice_sizes = x.shape().to_vec();
     slice_sizes[dim] = 1;
     let spec = Gather {
@@ -64,6 +68,9 @@ fn gather_elements(c: &mut NodeCall) -> RuleResult {
 
 /// `x: T[…], at: i64[…'] → T[…']`: elements by their index along `dim` and their own position in the other dimensions.
 pub(super) fn element_gather(x: &Tensor, dim: usize, at: &Tensor) -> Tensor {
+    if at.shape().elements() == 0 {
+        return x.builder().full(&at.ty().with_dtype(x.dtype()), 0.0);
+    }
     // Converted to indices into the flattened array.
     let strides = x.shape().strides();
     let mut flat = at.zeros_like();
@@ -93,6 +100,10 @@ fn gather_nd(c: &mut NodeCall) -> RuleResult {
     }
     let leading = at.rank() - 1;
     let indexed = batch..batch + n;
+    let dims = [&at.shape()[..leading], &x.shape()[indexed.end..]].concat();
+    if dims.contains(&0) {
+        return plain(c.g.full(&TensorType::new(x.dtype(), dims), 0.0));
+    }
     let mut slice_sizes = x.shape().to_vec();
     slice_sizes[..indexed.end].fill(1);
     let at = from_start(c, &at, &x.shape()[indexed.clone()])?;
@@ -112,7 +123,9 @@ fn gather_nd(c: &mut NodeCall) -> RuleResult {
 fn one_hot(c: &mut NodeCall) -> RuleResult {
     let depth = c.number(1)?;
     let depth = usize::try_from(depth).map_err(|_| broken(format!("invalid number of classes {depth}")))?;
-    let at = places(c, 0, depth)?;
+    // Indices may be floats; those out of range have no element.
+    let at = c.plain(0)?.convert(DType::I64);
+    let at = at.less(&at.zeros_like()).select(&(&at + depth as f64), &at);
     let values = c.plain(2)?;
     if values.shape().dims() != [2] {
         return Err(broken(format!("values must have two elements, got {}", values.ty())));

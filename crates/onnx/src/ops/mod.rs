@@ -15,6 +15,7 @@ mod indexing;
 mod integer_products;
 mod losses;
 mod matmul;
+mod non_max_suppression;
 mod normalizations;
 mod op_row;
 mod pooling;
@@ -24,9 +25,11 @@ mod recurrent;
 mod reductions;
 mod resize;
 mod resize_weights;
+mod roi_align;
 mod scatter;
 mod sequences;
 mod trigonometry;
+mod unique;
 mod values;
 
 use systole_base::Error;
@@ -40,7 +43,7 @@ pub use recurrent::{OnnxRecurrent, OnnxRecurrentKind};
 pub(crate) use values::{RuleOutput, ValueTable};
 
 /// Rows of all families.
-const FAMILIES: [&[OnnxOpRow]; 23] = [
+const FAMILIES: [&[OnnxOpRow]; 26] = [
     attention::OPERATORS,
     bitwise::OPERATORS,
     control_flow::OPERATORS,
@@ -49,6 +52,9 @@ const FAMILIES: [&[OnnxOpRow]; 23] = [
     grid_sample::OPERATORS,
     integer_products::OPERATORS,
     losses::OPERATORS,
+    non_max_suppression::OPERATORS,
+    roi_align::OPERATORS,
+    unique::OPERATORS,
     pooling::OPERATORS,
     rearrange::OPERATORS,
     scatter::OPERATORS,

@@ -2,6 +2,7 @@
 //! are kept as produced and converted on demand, so that PyTorch's layout costs few transposes.
 
 use crate::model::{OnnxFunction, OnnxNode, broken};
+use crate::stages::StageRunner;
 use std::collections::{BTreeMap, HashMap};
 use systole_base::{Error, Literal, Result, TensorType, err};
 use systole_ir::{GraphBuilder, Tensor};
@@ -58,8 +59,10 @@ pub(crate) struct ValueTable<'m> {
     pub import: NodeImport,
     /// First error of a nested graph.
     pub nested_error: Option<Error>,
-    /// Whether the last operand that had to be known at compile time was not.
+    /// Whether an operand of the current node must be known at compile time and is not.
     pub needs_a_value: bool,
+    /// Evaluates values that depend on the inputs; `None` for a program that serves all inputs.
+    pub stages: Option<StageRunner>,
     /// Remaining nodes of nested graphs that may be imported.
     nested_nodes: usize,
     /// Model-local functions.
@@ -103,6 +106,7 @@ impl<'m> ValueTable<'m> {
             import,
             nested_error: None,
             needs_a_value: false,
+            stages: None,
             nested_nodes: MOST_NESTED_NODES,
             functions,
             depth: 0,
@@ -215,6 +219,45 @@ impl<'m> ValueTable<'m> {
     pub fn rank(&mut self, name: &str) -> Result<usize> {
         let slot = self.slot(name)?;
         Ok(slot.plain.as_ref().or(slot.last.as_ref()).map_or(0, Tensor::rank))
+    }
+
+    /// Returns the elements of tensors that must be known: constants, or values of a stage. `None` if they depend on the
+    /// inputs.
+    pub fn evaluated(&mut self, wanted: &[Tensor]) -> Result<Option<Vec<Literal>>> {
+        let known: Vec<Option<Literal>> = wanted.iter().map(Tensor::known).collect();
+        if let (true, Some(stages)) = (known.contains(&None), &mut self.stages) {
+            let slots = self.slots.values().flat_map(|slot| [&slot.plain, &slot.last]);
+            let live: Vec<Tensor> = slots.flatten().cloned().collect();
+            let live: Vec<Tensor> = live.into_iter().filter(|t| !t.is_poisoned()).collect();
+            return stages.run(&self.g, wanted, &live).map(Some);
+        }
+        self.needs_a_value |= known.contains(&None);
+        Ok(known.into_iter().collect())
+    }
+
+    /// Returns the elements of ONNX values that must be known. Values of a stage become constants.
+    pub fn known_together(&mut self, names: &[&str]) -> Result<Option<Vec<Literal>>> {
+        let constants = self.constants;
+        let constant = |name: &&str| constants.and_then(|all| all.get(*name)).cloned();
+        if let Some(all) = names.iter().map(constant).collect::<Option<Vec<Literal>>>() {
+            return Ok(Some(all));
+        }
+        let wanted = names.iter().map(|name| self.plain(name)).collect::<Result<Vec<_>>>()?;
+        let Some(all) = self.evaluated(&wanted)? else { return Ok(None) };
+        for (name, value) in names.iter().zip(&all).filter(|_| self.stages.is_some()) {
+            let plain = Some(self.g.constant(value.clone()));
+            self.slots.insert((*name).into(), ValueSlot { plain, ..ValueSlot::default() });
+        }
+        Ok(Some(all))
+    }
+
+    /// Drops the values of which `is_live` is false.
+    pub fn retain(&mut self, is_live: impl Fn(&str) -> bool) {
+        self.slots.retain(|name, _| is_live(name));
+        let slots: Vec<&Tensor> = self.slots.values().flat_map(|s| [&s.plain, &s.last]).flatten().collect();
+        if let Some(stages) = &mut self.stages {
+            stages.retain(|t| slots.iter().any(|other| other.id() == t.id()));
+        }
     }
 
     /// Returns the elements of an ONNX value if they do not depend on the model's inputs.

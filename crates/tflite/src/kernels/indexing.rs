@@ -1,4 +1,5 @@
-//! TFLite kernels of indices and shapes: GATHER_ND, SCATTER_ND, ONE_HOT, TOPK_V2, SHAPE, RANGE, FILL and others.
+//! TFLite kernels of indices and shapes: GATHER_ND, SCATTER_ND, ONE_HOT, TOPK_V2, WHERE, UNIQUE, SHAPE, RANGE, FILL and
+//! others.
 
 use super::call::{KernelOperand, OperatorCall};
 use super::data_movement::{picked, taken};
@@ -17,7 +18,9 @@ operators! {
     OneHot "ONE_HOT" 85; options 61 [0 Axis]; versions 1 1; NoInt8; one_hot
     Fill "FILL" 94; options 68 []; versions 1 3; NoInt8; fill
     Range "RANGE" 96; options 73 []; versions 1 1; NoInt8; range
+    Unique "UNIQUE" 103; options 80 [0 OutputType]; versions 1 1; NoInt8; unique
     GatherNd "GATHER_ND" 107; options 83 []; versions 1 2; Same; gather_nd
+    Where "WHERE" 109; options 85 []; versions 1 1; NoInt8; coordinates
     Rank "RANK" 110; options 86 []; versions 1 1; NoInt8;
         |call| call.made_ints(&[call.input(0)?.dims().len() as i64])
     MatrixDiag "MATRIX_DIAG" 113; options 88 []; versions 1 1; NoInt8; matrix_diagonal
@@ -26,6 +29,7 @@ operators! {
     SegmentSum "SEGMENT_SUM" 125; options 100 []; versions 1 1; NoInt8;
         |call| segments(call, 0.0, |a, b| a + b, (0, i64::wrapping_add))
     BroadcastArgs "BROADCAST_ARGS" 145; options 0 []; versions 1 1; NoInt8; broadcast_args
+    Bucketize "BUCKETIZE" 147; options 115 [0 Boundaries]; versions 1 1; NoInt8; bucketize
     DynamicUpdateSlice "DYNAMIC_UPDATE_SLICE" 151; options 117 []; versions 1 1; NoInt8; update_slice
     UnsortedSegmentProd "UNSORTED_SEGMENT_PROD" 153; options 118 []; versions 1 1; NoInt8;
         |call| segments(call, 1.0, |a, b| a * b, (1, i64::wrapping_mul))
@@ -53,6 +57,54 @@ fn scalar(x: &KernelOperand) -> Result<i64> {
 fn check_shape(call: &OperatorCall, shape: &KernelOperand) -> Result<usize> {
     let dims = shape.indices()?.into_iter().map(|d| index(d, 1 << 31)).collect::<Result<Vec<_>>>()?;
     call.check_output(&dims)
+}
+
+/// Computes WHERE: the indices of the elements that are not 0, one row each.
+fn coordinates(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    let strides = x.value.shape().strides();
+    let mut table = Vec::new();
+    for i in (0..x.ty().elements()).filter(|&i| x.value.get(i).as_f64() != 0.0) {
+        table.extend(strides.iter().zip(x.dims()).map(|(s, d)| (i / s % d) as i64));
+    }
+    call.check_output(&[table.len() / x.dims().len().max(1), x.dims().len()])?;
+    call.made_ints(&table)
+}
+
+/// Computes UNIQUE: the different elements of a vector in the order of their first, and for each element its index there.
+fn unique(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    let [n] = x.of_rank::<1>()?;
+    let mut found: std::collections::HashMap<&[u8], usize> = std::collections::HashMap::new();
+    let (mut firsts, mut indices) = (Vec::new(), Vec::new());
+    for (i, element) in x.value.bytes().chunks_exact(x.dtype().size()).enumerate() {
+        let next = found.len();
+        let at = *found.entry(element).or_insert_with(|| {
+            firsts.push(i);
+            next
+        });
+        indices.push(at as i64);
+    }
+    call.check_output(&[firsts.len()])?;
+    let values = taken(&x, &[firsts.len()], &firsts)?;
+    // Type 4 of the schema is int64.
+    let index = match call.operator.int(OptionField::OutputType) {
+        4 => Literal::from_slice([n], &indices)?,
+        _ => Literal::from_slice([n], &indices.iter().map(|&i| i as i32).collect::<Vec<_>>())?,
+    };
+    Ok(vec![values, index])
+}
+
+/// Computes BUCKETIZE: the number of boundaries that are at most each element.
+fn bucketize(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let x = call.input(0)?;
+    call.check_output(x.dims())?;
+    let bits = call.operator.list(OptionField::Boundaries);
+    let boundaries: Vec<f64> = bits.iter().map(|&b| f64::from(f32::from_bits(b as u32))).collect();
+    // As LiteRT, which compares floats.
+    let value = |i: usize| f64::from(x.value.get(i).as_f64() as f32);
+    let bucket = |i: usize| boundaries.partition_point(|b| *b <= value(i)) as i64;
+    call.made_ints(&(0..x.ty().elements()).map(bucket).collect::<Vec<_>>())
 }
 
 /// Computes EMBEDDING_LOOKUP: the rows `ids` of a table.

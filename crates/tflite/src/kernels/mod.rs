@@ -9,6 +9,7 @@ mod conv;
 mod data_movement;
 mod dense;
 mod detection;
+mod fourier;
 mod indexing;
 mod integer_arithmetic;
 mod op_row;
@@ -32,11 +33,12 @@ use std::sync::LazyLock;
 pub use window::WindowStride;
 
 /// Rows of all families.
-const FAMILIES: [&[TfliteOpRow]; 19] = [
+const FAMILIES: [&[TfliteOpRow]; 20] = [
     binary::OPERATORS,
     comparison::OPERATORS,
     control_flow::OPERATORS,
     detection::OPERATORS,
+    fourier::OPERATORS,
     indexing::OPERATORS,
     integer_arithmetic::OPERATORS,
     rearrange::OPERATORS,

@@ -1,4 +1,4 @@
-//! Pooling kernels (MAX_POOL_2D, AVERAGE_POOL_2D). Positions in the padding do not count.
+//! Pooling kernels (MAX_POOL_2D, AVERAGE_POOL_2D, L2_POOL_2D). Positions in the padding do not count.
 
 use super::call::OperatorCall;
 use super::op_row::operators;
@@ -10,6 +10,8 @@ use systole_base::{DType, Literal, Result};
 operators! {
     AveragePool2D "AVERAGE_POOL_2D" 1;
         options 5 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation]; versions 1 2; Same; average
+    L2Pool2D "L2_POOL_2D" 12;
+        options 5 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation]; versions 1 1; NoInt8; root_mean_square
     MaxPool2D "MAX_POOL_2D" 17;
         options 5 [0 Padding, 1 StrideW, 2 StrideH, 3 FilterW, 4 FilterH, 5 Activation]; versions 1 2; Same; max
 }
@@ -93,6 +95,15 @@ fn pooled(
 fn average(call: &OperatorCall) -> Result<Vec<Literal>> {
     let mean = |sum: i32, n| if sum > 0 { sum.wrapping_add(n / 2) / n } else { sum.wrapping_sub(n / 2) / n };
     pooled(call, (0, i32::wrapping_add, mean), (0.0, |s, v| s + v, |sum, n| sum / n))
+}
+
+/// Computes L2_POOL_2D: the root of the mean of the squares, in floats.
+fn root_mean_square(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let (x, pool) = (call.input(0)?, PoolWindows::new(call)?);
+    let (low, high) = call.operator.activation()?.bounds();
+    let all = pool.fold(x.elements::<f32>()?, 0f32, |sum, v| sum + v * v);
+    let one = |(sum, n): (f32, usize)| (sum / n.max(1) as f32).sqrt().max(low).min(high);
+    call.made(&all.into_iter().map(one).collect::<Vec<f32>>())
 }
 
 fn max(call: &OperatorCall) -> Result<Vec<Literal>> {

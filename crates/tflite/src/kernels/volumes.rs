@@ -1,4 +1,4 @@
-//! CONV_3D, and LOCAL_RESPONSE_NORMALIZATION over channels, in floats.
+//! CONV_3D, CONV_3D_TRANSPOSE, and LOCAL_RESPONSE_NORMALIZATION over channels, in floats.
 
 use super::call::OperatorCall;
 use super::op_row::operators;
@@ -13,6 +13,9 @@ operators! {
     Conv3D "CONV_3D" 132;
         options 106 [0 Padding, 1 StrideD, 2 StrideW, 3 StrideH, 4 Activation, 5 DilationD, 6 DilationW, 7 DilationH];
         versions 1 1; NoInt8; conv3d
+    Conv3DTranspose "CONV_3D_TRANSPOSE" 141;
+        options 106 [0 Padding, 1 StrideD, 2 StrideW, 3 StrideH, 4 Activation, 5 DilationD, 6 DilationW, 7 DilationH];
+        versions 1 1; NoInt8; transposed3d
 }
 
 /// Computes LOCAL_RESPONSE_NORMALIZATION: `x / (bias + α Σ x²)^β` over neighboring channels.
@@ -73,6 +76,60 @@ fn conv3d(call: &OperatorCall) -> Result<Vec<Literal>> {
             }
         }
         y.extend(sums.into_iter().map(|s| s.max(low).min(high)));
+    }
+    call.made(&y)
+}
+
+/// Computes CONV_3D_TRANSPOSE: output shape, filter `[d, h, w, O, I]`, `x: f32[B, D, H, W, I]`, optional bias `[O]`.
+fn transposed3d(call: &OperatorCall) -> Result<Vec<Literal>> {
+    let (w, x) = (call.input(1)?, call.input(2)?);
+    let ([batch, depth, height, width, inputs], [kd, kh, kw, outputs, own]) =
+        (x.of_rank::<5>()?, w.of_rank::<5>()?);
+    let shape =
+        call.input(0)?.indices()?.iter().map(|&d| usize::try_from(d).ok()).collect::<Option<Vec<_>>>();
+    let shape: [usize; 5] =
+        shape.and_then(|s| s.try_into().ok()).ok_or_else(|| broken("the output must have rank 5".into()))?;
+    ensure!(
+        own == inputs && shape[0] == batch && shape[4] == outputs,
+        broken(format!("filter {} on {} does not give {shape:?}", w.ty(), x.ty()))
+    );
+    let n = call.check_output(&shape)?;
+    let same = is_same(call)?;
+    let side = |size: usize, out: usize, window: usize, stride, dilation| -> Result<[usize; 3]> {
+        let (stride, dilation) = (call.at_least_1(stride)?, call.at_least_1(dilation)?);
+        // Padding of the convolution that this one transposes.
+        let reach = window.saturating_sub(1).saturating_mul(dilation).saturating_add(1);
+        let needed = size.saturating_sub(1).saturating_mul(stride).saturating_add(reach);
+        Ok([stride, dilation, if same { needed.saturating_sub(out) / 2 } else { 0 }])
+    };
+    let sides = [
+        side(depth, shape[1], kd, OptionField::StrideD, OptionField::DilationD)?,
+        side(height, shape[2], kh, OptionField::StrideH, OptionField::DilationH)?,
+        side(width, shape[3], kw, OptionField::StrideW, OptionField::DilationW)?,
+    ];
+    let (pixels, filter) = (x.elements::<f32>()?, w.elements::<f32>()?);
+    let mut y = vec![0f32; n];
+    for at in 0..batch * depth * height * width {
+        let place = [at / width / height % depth, at / width % height, at % width];
+        let row = &pixels[at * inputs..(at + 1) * inputs];
+        for k in 0..kd * kh * kw {
+            let inner = [k / kw / kh, k / kw % kh, k % kw];
+            let found = [0, 1, 2].map(|i| {
+                let [stride, dilation, before] = sides[i];
+                (place[i] * stride + inner[i] * dilation).checked_sub(before).filter(|p| *p < shape[i + 1])
+            });
+            let [Some(z), Some(r), Some(c)] = found else { continue };
+            let to = (((at / width / height / depth * shape[1] + z) * shape[2] + r) * shape[3] + c) * outputs;
+            for (o, sum) in y[to..to + outputs].iter_mut().enumerate() {
+                let kernel = &filter[(k * outputs + o) * inputs..][..inputs];
+                *sum += row.iter().zip(kernel).map(|(x, w)| x * w).sum::<f32>();
+            }
+        }
+    }
+    let bias = call.bias::<f32>(3, outputs)?;
+    let (low, high) = call.operator.activation()?.bounds();
+    for (i, v) in y.iter_mut().enumerate() {
+        *v = (*v + bias.map_or(0.0, |b| b[i % outputs.max(1)])).max(low).min(high);
     }
     call.made(&y)
 }

@@ -65,7 +65,10 @@ fn case(name: &str, o: TfliteOperator, operands: Vec<Operand>, results: &[(DType
 
 /// Returns the cases, in an order that does not change.
 pub(super) fn cases() -> Vec<Case> {
-    [elementwise(), reductions(), rearranged(), indexed()].into_iter().flatten().collect()
+    [elementwise(), reductions(), rearranged(), indexed(), recurrent(), sized_by_data()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn elementwise() -> Vec<Case> {
@@ -344,6 +347,180 @@ fn indexed() -> Vec<Case> {
                 one(0.1),
             ],
             &[(DType::I32, &[3]), (DType::I32, &[])],
+        ),
+    ]
+}
+
+/// An operand that is absent, or a constant of small floats.
+fn weights(seed: u64, dims: &[usize]) -> Operand {
+    let x = floats(seed, dims);
+    let small: Vec<f32> = x.as_slice::<f32>().unwrap().iter().map(|v| v * 0.4).collect();
+    Constant(Literal::from_slice(dims, &small).unwrap())
+}
+
+/// Like [`case`], with absent operands, and variables of 0 for the states of these shapes.
+fn stateful(
+    name: &str,
+    o: TfliteOperator,
+    operands: Vec<Option<Operand>>,
+    states: &[(usize, &[usize])],
+    results: &[(DType, &[usize])],
+) -> Case {
+    let present: Vec<Operand> = operands.iter().flatten().cloned().collect();
+    let mut made = case(name, o, present, results);
+    let mut tensors = (0..operands.len()).map(|n| operands[n].as_ref().map(|_| ())).collect::<Vec<_>>();
+    let mut next = 0;
+    let mut inputs: Vec<Option<usize>> = Vec::new();
+    for there in tensors.drain(..) {
+        inputs.push(there.map(|()| {
+            next += 1;
+            next - 1
+        }));
+    }
+    for &(at, dims) in states {
+        if inputs.len() <= at {
+            inputs.resize(at + 1, None);
+        }
+        inputs[at] = Some(made.model.tensors.len());
+        let zeros = Literal::from_slice(dims, &vec![0f32; dims.iter().product()]).unwrap();
+        let mut state = TfliteTensor::constant(format!("state{at}"), zeros);
+        state.is_variable = true;
+        made.model.tensors.push(state);
+    }
+    made.model.operators[0].inputs = inputs;
+    made
+}
+
+fn recurrent() -> Vec<Case> {
+    use TfliteOp as T;
+    let tanh = (OptionField::Activation, 4.0);
+    let f = |dims: &'static [usize]| [(DType::F32, dims)];
+    let (row, steps) = (|| Some(Given(floats(31, &[2, 3]))), || Some(Given(floats(32, &[2, 5, 3]))));
+    let w = |seed: u64, dims: &[usize]| Some(weights(seed, dims));
+    // Weights of an LSTM with 4 cells: inputs, states, cells, biases.
+    let gates = |seed: u64| -> Vec<Option<Operand>> {
+        let inputs = (0..4).map(|n| w(seed + n, &[4, 3]));
+        let states = (0..4).map(|n| w(seed + 4 + n, &[4, 4]));
+        let cells = (0..3).map(|n| w(seed + 8 + n, &[4]));
+        let biases = (0..4).map(|n| w(seed + 11 + n, &[4]));
+        inputs.chain(states).chain(cells).chain(biases).collect()
+    };
+    let of_lstm = |x: Option<Operand>, seed| [vec![x], gates(seed), vec![None, None]].concat();
+    let normalized = [of_lstm(row(), 40), vec![None; 2], (0..4).map(|n| w(70 + n, &[4])).collect()].concat();
+    let both = [of_lstm(steps(), 80), gates(100), vec![None; 15]].concat();
+    let rnn = |seed| vec![w(seed, &[4, 3]), w(seed + 1, &[4, 4]), w(seed + 2, &[4])];
+    let rnns = [vec![steps()], rnn(130), vec![None], rnn(135), vec![None; 4]].concat();
+    let (merged, major) = ((OptionField::MergeOutputs, 1.0), (OptionField::TimeMajor, 1.0));
+    let states: [&[usize]; 3] = [&[2, 4], &[5, 4], &[2, 12]];
+    vec![
+        stateful(
+            "rnn",
+            op(T::Rnn, &[tanh]),
+            [vec![row()], rnn(30), vec![None]].concat(),
+            &[(4, states[0])],
+            &f(&[2, 4]),
+        ),
+        stateful(
+            "svdf",
+            op(T::Svdf, &[(OptionField::Rank, 2.0), (OptionField::Activation, 1.0)]),
+            vec![row(), w(36, &[4, 3]), w(37, &[4, 3]), w(38, &[2])],
+            &[(4, states[2])],
+            &f(&[2, 2]),
+        ),
+        stateful(
+            "lstm_step",
+            op(T::Lstm, &[tanh, (OptionField::CellClip, 0.5)]),
+            of_lstm(row(), 40),
+            &[(18, states[0]), (19, states[0])],
+            &f(&[2, 4]),
+        ),
+        stateful(
+            "lstm_normalized",
+            op(T::Lstm, &[tanh]),
+            normalized,
+            &[(18, states[0]), (19, states[0])],
+            &f(&[2, 4]),
+        ),
+        stateful(
+            "bidirectional_rnn",
+            op(T::BidirectionalSequenceRnn, &[tanh]),
+            rnns.clone(),
+            &[(4, states[0]), (8, states[0])],
+            &[(DType::F32, &[2, 5, 4]), (DType::F32, &[2, 5, 4])],
+        ),
+        stateful(
+            "bidirectional_rnn_merged",
+            op(T::BidirectionalSequenceRnn, &[(OptionField::Activation, 1.0), merged, major]),
+            rnns,
+            &[(4, states[1]), (8, states[1])],
+            &f(&[2, 5, 8]),
+        ),
+        stateful(
+            "bidirectional_lstm",
+            op(T::BidirectionalSequenceLstm, &[tanh, (OptionField::TimeFirst, 0.0)]),
+            both.clone(),
+            &[(35, states[0]), (36, states[0]), (37, states[0]), (38, states[0])],
+            &[(DType::F32, &[2, 5, 4]), (DType::F32, &[2, 5, 4])],
+        ),
+        // LiteRT computes merged outputs only of time-major sequences right: others read the state of another sample.
+        stateful(
+            "bidirectional_lstm_merged",
+            op(T::BidirectionalSequenceLstm, &[tanh, merged]),
+            both,
+            &[(35, states[1]), (36, states[1]), (37, states[1]), (38, states[1])],
+            &f(&[2, 5, 8]),
+        ),
+    ]
+}
+
+fn sized_by_data() -> Vec<Case> {
+    use TfliteOp as T;
+    let bools = Literal::from_bools([2, 3], &[true, false, true, false, false, true]).unwrap();
+    let numbers = Constant(ints(&[6], &[3, -1, 3, 2, -1, 7]));
+    let boundaries: Vec<i32> = [-1.0f32, 0.25, 1.5].iter().map(|v| v.to_bits() as i32).collect();
+    let bucketize = op(T::Bucketize, &[]).with_list(OptionField::Boundaries, boundaries);
+    let volumes = |seed, dims: &[usize]| Constant(floats(seed, dims));
+    let transposed = |padding: f64| {
+        let strides = [(OptionField::StrideD, 1.0), (OptionField::StrideH, 2.0), (OptionField::StrideW, 1.0)];
+        op(T::Conv3DTranspose, &strides).with(OptionField::Padding, padding)
+    };
+    let pool = [
+        (OptionField::StrideW, 2.0),
+        (OptionField::StrideH, 1.0),
+        (OptionField::FilterW, 3.0),
+        (OptionField::FilterH, 2.0),
+    ];
+    vec![
+        case("where", op(T::Where, &[]), vec![Constant(bools)], &[(DType::I64, &[3, 2])]),
+        case(
+            "unique",
+            op(T::Unique, &[(OptionField::OutputType, 2.0)]),
+            vec![numbers],
+            &[(DType::I32, &[4]), (DType::I32, &[6])],
+        ),
+        case("bucketize", bucketize, vec![Given(floats(51, &[3, 4]))], &[(DType::I32, &[3, 4])]),
+        case(
+            "l2_pool",
+            op(T::L2Pool2D, &pool),
+            vec![Given(floats(52, &[1, 4, 6, 2]))],
+            &[(DType::F32, &[1, 4, 3, 2])],
+        ),
+        case(
+            "conv3d_transpose_same",
+            transposed(0.0),
+            vec![
+                list(&[1, 3, 6, 4, 2]),
+                volumes(53, &[2, 3, 3, 2, 3]),
+                Given(floats(54, &[1, 3, 3, 4, 3])),
+                volumes(55, &[2]),
+            ],
+            &[(DType::F32, &[1, 3, 6, 4, 2])],
+        ),
+        case(
+            "conv3d_transpose_valid",
+            transposed(1.0),
+            vec![list(&[1, 4, 7, 6, 2]), volumes(56, &[2, 3, 3, 2, 3]), Given(floats(57, &[1, 3, 3, 4, 3]))],
+            &[(DType::F32, &[1, 4, 7, 6, 2])],
         ),
     ]
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use systole_ir::{DType, Error, Result, ResultExt, TensorType, ensure, err};
 use systole_nn::LayerLowering;
 use systole_nn::did_you_mean::nearest;
-use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec, add, rescaling};
+use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec, add, rescaling, select_step, slice_steps};
 use systole_nn::{Architecture, Symbol};
 
 /// Maximum number of layers; prevents memory exhaustion by a typo.
@@ -91,8 +91,8 @@ pub(crate) fn nested_models(model: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for layer in layers.into_iter().flatten() {
         let class = text(layer, "class_name").unwrap_or_default();
-        let inner = layer.get("config").and_then(|config| config.get("layer"));
-        if is_network(layer) || inner.is_some_and(|inner| is_distributed_chain(class, inner)) {
+        let config = layer.get("config").and_then(Value::as_object);
+        if is_network(layer) || config.is_some_and(|config| is_several(class, config)) {
             found.extend(name_of(layer).ok().map(str::to_string));
             found.extend(nested_models(layer));
         }
@@ -192,8 +192,12 @@ fn sequential(layers: &[Value]) -> Result<(Architecture, Vec<TensorType>)> {
     Ok((Architecture::sequential(specs), vec![input]))
 }
 
-/// Returns the layers of a Keras layer: one, or for a TimeDistributed Sequential each of its layers, applied to every step.
+/// Returns the layers of a Keras layer: one, for a TimeDistributed Sequential each of its layers, applied to every step, and
+/// for stacked cells one for each cell.
 fn layers_of(class: &str, config: &Map<String, Value>) -> Result<Vec<LayerSpec>> {
+    if let Some(cells) = stacked_cells(config) {
+        return stacked_layers(cells, config);
+    }
     let inner = config.get("layer").filter(|inner| is_distributed_chain(class, inner));
     let Some(inner) = inner else { return Ok(vec![spec(class, config)?]) };
     let mut found = Vec::new();
@@ -208,6 +212,41 @@ fn layers_of(class: &str, config: &Map<String, Value>) -> Result<Vec<LayerSpec>>
         }
     }
     Ok(found)
+}
+
+/// Returns the cells of an `RNN` that stacks several.
+fn stacked_cells(config: &Map<String, Value>) -> Option<&Vec<Value>> {
+    let cell = config.get("cell").filter(|cell| text(cell, "class_name") == Some("StackedRNNCells"))?;
+    cell.get("config")?.get("cells")?.as_array()
+}
+
+/// Returns a recurrent layer for each of the stacked cells, of which all but the last return sequences. To go backwards, the
+/// steps and their mask are reversed in front of them.
+fn stacked_layers(cells: &[Value], config: &Map<String, Value>) -> Result<Vec<LayerSpec>> {
+    let is_set = |key: &str| config.get(key) == Some(&Value::Bool(true));
+    ensure!(!is_set("return_state"), wrong("StackedRNNCells does not support the argument `return_state`"));
+    let mut found = Vec::new();
+    if is_set("go_backwards") {
+        found.push(slice_steps(0).reverse(true));
+    }
+    for (i, cell) in cells.iter().enumerate() {
+        let mut own = config.clone();
+        own.insert("name".into(), name_of(cell)?.into());
+        own.insert("cell".into(), cell.clone());
+        own.insert("go_backwards".into(), false.into());
+        if i + 1 < cells.len() {
+            own.insert("return_sequences".into(), true.into());
+            own.insert("zero_output_for_mask".into(), false.into());
+        }
+        found.push(spec("RNN", &own)?);
+    }
+    Ok(found)
+}
+
+/// Whether a layer becomes several layers here.
+fn is_several(class: &str, config: &Map<String, Value>) -> bool {
+    let inner = config.get("layer");
+    inner.is_some_and(|inner| is_distributed_chain(class, inner)) || stacked_cells(config).is_some()
 }
 
 /// Whether a layer is a TimeDistributed of a Sequential.
@@ -290,16 +329,16 @@ fn activation(value: &Value) -> Result<Value> {
     }
 }
 
-/// A value in a functional model: layer and call index.
-type NodeKey = (String, u64);
+/// A value in a functional model: layer, call index, and index of the output.
+type NodeKey = (String, u64, u64);
 
 /// Collects the values that a call's arguments refer to, in order.
 fn places(value: &Value, found: &mut Vec<NodeKey>) {
     match value {
         Value::Array(items) => match items.as_slice() {
             // Keras 2 and keras_history of Keras 3: ["dense", 0, 0, …].
-            [Value::String(name), Value::Number(call), Value::Number(_), ..] => {
-                found.push((name.clone(), call.as_u64().unwrap_or(0)));
+            [Value::String(name), Value::Number(call), Value::Number(output), ..] => {
+                found.push((name.clone(), call.as_u64().unwrap_or(0), output.as_u64().unwrap_or(0)));
             }
             items => items.iter().for_each(|item| places(item, found)),
         },
@@ -333,7 +372,7 @@ fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<Ten
             inputs.insert(name.into(), (symbol, ty));
         }
     }
-    for (name, _) in listed(config, "input_layers") {
+    for (name, ..) in listed(config, "input_layers") {
         let (symbol, ty) = inputs.get(&name).ok_or_else(|| wrong(format!("unknown input {name}")))?;
         symbols.push(symbol.clone());
         types.push(ty.clone());
@@ -363,13 +402,14 @@ fn connected(config: &Value, layers: &[Value], inputs: &[Symbol]) -> Result<Vec<
     let mut used = Vec::new();
     places(&Value::Array(layers.to_vec()), &mut used);
     used.extend(listed(config, "output_layers"));
-    let first = |name: &str| used.iter().filter(|(n, _)| n == name).map(|(_, call)| *call).min().unwrap_or(0);
+    let first =
+        |name: &str| used.iter().filter(|(n, ..)| n == name).map(|(_, call, _)| *call).min().unwrap_or(0);
     let mut waiting: Vec<(&Value, NodeKey, usize)> = Vec::new();
     for layer in layers.iter().filter(|l| text(l, "class_name") != Some("InputLayer")) {
         let name = name_of(layer)?;
         let calls = layer.get("inbound_nodes").and_then(Value::as_array).map_or(0, Vec::len);
         let first = first(name);
-        waiting.extend((0..calls.min(MOST)).map(|i| (layer, (name.to_string(), first + i as u64), i)));
+        waiting.extend((0..calls.min(MOST)).map(|i| (layer, (name.to_string(), first + i as u64, 0), i)));
     }
     while !waiting.is_empty() {
         let before = waiting.len();
@@ -439,11 +479,11 @@ fn note_mask(class: &str, node: &Value, key: &NodeKey, values: &mut FunctionalVa
 /// Rejects a mask that the layers here do not pass on by themselves.
 fn check_masks(name: &str, kwargs: &Value, values: &FunctionalValues) -> Result<()> {
     let mut masks = Vec::new();
-    for key in ["mask", "attention_mask", "initial_state"] {
+    for key in ["mask", "attention_mask"] {
         places(kwargs.get(key).unwrap_or(&Value::Null), &mut masks);
     }
     let is_known = |place: &NodeKey| values.masks.get(place).is_some_and(|m| values.known_masks.contains(m));
-    ensure!(masks.iter().all(is_known), wrong(format!("layer {name} is called with a mask or a state")));
+    ensure!(masks.iter().all(is_known), wrong(format!("layer {name} is called with a mask")));
     Ok(())
 }
 
@@ -456,7 +496,7 @@ fn feeds_of(node: &Value) -> (Vec<NodeKey>, Value) {
     };
     places(args, &mut feeds);
     let kwargs = node.get("kwargs").cloned().unwrap_or(Value::Null);
-    for key in ["query", "value", "key"] {
+    for key in ["query", "value", "key", "initial_state"] {
         places(kwargs.get(key).unwrap_or(&Value::Null), &mut feeds);
     }
     (feeds, kwargs)
@@ -481,7 +521,7 @@ fn apply(layer: &Value, key: &NodeKey, call: usize, values: &mut FunctionalValue
         let is_ready = |from: &NodeKey| values.masks.contains_key(from) || class == "NotEqual";
         return Ok(feeds.iter().all(is_ready) && note_mask(class, node, key, values)?);
     }
-    if let Some((mask, _)) = feeds.iter().find(|from| values.masks.contains_key(from)) {
+    if let Some((mask, ..)) = feeds.iter().find(|from| values.masks.contains_key(from)) {
         return Err(wrong(format!("layer {} uses the operation {mask}, which is not a layer", key.0)));
     }
     let inputs = feeds.iter().map(|place| values.symbols.get(place).cloned()).collect::<Option<Vec<_>>>();
@@ -504,7 +544,7 @@ fn apply(layer: &Value, key: &NodeKey, call: usize, values: &mut FunctionalValue
         values.symbols.insert(key.clone(), scaled);
         return Ok(true);
     }
-    if config.get("layer").is_some_and(|inner| is_distributed_chain(class, inner))
+    if is_several(class, config)
         && let [x] = &inputs[..]
     {
         let y = layers_of(class, config)?.into_iter().fold(x.clone(), |x, layer| x.apply(layer));
@@ -515,14 +555,49 @@ fn apply(layer: &Value, key: &NodeKey, call: usize, values: &mut FunctionalValue
     if kwargs.get("use_causal_mask") == Some(&Value::Bool(true)) {
         spec = spec.use_causal_mask(true);
     }
+    if kwargs.get("initial_state").is_some_and(|states| !states.is_null()) {
+        let has_mask = kwargs.get("mask").is_some_and(|mask| !mask.is_null());
+        ensure!(!has_mask, wrong(format!("layer {} is called with a mask and an initial state", key.0)));
+        spec = spec.initial_state(true);
+    }
     check_masks(&key.0, &kwargs, values)?;
     let number = match class {
         "Masking" => Some(config.get("mask_value").and_then(Value::as_f64).unwrap_or(0.0)),
         _ => config.get("mask_zero").filter(|mask| **mask == Value::Bool(true)).map(|_| 0.0),
     };
     values.known_masks.extend(feeds.first().cloned().zip(number));
-    values.symbols.insert(key.clone(), spec.on(&inputs.iter().collect::<Vec<_>>()));
+    let made = spec.on(&inputs.iter().collect::<Vec<_>>());
+    match config.get("return_state") {
+        Some(Value::Bool(true)) => values.symbols.extend(outputs_and_states(class, config, key, &made)?),
+        _ => drop(values.symbols.insert(key.clone(), made)),
+    }
     Ok(true)
+}
+
+/// Returns the outputs of a recurrent layer with `return_state`, which Keras returns one by one: `made` has the states as
+/// further steps.
+fn outputs_and_states(
+    class: &str,
+    config: &Map<String, Value>,
+    key: &NodeKey,
+    made: &Symbol,
+) -> Result<Vec<(NodeKey, Symbol)>> {
+    let cell = config.get("cell").and_then(|cell| text(cell, "class_name")).unwrap_or(class);
+    let states = match cell.trim_end_matches("Cell") {
+        "LSTM" | "ConvLSTM1D" | "ConvLSTM2D" | "ConvLSTM3D" => 2,
+        "GRU" | "SimpleRNN" => 1,
+        _ => return Err(wrong(format!("{class} does not support the argument `return_state`"))),
+    };
+    let name = |part: &str| format!("{}_{part}", key.0);
+    let output = match config.get("return_sequences") {
+        Some(Value::Bool(true)) => slice_steps(0).end(-states),
+        _ => select_step(0),
+    };
+    let output = output.name(name("output"));
+    let state = |i: i64| select_step(i - states).name(name(&format!("state_{i}")));
+    let parts = std::iter::once(output).chain((0..states).map(state));
+    let place = |i: usize| (key.0.clone(), key.1, i as u64);
+    Ok(parts.enumerate().map(|(i, part)| (place(i), made.apply(part))).collect())
 }
 
 #[cfg(test)]

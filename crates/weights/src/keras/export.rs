@@ -64,6 +64,11 @@ fn check(model: &Model) -> Result<()> {
         if OURS.contains(&class) {
             return Some(format!("layer {name} is a {class}, which Keras does not have"));
         }
+        if let Some(key) = ["return_state", "initial_state"].into_iter().find(is_set) {
+            return Some(format!(
+                "layer {name} has the argument `{key}`: Keras has an output or input for each state"
+            ));
+        }
         let key = ["padding_token", "use_attention_bias"].into_iter().find(is_set)?;
         Some(format!("layer {name} has the argument `{key}`, which Keras does not have"))
     });

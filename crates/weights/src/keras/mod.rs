@@ -155,10 +155,11 @@ fn order_spectral(layer: &mut KerasLayerWeights) {
 }
 
 /// Returns the layer of an array path: `conv2d` for `layers/conv2d/vars/0`, `sequential/layers/conv2d` for a nested
-/// one.
+/// one, `rnn/cell/cells/lstm_cell` for a stacked cell.
 fn group(path: &str) -> Option<&str> {
     let below = path.strip_prefix("layers/")?;
-    let start = below.rfind("/layers/").map_or(0, |at| at + "/layers/".len());
+    let inner = ["/layers/", "/cells/"].into_iter().filter_map(|mark| Some(below.rfind(mark)? + mark.len()));
+    let start = inner.max().unwrap_or(0);
     let end = start + below[start..].find('/')?;
     Some(&below[..end])
 }

@@ -164,6 +164,7 @@ pub(crate) fn dropping(model: &Model) -> Vec<String> {
 fn part(layer: &dyn systole_nn::Layer, first: &str) -> &'static str {
     match (layer.lowering(), first) {
         (Ok(LayerLowering::Recurrent(_)), _) => "cell",
+        (Err(_), _) if layer.config().get("recurrent_initializer").is_some() => "cell",
         (Ok(LayerLowering::Attention { .. }), "query") => "query_dense",
         (Ok(LayerLowering::Attention { .. }), "key") => "key_dense",
         (Ok(LayerLowering::Attention { .. }), "value") => "value_dense",

@@ -6,11 +6,13 @@ use systole_ir::{Error, ErrorKind, Result};
 use systole_nn::{Layer, LayerLowering, LayerNode, Model, NodeInput, WeightLayout, WeightRole};
 
 /// Layers that Keras does not have.
-pub(crate) const OURS: [&str; 7] = [
+pub(crate) const OURS: [&str; 9] = [
     "TransformerBlock",
     "PositionEmbedding",
     "ClassToken",
     "FirstStep",
+    "SelectStep",
+    "SliceSteps",
     "TokenStep",
     "RelativePositionBias",
     "WindowAttention",

@@ -44,6 +44,12 @@ macro_rules! recurrent {
             pub unroll: bool,
             /// Whether the output at masked steps is 0 instead of the previous step's. Default: false.
             pub zero_output_for_mask: bool,
+            /// Whether the final states follow the outputs as further steps: `T[B, S + n, units]` for n states, S = 1 without
+            /// `return_sequences`. Default: false.
+            pub return_state: bool,
+            /// Whether the initial states `T[B, units]` are further inputs, instead of zeros. As in Keras, a mask that
+            /// the sequence carries is then passed on, but no step is skipped. Default: false.
+            pub initial_state: bool,
         }
 
         impl Default for $class {
@@ -62,6 +68,8 @@ macro_rules! recurrent {
                     go_backwards: false,
                     unroll: false,
                     zero_output_for_mask: false,
+                    return_state: false,
+                    initial_state: false,
                 }
             }
         }
@@ -73,27 +81,45 @@ macro_rules! recurrent {
                 check_rate(stringify!($class), "recurrent_dropout", self.recurrent_dropout)
             }
 
-            fn output(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
+        }
+
+        impl $class {
+            fn states_and_outputs(&self, cx: &mut Cx, x: &Tensor, initial: &[Tensor]) -> Result<Tensor> {
                 let run = Recurrence {
                     class: stringify!($class),
                     units: self.units,
                     dropout: self.dropout,
                     recurrent_dropout: self.recurrent_dropout,
                     return_sequences: self.return_sequences,
+                    return_state: self.return_state,
                     go_backwards: self.go_backwards,
                     unroll: self.unroll,
                     zero_output_for_mask: self.zero_output_for_mask,
-                    mask: steps_mask(cx, x, self.go_backwards),
+                    mask: steps_mask(cx, x, self.go_backwards).filter(|_| !self.initial_state),
+                    passed: steps_mask(cx, x, false),
+                    initial: if self.initial_state { Some(initial) } else { None },
                 };
+                run.check_states($kind(self).0, x)?;
                 let steps = run.inputs(cx, x)?;
                 self.build(cx, &run, &steps)
             }
         }
 
         impl Layer for $class {
-            named!(stringify!($class), one_input);
+            named!(stringify!($class));
+
+            fn call(&self, cx: &mut Cx, inputs: &[Tensor]) -> Tensor {
+                built(self, cx, inputs, |cx, inputs| match inputs {
+                    [x, initial @ ..] if self.initial_state || initial.is_empty() => {
+                        self.states_and_outputs(cx, x, initial)
+                    }
+                    _ => Err(wrong_number(self, "one input", inputs)
+                        .hint("combine several inputs with concatenate or add first; set initial_state to pass states")),
+                })
+            }
 
             fn lowering(&self) -> Result<LayerLowering> {
+                ensure!(!self.return_state && !self.initial_state, no_operators(stringify!($class)));
                 let (kind, recurrent_activation) = $kind(self);
                 Ok(LayerLowering::Recurrent(lowering::RecurrentLowering {
                     kind,
@@ -104,6 +130,11 @@ macro_rules! recurrent {
                     go_backwards: self.go_backwards,
                     return_sequences: self.return_sequences,
                 }))
+            }
+
+            fn masks(&self) -> Result<MaskPropagation> {
+                ensure!(self.return_sequences, wrong(stringify!($class), "return_sequences to pass masks on", false));
+                Ok(MaskPropagation::First)
             }
 
             /// PyTorch has two summed biases where Keras has one, except for GRU.
@@ -173,21 +204,26 @@ recurrent!(
 );
 
 /// Settings common to all recurrent layers, for one call.
-struct Recurrence {
+struct Recurrence<'a> {
     class: &'static str,
     units: usize,
     dropout: f64,
     recurrent_dropout: f64,
     return_sequences: bool,
+    return_state: bool,
     go_backwards: bool,
     unroll: bool,
     zero_output_for_mask: bool,
     /// `bool[S, B]`: mask in processing order.
     mask: Option<Tensor>,
+    /// `bool[S, B]`: mask in the order of the input, which the outputs have too.
+    passed: Option<Tensor>,
+    /// Initial states `T[B, units]`; `None`: zeros.
+    initial: Option<&'a [Tensor]>,
 }
 
 /// Returns the mask of `x: T[B, S, K]` as `bool[S, B]`, in processing order; `None` if it has no mask.
-fn steps_mask(cx: &Cx, x: &Tensor, backwards: bool) -> Option<Tensor> {
+pub(super) fn steps_mask(cx: &Cx, x: &Tensor, backwards: bool) -> Option<Tensor> {
     let mask = cx.mask_of(x).filter(|mask| mask.shape().dims() == &x.shape()[..2])?;
     let steps = mask.transpose(&[1, 0]);
     Some(if backwards { steps.reverse(&[0]) } else { steps })
@@ -198,7 +234,23 @@ fn rows(of: &Tensor, a: &Tensor, b: &Tensor) -> Tensor {
     of.broadcast_in_dim(a.shape(), &[0]).select(a, b)
 }
 
-impl Recurrence {
+impl Recurrence<'_> {
+    /// Rejects another number or type of initial states than the cell has.
+    fn check_states(&self, cell: RecurrentCell, x: &Tensor) -> Result<()> {
+        let Some(initial) = self.initial else { return Ok(()) };
+        let arrays = if matches!(cell, RecurrentCell::Lstm) { 2 } else { 1 };
+        let dims = [x.shape().first().copied().unwrap_or(0), self.units];
+        let needs = format!("a sequence and {arrays} initial states [{}, {}]", dims[0], dims[1]);
+        let hint = "pass the states of a layer with the same units: layer.on(&[&x, &state])";
+        if initial.len() != arrays {
+            return Err(wrong(self.class, &needs, format!("{} states", initial.len())).hint(hint));
+        }
+        match initial.iter().find(|state| state.shape().dims() != dims) {
+            Some(state) => Err(unfit(self.class, &needs, state.ty()).hint(hint)),
+            None => Ok(()),
+        }
+    }
+
     /// Prepares the inputs: `x: T[B, S, K] → T[S, B, K]`, in processing order, with input dropout.
     fn inputs(&self, cx: &mut Cx, x: &Tensor) -> Result<Tensor> {
         if x.rank() != 3 || x.dim(1) == 0 || x.dim(2) == 0 {
@@ -239,9 +291,14 @@ impl Recurrence {
             let zeros = || cx.builder().full(&TensorType::new(steps.dtype(), [batch, width]), 0.0);
             cx.kept(&format!("state_{i}"), steps.dtype(), &[batch, width]).unwrap_or_else(zeros)
         });
-        let start: Vec<Tensor> = start.collect();
+        let mut start: Vec<Tensor> = start.collect();
         // Dropout applies to the state only in the recurrent product, not in the stored state.
         let factor = dropped(cx, &[batch, self.units], self.recurrent_dropout, steps.dtype());
+        let seen = |state: &Tensor| factor.as_ref().map_or(state.clone(), |f| state * f);
+        if let Some(initial) = self.initial {
+            start = initial.iter().map(|state| cast(cx, state)).collect();
+            start.push(seen(&start[0]).dot(kernel));
+        }
         let step = |state: &[Tensor], x: &[Tensor]| {
             let (state, product) = state.split_at(arrays);
             let mut next = step(state, &product[0], &x[0]);
@@ -249,8 +306,7 @@ impl Recurrence {
                 // A masked step leaves the state unchanged.
                 next = next.iter().zip(state).map(|(new, old)| rows(counts, new, old)).collect();
             }
-            let seen = factor.as_ref().map_or(next[0].clone(), |f| &next[0] * f);
-            next.push(seen.dot(kernel));
+            next.push(seen(&next[0]).dot(kernel));
             next
         };
         let fed: Vec<&Tensor> = std::iter::once(steps).chain(&self.mask).collect();
@@ -266,6 +322,18 @@ impl Recurrence {
         if let Some(counts) = zeroes.filter(|_| self.zero_output_for_mask) {
             let dims: Vec<usize> = (0..counts.rank()).collect();
             y = counts.broadcast_in_dim(y.shape(), &dims).select(&y, &y.zeros_like());
+        }
+        if !self.return_state {
+            return y;
+        }
+        let as_step = |t: &Tensor| if t.rank() == 2 { t.reshape([batch, 1, self.units]) } else { t.clone() };
+        let steps: Vec<Tensor> = std::iter::once(&y).chain(&last[..arrays]).map(as_step).collect();
+        let y = Tensor::concatenate(&steps.iter().collect::<Vec<_>>(), 1);
+        if let Some(mask) = self.passed.as_ref().filter(|_| self.return_sequences) {
+            // The states are valid.
+            let mask = mask.transpose(&[1, 0]);
+            let valid = cx.builder().full(&TensorType::new(DType::Bool, [batch, arrays]), 1.0);
+            cx.set_mask(&y, &Tensor::concatenate(&[&mask, &valid], 1));
         }
         y
     }
@@ -284,7 +352,7 @@ impl Recurrence {
 
 /// Runs the steps in a loop. Returns the last state, whose first array is the last output `T[B, N]`, and all outputs
 /// `T[S, B, N]`.
-fn scanned(
+pub(super) fn scanned(
     fed: &[&Tensor],
     start: Vec<Tensor>,
     step: impl Fn(&[Tensor], &[Tensor]) -> Vec<Tensor>,
@@ -318,7 +386,7 @@ fn unrolled(
 }
 
 /// Dropout factors `→ T[shape]`: 0 for dropped elements, otherwise `1 / (1 − rate)`. `None` without dropout.
-fn dropped(cx: &mut Cx, shape: &[usize], rate: f64, dtype: DType) -> Option<Tensor> {
+pub(super) fn dropped(cx: &mut Cx, shape: &[usize], rate: f64, dtype: DType) -> Option<Tensor> {
     if rate == 0.0 {
         return None;
     }
@@ -334,7 +402,7 @@ fn part(x: &Tensor, units: usize, k: usize) -> Tensor {
 }
 
 impl SimpleRNN {
-    fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
+    fn build(&self, cx: &mut Cx, run: &Recurrence<'_>, steps: &Tensor) -> Result<Tensor> {
         let units = self.units;
         let mut x = run.project(cx, steps, units, &self.kernel_initializer)?;
         let recurrent =
@@ -347,7 +415,7 @@ impl SimpleRNN {
 }
 
 impl LSTM {
-    fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
+    fn build(&self, cx: &mut Cx, run: &Recurrence<'_>, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 4 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
         let recurrent =
@@ -371,7 +439,7 @@ impl LSTM {
 }
 
 impl GRU {
-    fn build(&self, cx: &mut Cx, run: &Recurrence, steps: &Tensor) -> Result<Tensor> {
+    fn build(&self, cx: &mut Cx, run: &Recurrence<'_>, steps: &Tensor) -> Result<Tensor> {
         let (units, columns) = (self.units, 3 * self.units);
         let mut x = run.project(cx, steps, columns, &self.kernel_initializer)?;
         let recurrent =
@@ -470,6 +538,10 @@ setters!(LayerSpec:
     go_backwards: bool as bool;
     /// Whether a recurrent layer is unrolled in the graph instead of using a loop.
     unroll: bool as bool;
+    /// Whether a recurrent layer's final states follow its outputs as further steps.
+    return_state: bool as bool;
+    /// Whether a recurrent layer takes its initial states as further inputs.
+    initial_state: bool as bool;
 );
 
 const RECURRENT: &[&str] = &["kernel", "recurrent_kernel", "bias"];
@@ -500,6 +572,20 @@ pub(in crate::layers) fn samples() -> Vec<LayerSample> {
             Some(&[2, 5]),
         ),
         LayerSample::new(simple_rnn(4).go_backwards(true), &[2, 5, 3], &[2, 4], RECURRENT, Some(&[2, 5])),
+        LayerSample::new(
+            lstm(4).return_sequences(true).return_state(true),
+            &[2, 5, 3],
+            &[2, 7, 4],
+            RECURRENT,
+            Some(&[2, 5]),
+        ),
+        LayerSample {
+            spec: gru(4).initial_state(true).return_state(true),
+            inputs: vec![f32s(&[2, 5, 3]), f32s(&[2, 4])],
+            output: vec![2, 2, 4],
+            weights: RECURRENT,
+            refused: Some(vec![f32s(&[2, 5, 3]), f32s(&[2, 3])]),
+        },
     ]
 }
 
