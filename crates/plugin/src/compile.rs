@@ -298,11 +298,14 @@ fn other(
         (if split == wanted { ProgramEngine::Alone(program) } else { ProgramEngine::Copies(program) }, arena)
     };
     let ProgramInterface { arguments, results } = &interface;
-    let local = |((face, tiles), mode): ((&ProgramPort, &DeviceSharding), &String)| {
-        layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode).map(Arc::new)
+    let local = |(((face, tiles), mode), memory): (((&ProgramPort, &DeviceSharding), &String), &usize)| {
+        let kind = layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode);
+        kind.map(|kind| Arc::new(kind.in_memory(*memory)))
     };
     let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
+    let given = given.zip(&annotated.argument_memories);
     let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
+    let made = made.zip(&annotated.result_memories);
     let signature = ProgramSignature {
         arguments: given.map(local).collect::<Result<_, _>>()?,
         results: made.map(local).collect::<Result<_, _>>()?,
