@@ -17,7 +17,7 @@ use crate::simd::level::{CompileTarget, Level};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use systole_compile::{
-    ConstantSubgraph, Location, PipelineOptions, RowBlocksMode, optimize_with, remat, schedule,
+    ConstantSubgraph, Location, PipelineOptions, RowBlocksMode, footprint, optimize_with, remat, schedule,
 };
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, ensure, interp, knobs};
 use systole_runtime::{
@@ -244,9 +244,11 @@ impl CpuBackend {
         let listing = format!("{}{}", executor.schedule(), executor.panels());
         events::emit(4, || listing.clone());
         let arena_bytes = executor.memory_bytes()?;
+        let held = footprint(executor.schedule());
         let report = ExecutableReport {
             compile_ms: start.elapsed().as_secs_f64() * 1e3,
             arena_bytes,
+            peak_bytes: held.arguments.saturating_add(held.results).saturating_add(arena_bytes),
             kernels: executor.schedule().steps.len(),
             flops: cost::cost(graph).flops,
             listing,

@@ -6,15 +6,17 @@
 
 use crate::householder::reflector;
 use crate::kernels::Rotation;
-use crate::matrix::Matrix;
+use crate::matrix::{Block, BlockMut, Matrix};
 use crate::qr::apply_q;
-use crate::scalar::{Real, Scalar};
+use crate::scalar::{MatrixScalar, Real};
 
 /// Columns of a panel.
 const PANEL: usize = 32;
+/// Rows up to which a matrix is updated after each column.
+const UNBLOCKED: usize = 64;
 
 /// Tridiagonal form `T = Qᴴ A Q`: diagonal, subdiagonal and τ. The reflectors of Q are below the subdiagonal of a.
-pub struct Tridiagonal<T: Scalar> {
+pub struct Tridiagonal<T: MatrixScalar> {
     /// Diagonal.
     pub d: Vec<T::Real>,
     /// Subdiagonal.
@@ -24,11 +26,15 @@ pub struct Tridiagonal<T: Scalar> {
 }
 
 /// Reduces a Hermitian matrix, of which the lower triangle is read. Like in LAPACK, a holds T and the reflectors.
-pub fn sytrd<T: Scalar>(a: &mut Matrix<T>) -> Tridiagonal<T> {
+pub fn sytrd<T: MatrixScalar>(a: &mut Matrix<T>) -> Tridiagonal<T> {
     let n = a.rows;
     let off = n.saturating_sub(1);
     let zero = T::Real::default();
     let mut out = Tridiagonal { d: vec![zero; n], e: vec![zero; off], taus: vec![T::zero(); off] };
+    if n <= UNBLOCKED {
+        reduce_small(a, &mut out);
+        return out;
+    }
     let mut w = Matrix::zeros(n, PANEL);
     for at in (0..n).step_by(PANEL) {
         let end = (at + PANEL).min(n);
@@ -48,8 +54,44 @@ pub fn sytrd<T: Scalar>(a: &mut Matrix<T>) -> Tridiagonal<T> {
     out
 }
 
+/// Reduces a small matrix column by column.
+fn reduce_small<T: MatrixScalar>(a: &mut Matrix<T>, out: &mut Tridiagonal<T>) {
+    let kernels = T::kernels();
+    let n = a.rows;
+    let mut y = Vec::new();
+    for j in 0..n {
+        out.d[j] = a.at(j, j).re();
+        a.set(j, j, T::real(out.d[j]));
+        if j + 1 == n {
+            break;
+        }
+        let (left, right) = a.data.split_at_mut((j + 1) * n);
+        let v = &mut left[j * n + j + 1..];
+        let (beta, tau) = reflector(v[0], &mut v[1..]);
+        (out.e[j], out.taus[j]) = (beta, tau);
+        v[0] = T::ONE;
+        y.clear();
+        y.resize(n - j - 1, T::zero());
+        let rest = &right[j + 1..];
+        let size = n - j - 1;
+        (kernels.hemv)(Block { data: rest, stride: n, rows: size, columns: size }, v, &mut y);
+        y.iter_mut().for_each(|x| *x = *x * tau);
+        let by = -(tau * (kernels.dot)(&y, v)).scale(T::Real::of(0.5));
+        (kernels.axpy)(by, v, &mut y);
+        // A −= v yᴴ + y vᴴ below the diagonal.
+        (kernels.her2)(v, &y, BlockMut { data: &mut right[j + 1..], stride: n, rows: size, columns: size });
+        v[0] = T::real(beta);
+    }
+}
+
 /// Column j of a panel that starts at column `at`: brings it up to date, eliminates it, and computes its column of W.
-fn reduce<T: Scalar>(a: &mut Matrix<T>, w: &mut Matrix<T>, at: usize, j: usize, out: &mut Tridiagonal<T>) {
+fn reduce<T: MatrixScalar>(
+    a: &mut Matrix<T>,
+    w: &mut Matrix<T>,
+    at: usize,
+    j: usize,
+    out: &mut Tridiagonal<T>,
+) {
     let kernels = T::kernels();
     let (n, done) = (a.rows, j - at);
     let conj_row =
@@ -57,12 +99,8 @@ fn reduce<T: Scalar>(a: &mut Matrix<T>, w: &mut Matrix<T>, at: usize, j: usize, 
     let (of_w, of_v) = (conj_row(w, 0), conj_row(a, at));
     let (left, right) = a.data.split_at_mut(j * n);
     let column = &mut right[j..n];
-    let v_block = crate::matrix::Block {
-        data: &left[(at * n + j).min(left.len())..],
-        stride: n,
-        rows: n - j,
-        columns: done,
-    };
+    let v_block =
+        Block { data: &left[(at * n + j).min(left.len())..], stride: n, rows: n - j, columns: done };
     (kernels.gemv)(-T::ONE, v_block, &of_w, column);
     (kernels.gemv)(-T::ONE, w.block((j, n), (0, done)), &of_v, column);
     out.d[j] = column[0].re();
@@ -88,7 +126,7 @@ fn reduce<T: Scalar>(a: &mut Matrix<T>, w: &mut Matrix<T>, at: usize, j: usize, 
 }
 
 /// Subtracts `V Wᴴ + W Vᴴ` from the lower triangle behind a panel.
-fn subtract_rank_2<T: Scalar>(a: &mut Matrix<T>, w: &Matrix<T>, (at, end): (usize, usize)) {
+fn subtract_rank_2<T: MatrixScalar>(a: &mut Matrix<T>, w: &Matrix<T>, (at, end): (usize, usize)) {
     const WIDTH: usize = 48;
     let n = a.rows;
     let width = end - at;
@@ -109,12 +147,12 @@ fn subtract_rank_2<T: Scalar>(a: &mut Matrix<T>, w: &Matrix<T>, (at, end): (usiz
 }
 
 /// Q of a reduced matrix.
-fn orgtr<T: Scalar>(a: &Matrix<T>, taus: &[T]) -> Matrix<T> {
+fn orgtr<T: MatrixScalar>(a: &Matrix<T>, taus: &[T]) -> Matrix<T> {
     bordered(&a.copied((1.min(a.rows), a.rows), (0, a.rows.saturating_sub(1))), taus)
 }
 
 /// `[[1, 0], [0, Q]]` for the reflectors of Q.
-pub(crate) fn bordered<T: Scalar>(reflectors: &Matrix<T>, taus: &[T]) -> Matrix<T> {
+pub(crate) fn bordered<T: MatrixScalar>(reflectors: &Matrix<T>, taus: &[T]) -> Matrix<T> {
     let n = reflectors.rows;
     let mut inner = Matrix::identity(n, n);
     apply_q(reflectors, taus, (true, false), &mut inner, true);
@@ -145,14 +183,14 @@ pub(crate) fn givens<R: Real>(f: R, g: R) -> (R, R, R) {
 }
 
 /// Rotations of the columns of a matrix that are applied later, together.
-pub(crate) struct Batch<R> {
+pub(crate) struct RotationBatch<R> {
     rotations: Vec<Rotation<R>>,
     /// Real parts, and below them imaginary parts.
     columns: Matrix<R>,
 }
 
-impl<R: Real> Batch<R> {
-    pub(crate) fn new<T: Scalar<Real = R>>(z: &Matrix<T>) -> Batch<R> {
+impl<R: Real> RotationBatch<R> {
+    pub(crate) fn new<T: MatrixScalar<Real = R>>(z: &Matrix<T>) -> RotationBatch<R> {
         let rows = z.rows;
         let mut columns = Matrix::zeros(if T::IS_COMPLEX { 2 * rows } else { rows }, z.columns);
         for j in 0..z.columns {
@@ -160,7 +198,7 @@ impl<R: Real> Batch<R> {
             re.iter_mut().zip(z.column(j)).for_each(|(to, x)| *to = x.re());
             im.iter_mut().zip(z.column(j)).for_each(|(to, x)| *to = x.im());
         }
-        Batch { rotations: Vec::new(), columns }
+        RotationBatch { rotations: Vec::new(), columns }
     }
 
     pub(crate) fn push(&mut self, k: usize, c: R, s: R) {
@@ -180,7 +218,7 @@ impl<R: Real> Batch<R> {
     }
 
     /// Returns the rotated columns, in an order.
-    pub(crate) fn finish<T: Scalar<Real = R>>(mut self, order: &[usize]) -> Matrix<T> {
+    pub(crate) fn finish<T: MatrixScalar<Real = R>>(mut self, order: &[usize]) -> Matrix<T> {
         self.apply();
         let rows = self.columns.rows / if T::IS_COMPLEX { 2 } else { 1 };
         let mut out = Matrix::zeros(rows, self.columns.columns);
@@ -198,7 +236,7 @@ impl<R: Real> Batch<R> {
 const ITERATIONS: usize = 60;
 
 /// Diagonalizes a tridiagonal matrix; returns whether all iterations converged.
-fn steqr<R: Real>(d: &mut [R], e: &mut [R], mut z: Option<&mut Batch<R>>) -> bool {
+fn steqr<R: Real>(d: &mut [R], e: &mut [R], mut z: Option<&mut RotationBatch<R>>) -> bool {
     let n = d.len();
     let negligible = |d: &[R], e: &[R], i: usize| {
         let size = e[i].modulus();
@@ -252,7 +290,7 @@ fn shift<R: Real>(own: R, other: R, e: R, far: R) -> R {
 }
 
 /// QR iteration of rows m to l, whose last eigenvalue converges.
-fn sweep_down<R: Real>(d: &mut [R], e: &mut [R], m: usize, l: usize, z: &mut Option<&mut Batch<R>>) {
+fn sweep_down<R: Real>(d: &mut [R], e: &mut [R], m: usize, l: usize, z: &mut Option<&mut RotationBatch<R>>) {
     let mut g = shift(d[l], d[l - 1], e[l - 1], d[m]);
     let (mut s, mut c, mut p) = (R::ONE, R::ONE, R::default());
     for i in m..l {
@@ -271,12 +309,12 @@ fn sweep_down<R: Real>(d: &mut [R], e: &mut [R], m: usize, l: usize, z: &mut Opt
             z.push(i, c, s);
         }
     }
-    d[l] = d[l] - p;
+    d[l] -= p;
     e[l - 1] = g;
 }
 
 /// QL iteration of rows l to m, whose first eigenvalue converges.
-fn sweep_up<R: Real>(d: &mut [R], e: &mut [R], l: usize, m: usize, z: &mut Option<&mut Batch<R>>) {
+fn sweep_up<R: Real>(d: &mut [R], e: &mut [R], l: usize, m: usize, z: &mut Option<&mut RotationBatch<R>>) {
     let mut g = shift(d[l], d[l + 1], e[l], d[m]);
     let (mut s, mut c, mut p) = (R::ONE, R::ONE, R::default());
     for i in (l..m).rev() {
@@ -295,12 +333,12 @@ fn sweep_up<R: Real>(d: &mut [R], e: &mut [R], l: usize, m: usize, z: &mut Optio
             z.push(i, c, -s);
         }
     }
-    d[l] = d[l] - p;
+    d[l] -= p;
     e[l] = g;
 }
 
 /// Power of two that brings elements into the range where squares neither overflow nor vanish, or 1.
-pub(crate) fn scaling<T: Scalar>(a: &[T]) -> T::Real {
+pub(crate) fn scaling<T: MatrixScalar>(a: &[T]) -> T::Real {
     let most = a.iter().fold(T::Real::default(), |m, x| m.most(x.re().modulus()).most(x.im().modulus()));
     let small = (T::Real::TINY / T::Real::EPSILON).sqrt();
     if most == T::Real::default() || most.is_bad() || (most >= small && most <= T::Real::ONE / small) {
@@ -318,7 +356,7 @@ pub(crate) fn scaling<T: Scalar>(a: &[T]) -> T::Real {
 
 /// Eigenvalues in ascending order, and eigenvectors in place of a, of which the lower triangle is read; returns the
 /// values and whether the iterations converged.
-pub fn eigh<T: Scalar>(a: &mut Matrix<T>, with_vectors: bool) -> (Vec<T::Real>, bool) {
+pub fn eigh<T: MatrixScalar>(a: &mut Matrix<T>, with_vectors: bool) -> (Vec<T::Real>, bool) {
     let n = a.rows;
     a.keep_triangle(true);
     if a.data.iter().any(|x| x.is_bad()) {
@@ -329,7 +367,7 @@ pub fn eigh<T: Scalar>(a: &mut Matrix<T>, with_vectors: bool) -> (Vec<T::Real>, 
         a.data.iter_mut().for_each(|x| *x = x.scale(by));
     }
     let Tridiagonal { mut d, mut e, taus } = sytrd(a);
-    let mut batch = with_vectors.then(|| Batch::new(&orgtr(a, &taus)));
+    let mut batch = with_vectors.then(|| RotationBatch::new(&orgtr(a, &taus)));
     let converged = steqr(&mut d, &mut e, batch.as_mut());
     let mut order: Vec<usize> = (0..n).collect();
     order.sort_by(|&i, &j| d[i].partial_cmp(&d[j]).unwrap_or(std::cmp::Ordering::Equal));

@@ -3,10 +3,10 @@
 //! Source: LAPACK's larfg, larft and larfb; Schreiber and Van Loan, 1989.
 
 use crate::matrix::{Block, BlockMut, Matrix};
-use crate::scalar::{Real, Scalar};
+use crate::scalar::{MatrixScalar, Real};
 
 /// Euclidean norm, without overflow.
-pub(crate) fn norm<T: Scalar>(x: &[T]) -> T::Real {
+pub(crate) fn norm<T: MatrixScalar>(x: &[T]) -> T::Real {
     let square = (T::kernels().dot)(x, x).re();
     let most = T::Real::ONE / T::Real::TINY;
     if square > T::Real::TINY / T::Real::EPSILON && square < most {
@@ -25,7 +25,7 @@ pub(crate) fn norm<T: Scalar>(x: &[T]) -> T::Real {
 }
 
 /// Computes β and τ with `Hᴴ (alpha, x) = (β, 0)`, β real; x becomes the rest of v, whose first element is 1.
-pub(crate) fn reflector<T: Scalar>(alpha: T, x: &mut [T]) -> (T::Real, T) {
+pub(crate) fn reflector<T: MatrixScalar>(alpha: T, x: &mut [T]) -> (T::Real, T) {
     let below = norm(x);
     if below == T::Real::default() && alpha.im() == T::Real::default() {
         return (alpha.re(), T::zero());
@@ -45,7 +45,7 @@ pub(crate) fn reflector<T: Scalar>(alpha: T, x: &mut [T]) -> (T::Real, T) {
 }
 
 /// Applies `I − tau v vᴴ` from the left; the first element of v is taken as 1.
-pub(crate) fn apply_left<T: Scalar>(tau: T, v: &mut [T], mut c: BlockMut<T>, work: &mut Vec<T>) {
+pub(crate) fn apply_left<T: MatrixScalar>(tau: T, v: &mut [T], mut c: BlockMut<T>, work: &mut Vec<T>) {
     if tau == T::zero() || c.columns == 0 || v.is_empty() {
         return;
     }
@@ -60,7 +60,7 @@ pub(crate) fn apply_left<T: Scalar>(tau: T, v: &mut [T], mut c: BlockMut<T>, wor
 }
 
 /// Applies `I − tau v vᴴ` from the right; the first element of v is taken as 1.
-pub(crate) fn apply_right<T: Scalar>(tau: T, v: &mut [T], mut c: BlockMut<T>, work: &mut Vec<T>) {
+pub(crate) fn apply_right<T: MatrixScalar>(tau: T, v: &mut [T], mut c: BlockMut<T>, work: &mut Vec<T>) {
     if tau == T::zero() || c.rows == 0 || v.is_empty() {
         return;
     }
@@ -74,13 +74,6 @@ pub(crate) fn apply_right<T: Scalar>(tau: T, v: &mut [T], mut c: BlockMut<T>, wo
     v[0] = first;
 }
 
-impl<T> BlockMut<'_, T> {
-    /// Borrows the block again.
-    pub(crate) fn part(&mut self) -> BlockMut<'_, T> {
-        BlockMut { data: self.data, stride: self.stride, rows: self.rows, columns: self.columns }
-    }
-}
-
 /// Vectors `V` of reflectors with ones on the diagonal and zeros above it, and the triangle T of `I − V T Vᴴ`.
 pub(crate) struct Reflectors<T> {
     v: Matrix<T>,
@@ -88,7 +81,7 @@ pub(crate) struct Reflectors<T> {
     t: Matrix<T>,
 }
 
-impl<T: Scalar> Reflectors<T> {
+impl<T: MatrixScalar> Reflectors<T> {
     /// Takes the vectors below the diagonal of a block.
     pub(crate) fn new(block: Block<T>, taus: &[T]) -> Reflectors<T> {
         let width = taus.len();

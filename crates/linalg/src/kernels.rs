@@ -1,10 +1,10 @@
 //! Inner loops of decompositions: dot products, rank-1 updates, matrix products and plane rotations.
 //!
-//! Each kernel is a generic loop that the compiler vectorizes. [`Kernels`] holds those for any processor until
-//! [`KernelTable::install`] replaces them by those of [`avx2`], which the CPU engine does.
+//! Kernels are written once over [`RealLanes`], vectors of real numbers. [`Kernels`] holds those for any processor until
+//! [`KernelTable::install`] replaces them, which the CPU engine does with vectors of its processor.
 
-use crate::matrix::{Block, BlockMut};
-use crate::scalar::{Complex, Real, Scalar};
+use crate::block::{Block, BlockMut};
+use crate::scalar::{Complex, MatrixScalar, Real};
 use std::sync::OnceLock;
 
 /// Kernels of one element type. Matrices are column-major.
@@ -22,6 +22,8 @@ pub struct Kernels<T> {
     pub ger: fn(T, &[T], &[T], BlockMut<T>),
     /// `y += A x` for a Hermitian matrix of which only the lower triangle is read.
     pub hemv: fn(Block<T>, &[T], &mut [T]),
+    /// `A −= x yᴴ + y xᴴ`, in the lower triangle.
+    pub her2: fn(&[T], &[T], BlockMut<T>),
     /// `C += alpha A B`.
     pub gemm: fn(T, Block<T>, Block<T>, BlockMut<T>),
     /// Solves `L x = b` in place for each column of b; with `true` the diagonal of L is 1.
@@ -57,144 +59,287 @@ impl<T> KernelTable<T> {
         let _ = self.installed.set(kernels);
     }
 
-    pub(crate) fn get(&self) -> &Kernels<T> {
+    /// The kernels for any processor.
+    pub fn portable(&self) -> &Kernels<T> {
+        &self.portable
+    }
+
+    /// The kernels in use.
+    pub fn current(&self) -> &Kernels<T> {
         self.installed.get().unwrap_or(&self.portable)
     }
 }
 
+/// Vector of real numbers. Complex numbers are pairs of a real and an imaginary part.
+pub trait RealLanes<R: Real>: Copy {
+    /// Number of real numbers; even.
+    const COUNT: usize;
+    /// The number in all lanes.
+    fn splat(x: R) -> Self;
+    /// Reads real numbers from the first elements; there must be enough.
+    fn load<T: MatrixScalar<Real = R>>(from: &[T]) -> Self;
+    /// Reads all elements, fewer than a vector holds; the other lanes are zero.
+    fn load_few<T: MatrixScalar<Real = R>>(from: &[T]) -> Self;
+    /// Writes to the first elements; there must be enough.
+    fn store<T: MatrixScalar<Real = R>>(self, to: &mut [T]);
+    /// `a b + self`.
+    fn mul_add(self, a: Self, b: Self) -> Self;
+    /// Products of lanes.
+    fn mul(self, other: Self) -> Self;
+    /// Exchanges real and imaginary parts.
+    fn swapped(self) -> Self;
+    /// The sums of even and of odd lanes.
+    fn sums(self) -> (R, R);
+}
+
+/// Vector for any processor.
+#[derive(Clone, Copy)]
+pub struct PortableLanes<R>([R; 4]);
+
+impl<R: Real> RealLanes<R> for PortableLanes<R> {
+    const COUNT: usize = 4;
+
+    #[inline(always)]
+    fn splat(x: R) -> Self {
+        PortableLanes([x; 4])
+    }
+
+    #[inline(always)]
+    fn load<T: MatrixScalar<Real = R>>(from: &[T]) -> Self {
+        match T::IS_COMPLEX {
+            true => PortableLanes([from[0].re(), from[0].im(), from[1].re(), from[1].im()]),
+            false => PortableLanes([from[0].re(), from[1].re(), from[2].re(), from[3].re()]),
+        }
+    }
+
+    #[inline(always)]
+    fn load_few<T: MatrixScalar<Real = R>>(from: &[T]) -> Self {
+        let mut all = [T::zero(); 4];
+        all[..from.len()].copy_from_slice(from);
+        PortableLanes::load(&all)
+    }
+
+    #[inline(always)]
+    fn store<T: MatrixScalar<Real = R>>(self, to: &mut [T]) {
+        let [a, b, c, d] = self.0;
+        if T::IS_COMPLEX {
+            (to[0], to[1]) = (T::new(a, b), T::new(c, d));
+        } else {
+            (to[0], to[1], to[2], to[3]) = (T::real(a), T::real(b), T::real(c), T::real(d));
+        }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self, b: Self) -> Self {
+        PortableLanes(std::array::from_fn(|i| self.0[i] + a.0[i] * b.0[i]))
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        PortableLanes(std::array::from_fn(|i| self.0[i] * other.0[i]))
+    }
+
+    #[inline(always)]
+    fn swapped(self) -> Self {
+        let [a, b, c, d] = self.0;
+        PortableLanes([b, a, d, c])
+    }
+
+    #[inline(always)]
+    fn sums(self) -> (R, R) {
+        (self.0[0] + self.0[2], self.0[1] + self.0[3])
+    }
+}
+
 macro_rules! tables {
-    ($($name:ident: $ty:ty, $rows:literal;)*) => {$(
+    ($($name:ident: $ty:ty, $real:ty;)*) => {$(
         /// Kernels of the element type.
         pub static $name: KernelTable<$ty> = KernelTable::new(Kernels {
-            dot: dot::<$ty, false>,
-            axpy: axpy::<$ty, false>,
-            gemv: gemv::<$ty, false>,
-            gemv_adjoint: gemv_adjoint::<$ty, false>,
-            ger: ger::<$ty, false>,
-            hemv: hemv::<$ty, false>,
-            gemm: gemm::<$ty, $rows, false>,
-            forward: forward::<$ty, false>,
-            rotate: rotate::<$ty, false>,
+            dot: dot::<$ty, PortableLanes<$real>>,
+            axpy: axpy::<$ty, PortableLanes<$real>>,
+            gemv: gemv::<$ty, PortableLanes<$real>>,
+            gemv_adjoint: gemv_adjoint::<$ty, PortableLanes<$real>>,
+            ger: ger::<$ty, PortableLanes<$real>>,
+            hemv: hemv::<$ty, PortableLanes<$real>>,
+            her2: her2::<$ty, PortableLanes<$real>>,
+            gemm: gemm::<$ty, PortableLanes<$real>>,
+            forward: forward::<$ty, PortableLanes<$real>>,
+            rotate: rotate::<$ty, PortableLanes<$real>>,
         });
     )*};
 }
 
-tables! { F32: f32, 16; F64: f64, 8; }
+tables! { F32: f32, f32; F64: f64, f64; }
 
 /// Kernels of complex numbers.
 pub mod complex {
     use super::*;
-    tables! { F32: Complex<f32>, 8; F64: Complex<f64>, 4; }
+    tables! { F32: Complex<f32>, f32; F64: Complex<f64>, f64; }
 }
 
-/// Accumulators of a sum.
-const LANES: usize = 8;
-
+/// Elements of a vector.
 #[inline(always)]
-fn sum<T: Scalar>(lanes: [T; LANES]) -> T {
-    let mut half = LANES / 2;
-    let mut lanes = lanes;
-    while half > 0 {
-        for i in 0..half {
-            lanes[i] += lanes[i + half];
-        }
-        half /= 2;
-    }
-    lanes[0]
+const fn width<T: MatrixScalar, V: RealLanes<T::Real>>() -> usize {
+    if T::IS_COMPLEX { V::COUNT / 2 } else { V::COUNT }
 }
 
-/// Dot products of N columns with x.
+/// Dot products of N columns with x, with U vectors of sums each.
 #[inline(always)]
-fn dots<T: Scalar, const N: usize, const FUSED: bool>(columns: [&[T]; N], x: &[T]) -> [T; N] {
-    let mut lanes = [[T::zero(); LANES]; N];
-    let (chunks, tail) = x.as_chunks::<LANES>();
-    let columns = columns.map(|c| c[..x.len()].as_chunks::<LANES>());
-    let columns = columns.map(|(whole, rest)| (&whole[..chunks.len()], &rest[..tail.len()]));
-    for (k, x) in chunks.iter().enumerate() {
-        for n in 0..N {
-            let a = &columns[n].0[k];
-            for i in 0..LANES {
-                lanes[n][i] = lanes[n][i].mul_add::<FUSED>(a[i].conj(), x[i]);
+fn dots<T: MatrixScalar, V: RealLanes<T::Real>, const N: usize, const U: usize>(
+    columns: [&[T]; N],
+    x: &[T],
+) -> [T; N] {
+    let zero = V::splat(T::Real::default());
+    let (mut re, mut im) = ([[zero; U]; N], [[zero; U]; N]);
+    let step = width::<T, V>() * U;
+    let whole = x.len() / step * step;
+    let columns = columns.map(|c| &c[..x.len()]);
+    let mut at = 0;
+    while at < whole {
+        for u in 0..U {
+            let from = at + u * width::<T, V>();
+            let v = V::load(&x[from..]);
+            for n in 0..N {
+                let a = V::load(&columns[n][from..]);
+                re[n][u] = re[n][u].mul_add(a, v);
+                if T::IS_COMPLEX {
+                    im[n][u] = im[n][u].mul_add(a, v.swapped());
+                }
             }
         }
+        at += step;
     }
-    let mut sums = lanes.map(sum);
-    for n in 0..N {
-        for (a, x) in columns[n].1.iter().zip(tail) {
-            sums[n] = sums[n].mul_add::<FUSED>(a.conj(), *x);
+    while at < x.len() {
+        let end = (at + width::<T, V>()).min(x.len());
+        let read = |from: &[T]| if end - at == width::<T, V>() { V::load(from) } else { V::load_few(from) };
+        let v = read(&x[at..end]);
+        for n in 0..N {
+            let a = read(&columns[n][at..end]);
+            re[n][0] = re[n][0].mul_add(a, v);
+            if T::IS_COMPLEX {
+                im[n][0] = im[n][0].mul_add(a, v.swapped());
+            }
         }
+        at = end;
     }
-    sums
+    std::array::from_fn(|n| {
+        let mut sum = T::zero();
+        for u in 0..U {
+            let (even, odd) = re[n][u].sums();
+            let (plus, minus) = if T::IS_COMPLEX { im[n][u].sums() } else { Default::default() };
+            sum += T::new(even + odd, plus - minus);
+        }
+        sum
+    })
 }
 
 /// `y += Σ aₙ xₙ` over N columns.
 #[inline(always)]
-fn axpys<T: Scalar, const N: usize, const FUSED: bool>(a: [T; N], columns: [&[T]; N], y: &mut [T]) {
+fn axpys<T: MatrixScalar, V: RealLanes<T::Real>, const N: usize>(a: [T; N], columns: [&[T]; N], y: &mut [T]) {
     let columns = columns.map(|c| &c[..y.len()]);
-    for i in 0..y.len() {
-        let mut sum = y[i];
+    let step = width::<T, V>();
+    let re = a.map(|a| V::splat(a.re()));
+    // i x is (−im, re).
+    let im = a.map(|a| alternating::<T::Real, V>(a.im()));
+    let mut at = 0;
+    while at < y.len() {
+        let end = (at + step).min(y.len());
+        let read = |from: &[T]| if end - at == step { V::load(from) } else { V::load_few(from) };
+        let mut sum = read(&y[at..end]);
         for n in 0..N {
-            sum = sum.mul_add::<FUSED>(a[n], columns[n][i]);
+            let x = read(&columns[n][at..end]);
+            sum = sum.mul_add(re[n], x);
+            if T::IS_COMPLEX {
+                sum = sum.mul_add(im[n], x.swapped());
+            }
         }
-        y[i] = sum;
+        if end - at == step {
+            sum.store(&mut y[at..end]);
+        } else {
+            let mut few = [T::zero(); 16];
+            sum.store(&mut few);
+            y[at..end].iter_mut().zip(few).for_each(|(y, x)| *y = x);
+        }
+        at = end;
     }
 }
 
+/// `(−x, x, −x, x …)`
 #[inline(always)]
-fn dot<T: Scalar, const FUSED: bool>(x: &[T], y: &[T]) -> T {
-    dots::<T, 1, FUSED>([&x[..y.len()]], y)[0]
+fn alternating<R: Real, V: RealLanes<R>>(x: R) -> V {
+    let pattern: [R; 16] = std::array::from_fn(|i| if i % 2 == 0 { -x } else { x });
+    V::load(&pattern)
 }
 
+/// [`Kernels::dot`].
 #[inline(always)]
-fn axpy<T: Scalar, const FUSED: bool>(a: T, x: &[T], y: &mut [T]) {
-    axpys::<T, 1, FUSED>([a], [x], y);
+pub fn dot<T: MatrixScalar, V: RealLanes<T::Real>>(x: &[T], y: &[T]) -> T {
+    dots::<T, V, 1, 4>([&x[..y.len()]], y)[0]
+}
+
+/// [`Kernels::axpy`].
+#[inline(always)]
+pub fn axpy<T: MatrixScalar, V: RealLanes<T::Real>>(a: T, x: &[T], y: &mut [T]) {
+    axpys::<T, V, 1>([a], [x], y);
 }
 
 /// Columns that are read together.
 const TOGETHER: usize = 4;
 
+/// [`Kernels::gemv`].
 #[inline(always)]
-fn gemv<T: Scalar, const FUSED: bool>(alpha: T, a: Block<T>, x: &[T], y: &mut [T]) {
+pub fn gemv<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, x: &[T], y: &mut [T]) {
     let y = &mut y[..a.rows];
     let mut j = 0;
     while j + TOGETHER <= a.columns {
         let by: [T; TOGETHER] = std::array::from_fn(|n| alpha * x[j + n]);
-        axpys::<T, TOGETHER, FUSED>(by, std::array::from_fn(|n| a.column(j + n)), y);
+        axpys::<T, V, TOGETHER>(by, std::array::from_fn(|n| a.column(j + n)), y);
         j += TOGETHER;
     }
     while j < a.columns {
-        axpys::<T, 1, FUSED>([alpha * x[j]], [a.column(j)], y);
+        axpys::<T, V, 1>([alpha * x[j]], [a.column(j)], y);
         j += 1;
     }
 }
 
+/// [`Kernels::gemv_adjoint`].
 #[inline(always)]
-fn gemv_adjoint<T: Scalar, const FUSED: bool>(alpha: T, a: Block<T>, x: &[T], y: &mut [T]) {
+pub fn gemv_adjoint<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, x: &[T], y: &mut [T]) {
     let x = &x[..a.rows];
     let mut j = 0;
     while j + TOGETHER <= a.columns {
-        let sums = dots::<T, TOGETHER, FUSED>(std::array::from_fn(|n| a.column(j + n)), x);
+        let sums = dots::<T, V, TOGETHER, 1>(std::array::from_fn(|n| a.column(j + n)), x);
         for n in 0..TOGETHER {
             y[j + n] += alpha * sums[n];
         }
         j += TOGETHER;
     }
     while j < a.columns {
-        y[j] += alpha * dots::<T, 1, FUSED>([a.column(j)], x)[0];
+        y[j] += alpha * dots::<T, V, 1, 4>([a.column(j)], x)[0];
         j += 1;
     }
 }
 
+/// [`Kernels::ger`].
 #[inline(always)]
-fn ger<T: Scalar, const FUSED: bool>(alpha: T, x: &[T], y: &[T], mut a: BlockMut<T>) {
+pub fn ger<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, x: &[T], y: &[T], mut a: BlockMut<T>) {
     for j in 0..a.columns {
-        axpys::<T, 1, FUSED>([alpha * y[j].conj()], [x], a.column(j));
+        axpys::<T, V, 1>([alpha * y[j].conj()], [x], a.column(j));
+    }
+}
+
+/// [`Kernels::her2`].
+#[inline(always)]
+pub fn her2<T: MatrixScalar, V: RealLanes<T::Real>>(x: &[T], y: &[T], mut a: BlockMut<T>) {
+    for j in 0..a.columns {
+        let by = [-y[j].conj(), -x[j].conj()];
+        axpys::<T, V, 2>(by, [&x[j..], &y[j..]], &mut a.column(j)[j..]);
     }
 }
 
 /// Columns j to j + 3 at and below row j + 4, in one pass: `y += A x` and `yⱼ += aⱼᴴ x`.
 #[inline(always)]
-fn hemv<T: Scalar, const FUSED: bool>(a: Block<T>, x: &[T], y: &mut [T]) {
+pub fn hemv<T: MatrixScalar, V: RealLanes<T::Real>>(a: Block<T>, x: &[T], y: &mut [T]) {
     let n = a.rows;
     let mut j = 0;
     while j < n {
@@ -210,8 +355,8 @@ fn hemv<T: Scalar, const FUSED: bool>(a: Block<T>, x: &[T], y: &mut [T]) {
         }
         if end < n {
             let columns: [&[T]; TOGETHER] = std::array::from_fn(|k| &a.column(j + k)[end..n]);
-            let sums = dots::<T, TOGETHER, FUSED>(columns, &x[end..n]);
-            axpys::<T, TOGETHER, FUSED>(std::array::from_fn(|k| x[j + k]), columns, &mut y[end..n]);
+            let sums = dots::<T, V, TOGETHER, 1>(columns, &x[end..n]);
+            axpys::<T, V, TOGETHER>(std::array::from_fn(|k| x[j + k]), columns, &mut y[end..n]);
             for k in 0..TOGETHER {
                 y[j + k] += sums[k];
             }
@@ -220,19 +365,38 @@ fn hemv<T: Scalar, const FUSED: bool>(a: Block<T>, x: &[T], y: &mut [T]) {
     }
 }
 
-/// Forward substitution, with four right-hand sides at a time.
+/// Forward substitution.
 #[inline(always)]
-fn forward<T: Scalar, const FUSED: bool>(l: Block<T>, unit: bool, mut b: BlockMut<T>) {
-    for j in 0..b.columns {
-        let x = b.column(j);
-        for k in 0..l.rows {
+pub fn forward<T: MatrixScalar, V: RealLanes<T::Real>>(l: Block<T>, unit: bool, mut b: BlockMut<T>) {
+    let n = l.rows;
+    let mut inverse = [T::ONE; MOST_FORWARD];
+    let by_product = !unit && n <= MOST_FORWARD && b.columns >= TOGETHER;
+    if by_product {
+        (0..n).for_each(|k| inverse[k] = T::ONE / l.column(k)[k]);
+    }
+    let mut j = 0;
+    while j < b.columns {
+        let count = if j + TOGETHER <= b.columns { TOGETHER } else { 1 };
+        for k in 0..n {
             let column = l.column(k);
-            let value = if unit { x[k] } else { x[k] / column[k] };
-            x[k] = value;
-            axpys::<T, 1, FUSED>([-value], [&column[k + 1..l.rows]], &mut x[k + 1..l.rows]);
+            // Right-hand sides are independent of each other.
+            for r in j..j + count {
+                let x = b.column(r);
+                let value = match (unit, by_product) {
+                    (true, _) => x[k],
+                    (_, true) => x[k] * inverse[k],
+                    _ => x[k] / column[k],
+                };
+                x[k] = value;
+                axpys::<T, V, 1>([-value], [&column[k + 1..n]], &mut x[k + 1..n]);
+            }
         }
+        j += count;
     }
 }
+
+/// Rows of a triangle whose diagonal is inverted once.
+const MOST_FORWARD: usize = 64;
 
 /// Columns of a tile of a product.
 const TILE_COLUMNS: usize = 6;
@@ -243,7 +407,7 @@ const ROWS: usize = 192;
 
 /// Packed panels: for each k, `width` real parts, and for complex numbers as many imaginary parts.
 #[inline(always)]
-fn packed<T: Scalar>(
+fn packed<T: MatrixScalar>(
     to: &mut Vec<T::Real>,
     (count, depth): (usize, usize),
     width: usize,
@@ -266,77 +430,60 @@ fn packed<T: Scalar>(
     }
 }
 
-/// Product of two packed panels with `M` rows and [`TILE_COLUMNS`] columns: real and imaginary parts.
+/// Product of two packed panels, in vectors: for complex numbers those of the real parts, then of the imaginary parts.
 #[inline(always)]
-fn tile<R: Real, const M: usize, const FUSED: bool>(a: &[R], b: &[R]) -> [[R; M]; TILE_COLUMNS] {
-    let mut sums = [[R::default(); M]; TILE_COLUMNS];
-    for (a, b) in a.chunks_exact(M).zip(b.chunks_exact(TILE_COLUMNS)) {
+fn tile<T: MatrixScalar, V: RealLanes<T::Real>>(a: &[T::Real], b: &[T::Real]) -> [[V; 2]; TILE_COLUMNS] {
+    let mut sums = [[V::splat(T::Real::default()); 2]; TILE_COLUMNS];
+    let (rows, columns) = (2 * V::COUNT, if T::IS_COMPLEX { 2 * TILE_COLUMNS } else { TILE_COLUMNS });
+    for (a, b) in a.chunks_exact(rows).zip(b.chunks_exact(columns)) {
+        let (first, second) = (V::load(a), V::load(&a[V::COUNT..]));
         for j in 0..TILE_COLUMNS {
-            for i in 0..M {
-                sums[j][i] = sums[j][i].mul_add::<FUSED>(a[i], b[j]);
+            let x = V::splat(b[j]);
+            sums[j][0] = sums[j][0].mul_add(first, x);
+            sums[j][1] = sums[j][1].mul_add(second, x);
+            if T::IS_COMPLEX {
+                let y = b[TILE_COLUMNS + j];
+                sums[j][0] = sums[j][0].mul_add(second, V::splat(-y));
+                sums[j][1] = sums[j][1].mul_add(first, V::splat(y));
             }
         }
     }
     sums
 }
 
-type ComplexTile<R, const M: usize> = ([[R; M]; TILE_COLUMNS], [[R; M]; TILE_COLUMNS]);
-
-#[inline(always)]
-fn complex_tile<R: Real, const M: usize, const FUSED: bool>(a: &[R], b: &[R]) -> ComplexTile<R, M> {
-    let mut re = [[R::default(); M]; TILE_COLUMNS];
-    let mut im = re;
-    for (a, b) in a.chunks_exact(2 * M).zip(b.chunks_exact(2 * TILE_COLUMNS)) {
-        for j in 0..TILE_COLUMNS {
-            let (x, y) = (b[j], b[TILE_COLUMNS + j]);
-            for i in 0..M {
-                re[j][i] = re[j][i].mul_add::<FUSED>(a[i], x).mul_add::<FUSED>(-a[M + i], y);
-                im[j][i] = im[j][i].mul_add::<FUSED>(a[i], y).mul_add::<FUSED>(a[M + i], x);
-            }
-        }
-    }
-    (re, im)
-}
-
 /// Below this number of multiplications, operands are not packed.
 const FEW: usize = 4096;
 
+/// [`Kernels::gemm`].
 #[inline(always)]
-fn gemm<T: Scalar, const M: usize, const FUSED: bool>(
-    alpha: T,
-    a: Block<T>,
-    b: Block<T>,
-    mut c: BlockMut<T>,
-) {
+pub fn gemm<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, b: Block<T>, mut c: BlockMut<T>) {
     let (m, n, depth) = (c.rows, c.columns, a.columns);
     if m * n * depth <= FEW || n == 1 {
         for j in 0..n {
-            gemv::<T, FUSED>(alpha, a, b.column(j), c.column(j));
+            gemv::<T, V>(alpha, a, b.column(j), c.column(j));
         }
         return;
     }
-    let step = if T::IS_COMPLEX { 2 } else { 1 };
+    let (parts, tile_rows) = if T::IS_COMPLEX { (2, V::COUNT) } else { (1, 2 * V::COUNT) };
     let (mut left, mut right) = (Vec::new(), Vec::new());
+    let mut values = [T::Real::default(); 64];
     for k in (0..depth).step_by(DEPTH) {
         let kc = DEPTH.min(depth - k);
         packed::<T>(&mut right, (n, kc), TILE_COLUMNS, |j, l| alpha * b.column(j)[k + l]);
         for i in (0..m).step_by(ROWS) {
             let mc = ROWS.min(m - i);
-            packed::<T>(&mut left, (mc, kc), M, |r, l| a.column(k + l)[i + r]);
-            for (j, b) in (0..n).step_by(TILE_COLUMNS).zip(right.chunks_exact(TILE_COLUMNS * step * kc)) {
-                for (r, a) in (i..i + mc).step_by(M).zip(left.chunks_exact(M * step * kc)) {
-                    let (rows, columns) = (M.min(i + mc - r), TILE_COLUMNS.min(n - j));
-                    if T::IS_COMPLEX {
-                        let (re, im) = complex_tile::<T::Real, M, FUSED>(a, b);
-                        for q in 0..columns {
-                            let to = &mut c.column(j + q)[r..r + rows];
-                            to.iter_mut().enumerate().for_each(|(p, x)| *x += T::new(re[q][p], im[q][p]));
-                        }
-                    } else {
-                        let sums = tile::<T::Real, M, FUSED>(a, b);
-                        for q in 0..columns {
-                            let to = &mut c.column(j + q)[r..r + rows];
-                            to.iter_mut().zip(&sums[q]).for_each(|(x, s)| *x += T::real(*s));
+            packed::<T>(&mut left, (mc, kc), tile_rows, |r, l| a.column(k + l)[i + r]);
+            for (j, b) in (0..n).step_by(TILE_COLUMNS).zip(right.chunks_exact(TILE_COLUMNS * parts * kc)) {
+                for (r, a) in (i..i + mc).step_by(tile_rows).zip(left.chunks_exact(tile_rows * parts * kc)) {
+                    let rows = tile_rows.min(i + mc - r);
+                    let sums = tile::<T, V>(a, b);
+                    for (q, sums) in sums.iter().enumerate().take(n - j) {
+                        let to = &mut c.column(j + q)[r..r + rows];
+                        sums[0].store(&mut values);
+                        sums[1].store(&mut values[V::COUNT..]);
+                        for (p, x) in to.iter_mut().enumerate() {
+                            let im = if T::IS_COMPLEX { values[V::COUNT + p] } else { T::Real::default() };
+                            *x += T::new(values[p], im);
                         }
                     }
                 }
@@ -345,16 +492,35 @@ fn gemm<T: Scalar, const M: usize, const FUSED: bool>(
     }
 }
 
-/// Bytes of a row of a strip: the rows of the matrix that are rotated together while the strip is in the cache.
-const STRIP: usize = 16;
+/// Vectors of a row of a strip: the rows of the matrix that are rotated together while the strip is in the cache.
+const STRIP: usize = 4;
 
+/// `(c x + s y, c y − s x)`
 #[inline(always)]
-fn rotate<T: Scalar, const FUSED: bool>(rotations: &[Rotation<T>], mut x: BlockMut<T>) {
-    let mut strip = vec![[T::zero(); STRIP]; x.columns];
-    for at in (0..x.rows).step_by(STRIP) {
-        let rows = STRIP.min(x.rows - at);
+fn turned<T: MatrixScalar, V: RealLanes<T::Real>>(
+    x: [V; STRIP],
+    y: [V; STRIP],
+    c: V,
+    s: V,
+    minus: V,
+) -> [[V; STRIP]; 2] {
+    [
+        std::array::from_fn(|l| s.mul(y[l]).mul_add(c, x[l])),
+        std::array::from_fn(|l| c.mul(y[l]).mul_add(minus, x[l])),
+    ]
+}
+
+/// [`Kernels::rotate`].
+#[inline(always)]
+pub fn rotate<T: MatrixScalar, V: RealLanes<T::Real>>(rotations: &[Rotation<T>], mut x: BlockMut<T>) {
+    let wide = STRIP * V::COUNT;
+    let mut strip = vec![[V::splat(T::Real::default()); STRIP]; x.columns];
+    let mut room = vec![T::zero(); wide];
+    for at in (0..x.rows).step_by(wide) {
+        let rows = wide.min(x.rows - at);
         for (j, row) in strip.iter_mut().enumerate() {
-            row[..rows].copy_from_slice(&x.column(j)[at..at + rows]);
+            room[..rows].copy_from_slice(&x.column(j)[at..at + rows]);
+            *row = std::array::from_fn(|l| V::load(&room[l * V::COUNT..]));
         }
         // The column that two successive rotations share stays in registers.
         let mut i = 0;
@@ -364,18 +530,11 @@ fn rotate<T: Scalar, const FUSED: bool>(rotations: &[Rotation<T>], mut x: BlockM
             let mut held = if up { strip[k] } else { strip[k + 1] };
             loop {
                 let Rotation { c, s, .. } = rotations[i];
+                let (c, s, minus) = (V::splat(c.re()), V::splat(s.re()), V::splat(-s.re()));
                 if up {
-                    let other = strip[k + 1];
-                    for l in 0..STRIP {
-                        strip[k][l] = (s * other[l]).mul_add::<FUSED>(c, held[l]);
-                        held[l] = (c * other[l]).mul_add::<FUSED>(-s, held[l]);
-                    }
+                    [strip[k], held] = turned::<T, V>(held, strip[k + 1], c, s, minus);
                 } else {
-                    let other = strip[k];
-                    for l in 0..STRIP {
-                        strip[k + 1][l] = (-s * other[l]).mul_add::<FUSED>(c, held[l]);
-                        held[l] = (c * other[l]).mul_add::<FUSED>(s, held[l]);
-                    }
+                    [held, strip[k + 1]] = turned::<T, V>(strip[k], held, c, s, minus);
                 }
                 i += 1;
                 let wanted = if up { k + 1 } else { k.wrapping_sub(1) };
@@ -387,37 +546,8 @@ fn rotate<T: Scalar, const FUSED: bool>(rotations: &[Rotation<T>], mut x: BlockM
             strip[if up { k + 1 } else { k }] = held;
         }
         for (j, row) in strip.iter().enumerate() {
-            x.column(j)[at..at + rows].copy_from_slice(&row[..rows]);
+            (0..STRIP).for_each(|l| row[l].store(&mut room[l * V::COUNT..]));
+            x.column(j)[at..at + rows].copy_from_slice(&room[..rows]);
         }
-    }
-}
-
-/// The kernels for processors with AVX2 and FMA.
-#[cfg(target_arch = "x86_64")]
-pub mod avx2 {
-    use super::{Block, BlockMut, Rotation, Scalar};
-
-    macro_rules! kernels {
-        ($($name:ident[$($generic:tt)*]($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => {$(
-            #[doc = concat!("[`Kernels::", stringify!($name), "`](super::Kernels).")]
-            #[target_feature(enable = "avx2,fma")]
-            pub fn $name<T: Scalar $($generic)*>($($arg: $ty),*) $(-> $out)? {
-                kernels!(@call $name [$($generic)*] ($($arg),*))
-            }
-        )*};
-        (@call gemm [$($generic:tt)*] ($($arg:ident),*)) => { super::gemm::<T, M, true>($($arg),*) };
-        (@call $name:ident [] ($($arg:ident),*)) => { super::$name::<T, true>($($arg),*) };
-    }
-
-    kernels! {
-        dot[](x: &[T], y: &[T]) -> T;
-        axpy[](a: T, x: &[T], y: &mut [T]);
-        gemv[](alpha: T, a: Block<T>, x: &[T], y: &mut [T]);
-        gemv_adjoint[](alpha: T, a: Block<T>, x: &[T], y: &mut [T]);
-        ger[](alpha: T, x: &[T], y: &[T], a: BlockMut<T>);
-        hemv[](a: Block<T>, x: &[T], y: &mut [T]);
-        gemm[, const M: usize](alpha: T, a: Block<T>, b: Block<T>, c: BlockMut<T>);
-        forward[](l: Block<T>, unit: bool, b: BlockMut<T>);
-        rotate[](rotations: &[Rotation<T>], x: BlockMut<T>);
     }
 }

@@ -3,13 +3,15 @@
 //! Arrays are row-major with leading batch dimensions; a complex array is one array of real parts and one of imaginary
 //! parts. Operands, results and attributes are those of JAX's custom calls (`lapack_dgeqrf_ffi`).
 
+use crate::eig::{eigenvalues, eigenvectors};
 use crate::eigh::{eigh, sytrd};
 use crate::lu::{Triangle, getrf, potrf, trsm};
 use crate::matrix::Matrix;
 use crate::qr::{apply_q, geqp3, geqrf, orgqr};
-use crate::scalar::{Complex, Scalar};
-use crate::schur::{Schur, SchurElement, eigenvalues, eigenvectors, gehrd, gtsv, schur};
+use crate::scalar::{Complex, MatrixScalar};
+use crate::schur::{Schur, SchurElement, gehrd, schur};
 use crate::svd::svd;
+use crate::tridiagonal::gtsv;
 use systole_base::{DType, Element, Literal, Result, TensorType, ensure, err};
 
 /// The routines, with their number of operands, and of arrays that hold the results of real and of complex matrices.
@@ -83,7 +85,7 @@ struct ArrayParts<'a, R> {
 }
 
 impl<R: Element> ArrayParts<'_, R> {
-    fn at<T: Scalar<Real = R>>(&self, i: usize) -> T
+    fn at<T: MatrixScalar<Real = R>>(&self, i: usize) -> T
     where
         R: crate::scalar::Real,
     {
@@ -95,7 +97,7 @@ impl<R: Element> ArrayParts<'_, R> {
 }
 
 /// A call on operands of element type T.
-struct LapackCall<'a, T: Scalar> {
+struct LapackCall<'a, T: MatrixScalar> {
     name: &'a str,
     attributes: Vec<(&'a str, i64)>,
     /// Arrays of type T, without integers.
@@ -108,7 +110,7 @@ impl<'a, T> LapackCall<'a, T>
 where
     T: LapackScalar,
     T::Real: Element,
-    Complex<T::Real>: Scalar<Real = T::Real>,
+    Complex<T::Real>: MatrixScalar<Real = T::Real>,
 {
     fn run(config: &'a str, args: &[&'a Literal], types: &[TensorType]) -> Result<Vec<Literal>> {
         let mut words = config.split(' ').filter(|w| !w.is_empty());
@@ -249,7 +251,7 @@ where
     }
 
     /// Writes matrix b of a result that starts with array `at`; returns the next result's array.
-    fn put<U: Scalar<Real = T::Real>>(&mut self, at: usize, b: usize, m: &Matrix<U>) -> Result<usize> {
+    fn put<U: MatrixScalar<Real = T::Real>>(&mut self, at: usize, b: usize, m: &Matrix<U>) -> Result<usize> {
         let parts = if U::IS_COMPLEX { 2 } else { 1 };
         for part in 0..parts {
             let to: &mut [T::Real] = self.results[at + part].as_mut_slice()?;
@@ -275,7 +277,12 @@ where
         Ok(at + parts)
     }
 
-    fn put_vector<U: Scalar<Real = T::Real>>(&mut self, at: usize, b: usize, x: Vec<U>) -> Result<usize> {
+    fn put_vector<U: MatrixScalar<Real = T::Real>>(
+        &mut self,
+        at: usize,
+        b: usize,
+        x: Vec<U>,
+    ) -> Result<usize> {
         let rows = x.len();
         self.put(at, b, &Matrix { data: x, rows, columns: 1 })
     }

@@ -3,13 +3,13 @@
 //! Source: LAPACK's getrf, potrf and BLAS's trsm, as divide and conquer.
 
 use crate::matrix::{Block, BlockMut, Matrix};
-use crate::scalar::{Real, Scalar};
+use crate::scalar::{MatrixScalar, Real};
 
 /// Size at which recursion ends.
 const SMALL: usize = 24;
 
 /// Solves `L X = B` in place.
-pub(crate) fn solve_lower<T: Scalar>(l: Block<T>, unit: bool, mut b: BlockMut<T>) {
+pub(crate) fn solve_lower<T: MatrixScalar>(l: Block<T>, unit: bool, mut b: BlockMut<T>) {
     let n = l.rows;
     if n <= SMALL {
         return (T::kernels().forward)(l, unit, b);
@@ -31,7 +31,7 @@ fn rows_of<'a, T>(b: &'a mut BlockMut<T>, from: usize, to: usize) -> BlockMut<'a
     BlockMut { data: &mut b.data[from..], stride: b.stride, rows: to - from, columns: b.columns }
 }
 
-fn copied<T: Scalar>(b: &BlockMut<T>) -> Matrix<T> {
+fn copied<T: MatrixScalar>(b: &BlockMut<T>) -> Matrix<T> {
     let mut data = Vec::with_capacity(b.rows * b.columns);
     (0..b.columns).for_each(|j| data.extend_from_slice(&b.data[j * b.stride..j * b.stride + b.rows]));
     Matrix { data, rows: b.rows, columns: b.columns }
@@ -53,7 +53,7 @@ pub struct Triangle {
 }
 
 /// Solves `op(A) X = B`, or `X op(A) = B`.
-pub fn trsm<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>, how: Triangle) -> Matrix<T> {
+pub fn trsm<T: MatrixScalar>(a: &Matrix<T>, b: &Matrix<T>, how: Triangle) -> Matrix<T> {
     // X op(A) = B is op(A)ᵀ Xᵀ = Bᵀ.
     let turn = how.transpose == how.left;
     let lower = how.lower != turn;
@@ -78,7 +78,7 @@ pub fn trsm<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>, how: Triangle) -> Matrix<T>
 }
 
 /// Replaces a by L and U; returns the 1-based pivots, and the 1-based index of the first zero on U's diagonal, or 0.
-pub fn getrf<T: Scalar>(a: &mut Matrix<T>) -> (Vec<i32>, i32) {
+pub fn getrf<T: MatrixScalar>(a: &mut Matrix<T>) -> (Vec<i32>, i32) {
     let count = a.rows.min(a.columns);
     let mut pivots = vec![0; count];
     let mut info = 0;
@@ -92,7 +92,12 @@ pub fn getrf<T: Scalar>(a: &mut Matrix<T>) -> (Vec<i32>, i32) {
 }
 
 /// Factors columns `from..to`, from the diagonal down.
-fn factor<T: Scalar>(a: &mut Matrix<T>, (from, to): (usize, usize), pivots: &mut [i32], info: &mut i32) {
+fn factor<T: MatrixScalar>(
+    a: &mut Matrix<T>,
+    (from, to): (usize, usize),
+    pivots: &mut [i32],
+    info: &mut i32,
+) {
     if to - from <= 8 {
         return (from..to).for_each(|j| step(a, j, (from, to), pivots, info));
     }
@@ -105,7 +110,7 @@ fn factor<T: Scalar>(a: &mut Matrix<T>, (from, to): (usize, usize), pivots: &mut
 }
 
 /// Eliminates column j in the columns `from..to`.
-fn step<T: Scalar>(
+fn step<T: MatrixScalar>(
     a: &mut Matrix<T>,
     j: usize,
     (from, to): (usize, usize),
@@ -117,7 +122,7 @@ fn step<T: Scalar>(
     let (mut best, mut most) = (j, column[j].size());
     for (i, x) in column.iter().enumerate().skip(j + 1) {
         let size = x.size();
-        if size > most || size != size && most == most {
+        if size > most || size.is_nan() && !most.is_nan() {
             (best, most) = (i, size);
         }
     }
@@ -143,7 +148,7 @@ fn step<T: Scalar>(
 }
 
 /// Swaps rows by the pivots of some columns, in other columns.
-fn exchange<T: Scalar>(
+fn exchange<T: MatrixScalar>(
     a: &mut Matrix<T>,
     pivots: &[i32],
     (from, to): (usize, usize),
@@ -156,7 +161,7 @@ fn exchange<T: Scalar>(
 }
 
 /// Updates columns to the right of factored ones.
-fn eliminate<T: Scalar>(a: &mut Matrix<T>, (from, to): (usize, usize), (left, right): (usize, usize)) {
+fn eliminate<T: MatrixScalar>(a: &mut Matrix<T>, (from, to): (usize, usize), (left, right): (usize, usize)) {
     let m = a.rows;
     let l = a.copied((from, m), (from, to));
     solve_lower(l.block((0, to - from), (0, to - from)), true, a.block_mut((from, to), (left, right)));
@@ -168,16 +173,16 @@ fn eliminate<T: Scalar>(a: &mut Matrix<T>, (from, to): (usize, usize), (left, ri
 }
 
 /// Replaces the lower triangle by L with `L Lᴴ = A`; returns the 1-based index of the first pivot that is not positive, or 0.
-pub fn potrf<T: Scalar>(a: &mut Matrix<T>) -> i32 {
+pub fn potrf<T: MatrixScalar>(a: &mut Matrix<T>) -> i32 {
     let n = a.rows;
     cholesky(a, (0, n))
 }
 
-fn cholesky<T: Scalar>(a: &mut Matrix<T>, (from, to): (usize, usize)) -> i32 {
+fn cholesky<T: MatrixScalar>(a: &mut Matrix<T>, (from, to): (usize, usize)) -> i32 {
     if to - from <= SMALL {
         for j in from..to {
             let pivot = a.at(j, j).re();
-            if !(pivot > T::Real::default()) {
+            if pivot.is_nan() || pivot <= T::Real::default() {
                 return j as i32 + 1;
             }
             let root = pivot.sqrt();
@@ -186,10 +191,7 @@ fn cholesky<T: Scalar>(a: &mut Matrix<T>, (from, to): (usize, usize)) -> i32 {
             a.column_mut(j)[j + 1..to].iter_mut().for_each(|x| *x = x.scale(by));
             for k in j + 1..to {
                 let (column, target) = a.two_columns(j, k);
-                let value = column[k].conj();
-                for i in k..to {
-                    target[i] -= column[i] * value;
-                }
+                (T::kernels().axpy)(-column[k].conj(), &column[k..to], &mut target[k..to]);
             }
         }
         return 0;
@@ -212,7 +214,12 @@ fn cholesky<T: Scalar>(a: &mut Matrix<T>, (from, to): (usize, usize)) -> i32 {
 }
 
 /// Subtracts `x y` from the lower triangle of a diagonal block.
-fn subtract_square<T: Scalar>(a: &mut Matrix<T>, (from, to): (usize, usize), x: &Matrix<T>, y: &Matrix<T>) {
+fn subtract_square<T: MatrixScalar>(
+    a: &mut Matrix<T>,
+    (from, to): (usize, usize),
+    x: &Matrix<T>,
+    y: &Matrix<T>,
+) {
     const WIDTH: usize = 48;
     for at in (from..to).step_by(WIDTH) {
         let end = (at + WIDTH).min(to);

@@ -1,47 +1,7 @@
-//! Column-major matrices and views of their blocks.
+//! Column-major matrices.
 
-use crate::scalar::Scalar;
-
-/// View of a column-major block: element (i, j) is `data[i + j * stride]`.
-#[derive(Clone, Copy)]
-pub struct Block<'a, T> {
-    /// Elements from the first one on.
-    pub data: &'a [T],
-    /// Distance between columns.
-    pub stride: usize,
-    /// Number of rows.
-    pub rows: usize,
-    /// Number of columns.
-    pub columns: usize,
-}
-
-/// Like [`Block`], writable.
-pub struct BlockMut<'a, T> {
-    /// Elements from the first one on.
-    pub data: &'a mut [T],
-    /// Distance between columns.
-    pub stride: usize,
-    /// Number of rows.
-    pub rows: usize,
-    /// Number of columns.
-    pub columns: usize,
-}
-
-impl<'a, T> Block<'a, T> {
-    /// Returns column j.
-    #[inline(always)]
-    pub fn column(&self, j: usize) -> &'a [T] {
-        &self.data[j * self.stride..j * self.stride + self.rows]
-    }
-}
-
-impl<T> BlockMut<'_, T> {
-    /// Returns column j.
-    #[inline(always)]
-    pub fn column(&mut self, j: usize) -> &mut [T] {
-        &mut self.data[j * self.stride..j * self.stride + self.rows]
-    }
-}
+pub use crate::block::{Block, BlockMut};
+use crate::scalar::MatrixScalar;
 
 /// Column-major matrix.
 #[derive(Clone, Debug)]
@@ -54,7 +14,7 @@ pub struct Matrix<T> {
     pub columns: usize,
 }
 
-impl<T: Scalar> Matrix<T> {
+impl<T: MatrixScalar> Matrix<T> {
     /// A matrix of zeros.
     pub fn zeros(rows: usize, columns: usize) -> Matrix<T> {
         Matrix { data: vec![T::zero(); rows * columns], rows, columns }
@@ -178,7 +138,7 @@ impl<T: Scalar> Matrix<T> {
 }
 
 /// Transposes in blocks that fit in the cache.
-fn transposed<T: Scalar>(rows: usize, columns: usize, data: &[T], f: impl Fn(T) -> T) -> Matrix<T> {
+fn transposed<T: MatrixScalar>(rows: usize, columns: usize, data: &[T], f: impl Fn(T) -> T) -> Matrix<T> {
     const SIZE: usize = 16;
     let mut out = Matrix::zeros(columns, rows);
     for i0 in (0..rows).step_by(SIZE) {

@@ -3,14 +3,14 @@
 //! Source: LAPACK's geqrf, orgqr, ormqr and geqp3.
 
 use crate::householder::{Reflectors, apply_left, norm, reflector};
-use crate::matrix::Matrix;
-use crate::scalar::{Real, Scalar};
+use crate::matrix::{BlockMut, Matrix};
+use crate::scalar::{MatrixScalar, Real};
 
 /// Columns of a panel.
 pub(crate) const PANEL: usize = 32;
 
 /// Replaces a by R and the reflectors below its diagonal; returns τ.
-pub fn geqrf<T: Scalar>(a: &mut Matrix<T>) -> Vec<T> {
+pub fn geqrf<T: MatrixScalar>(a: &mut Matrix<T>) -> Vec<T> {
     let (m, n) = (a.rows, a.columns);
     let count = m.min(n);
     let mut taus = Vec::with_capacity(count);
@@ -34,7 +34,7 @@ pub fn geqrf<T: Scalar>(a: &mut Matrix<T>) -> Vec<T> {
 }
 
 /// Eliminates column j below the diagonal, and updates the given columns.
-fn eliminate<T: Scalar>(a: &mut Matrix<T>, j: usize, columns: (usize, usize), work: &mut Vec<T>) -> T {
+fn eliminate<T: MatrixScalar>(a: &mut Matrix<T>, j: usize, columns: (usize, usize), work: &mut Vec<T>) -> T {
     let m = a.rows;
     let column = &mut a.column_mut(j)[j..];
     let (head, rest) = column.split_at_mut(1);
@@ -43,19 +43,15 @@ fn eliminate<T: Scalar>(a: &mut Matrix<T>, j: usize, columns: (usize, usize), wo
     if columns.0 < columns.1 && tau != T::zero() {
         let (left, right) = a.data.split_at_mut(columns.0 * m);
         let v = &mut left[j * m + j..(j + 1) * m];
-        let block = crate::matrix::BlockMut {
-            data: &mut right[j..],
-            stride: m,
-            rows: m - j,
-            columns: columns.1 - columns.0,
-        };
+        let block =
+            BlockMut { data: &mut right[j..], stride: m, rows: m - j, columns: columns.1 - columns.0 };
         apply_left(tau.conj(), v, block, work);
     }
     tau
 }
 
 /// Replaces a by the first columns of `H₁ H₂ …`.
-pub fn orgqr<T: Scalar>(a: &mut Matrix<T>, taus: &[T]) {
+pub fn orgqr<T: MatrixScalar>(a: &mut Matrix<T>, taus: &[T]) {
     let mut q = Matrix::identity(a.rows, a.columns);
     apply_q(a, taus, (true, false), &mut q, true);
     *a = q;
@@ -63,7 +59,7 @@ pub fn orgqr<T: Scalar>(a: &mut Matrix<T>, taus: &[T]) {
 
 /// Replaces c by `Q c`, or with `(left, adjoint)` by `Qᴴ c`, `c Q`, `c Qᴴ`. `is_identity`: c is the identity, of which
 /// only the block that is not trivial is computed.
-pub fn apply_q<T: Scalar>(
+pub fn apply_q<T: MatrixScalar>(
     a: &Matrix<T>,
     taus: &[T],
     (left, adjoint): (bool, bool),
@@ -71,6 +67,9 @@ pub fn apply_q<T: Scalar>(
     is_identity: bool,
 ) {
     let (m, count) = (a.rows, taus.len());
+    if left && count <= PANEL && c.columns <= 2 * PANEL {
+        return apply_one_by_one(a, taus, adjoint, c, is_identity);
+    }
     let panels: Vec<usize> = (0..count).step_by(PANEL).collect();
     // Q = P₁ P₂ …; the factor next to c comes first.
     let order: Vec<usize> = if left != adjoint { panels.into_iter().rev().collect() } else { panels };
@@ -87,9 +86,30 @@ pub fn apply_q<T: Scalar>(
     }
 }
 
+/// Replaces c by `Q c` or `Qᴴ c`, without blocks.
+fn apply_one_by_one<T: MatrixScalar>(
+    a: &Matrix<T>,
+    taus: &[T],
+    adjoint: bool,
+    c: &mut Matrix<T>,
+    is_identity: bool,
+) {
+    let (m, count, columns) = (a.rows, taus.len(), c.columns);
+    let mut work = Vec::new();
+    let mut v = Vec::with_capacity(m);
+    for step in 0..count {
+        let j = if adjoint { step } else { count - 1 - step };
+        v.clear();
+        v.extend_from_slice(&a.column(j)[j..]);
+        let first = if is_identity { j.min(columns) } else { 0 };
+        let tau = if adjoint { taus[j].conj() } else { taus[j] };
+        apply_left(tau, &mut v, c.block_mut((j, m), (first, columns)), &mut work);
+    }
+}
+
 /// Like [`geqrf`] of the permuted columns with descending norms; `order` becomes the 1-based permutation. Columns whose
 /// order is not 0 at first stay in front.
-pub fn geqp3<T: Scalar>(a: &mut Matrix<T>, order: &mut [i32]) -> Vec<T> {
+pub fn geqp3<T: MatrixScalar>(a: &mut Matrix<T>, order: &mut [i32]) -> Vec<T> {
     let (m, n) = (a.rows, a.columns);
     let mut fixed = 0;
     for j in 0..n {
@@ -135,7 +155,13 @@ pub fn geqp3<T: Scalar>(a: &mut Matrix<T>, order: &mut [i32]) -> Vec<T> {
 }
 
 /// Norm of column k below row j, from the norm with row j; computed again after cancellation.
-fn downdate<T: Scalar>(a: &Matrix<T>, j: usize, k: usize, norms: &mut [T::Real], first: &mut [T::Real]) {
+fn downdate<T: MatrixScalar>(
+    a: &Matrix<T>,
+    j: usize,
+    k: usize,
+    norms: &mut [T::Real],
+    first: &mut [T::Real],
+) {
     if norms[k] == T::Real::default() {
         return;
     }
@@ -150,7 +176,7 @@ fn downdate<T: Scalar>(a: &Matrix<T>, j: usize, k: usize, norms: &mut [T::Real],
     }
 }
 
-fn swap_columns<T: Scalar>(a: &mut Matrix<T>, j: usize, k: usize) {
+fn swap_columns<T: MatrixScalar>(a: &mut Matrix<T>, j: usize, k: usize) {
     let (x, y) = a.two_columns(j, k);
     x.swap_with_slice(y);
 }

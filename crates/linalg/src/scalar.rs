@@ -15,7 +15,7 @@ pub struct Complex<R> {
 }
 
 /// Element of a matrix.
-pub trait Scalar:
+pub trait MatrixScalar:
     Copy
     + Debug
     + Default
@@ -73,12 +73,12 @@ pub trait Scalar:
     }
     /// Whether a part is NaN or infinite.
     fn is_bad(self) -> bool {
-        !(self.size() - self.size() == Self::Real::default())
+        !self.size().is_finite()
     }
 }
 
 /// Real element type.
-pub trait Real: Scalar<Real = Self> + PartialOrd {
+pub trait Real: MatrixScalar<Real = Self> + PartialOrd {
     /// Zero.
     const ZERO: Self;
     /// Distance from 1 to the next number.
@@ -89,20 +89,24 @@ pub trait Real: Scalar<Real = Self> + PartialOrd {
     fn complex_kernels() -> &'static Kernels<Complex<Self>>;
     /// Square root.
     fn sqrt(self) -> Self;
+    /// Whether it is NaN.
+    fn is_nan(self) -> bool;
+    /// Whether it is neither infinite nor NaN.
+    fn is_finite(self) -> bool;
     /// `self` with the sign of `sign`.
     fn copysign(self, sign: Self) -> Self;
     /// Rounds an f64.
     fn of(x: f64) -> Self;
     /// The larger number; NaN if one is NaN.
     fn most(self, other: Self) -> Self {
-        if self > other || self != self { self } else { other }
+        if self > other || self.is_nan() { self } else { other }
     }
     /// `√(a² + b²)` without overflow of intermediate results.
     fn hypot(self, other: Self) -> Self {
         let (a, b) = (self.modulus(), other.modulus());
         let (most, least) = if a > b { (a, b) } else { (b, a) };
-        if most == Self::default() || most - most != Self::default() {
-            return if most == most { most + least } else { most };
+        if most == Self::default() || !most.is_finite() {
+            return if most.is_nan() { most } else { most + least };
         }
         let ratio = least / most;
         most * (Self::ONE + ratio * ratio).sqrt()
@@ -111,7 +115,7 @@ pub trait Real: Scalar<Real = Self> + PartialOrd {
 
 macro_rules! real {
     ($ty:ident, $table:ident) => {
-        impl Scalar for $ty {
+        impl MatrixScalar for $ty {
             type Real = $ty;
             const IS_COMPLEX: bool = false;
             const ONE: $ty = 1.0;
@@ -144,7 +148,7 @@ macro_rules! real {
                 if FUSED { <$ty>::mul_add(a, b, self) } else { a * b + self }
             }
             fn kernels() -> &'static Kernels<$ty> {
-                crate::kernels::$table.get()
+                crate::kernels::$table.current()
             }
         }
 
@@ -157,11 +161,19 @@ macro_rules! real {
                 self.sqrt()
             }
             #[inline(always)]
+            fn is_nan(self) -> bool {
+                self.is_nan()
+            }
+            #[inline(always)]
+            fn is_finite(self) -> bool {
+                self.is_finite()
+            }
+            #[inline(always)]
             fn copysign(self, sign: $ty) -> $ty {
                 self.copysign(sign)
             }
             fn complex_kernels() -> &'static Kernels<Complex<$ty>> {
-                crate::kernels::complex::$table.get()
+                crate::kernels::complex::$table.current()
             }
             #[inline(always)]
             fn of(x: f64) -> $ty {
@@ -174,7 +186,7 @@ macro_rules! real {
 real!(f32, F32);
 real!(f64, F64);
 
-impl<R: Real> Scalar for Complex<R> {
+impl<R: Real> MatrixScalar for Complex<R> {
     type Real = R;
     const IS_COMPLEX: bool = true;
     const ONE: Self = Complex { re: R::ONE, im: R::ZERO };

@@ -1,15 +1,15 @@
-//! Hessenberg and Schur forms, and eigenvectors of general matrices.
+//! Hessenberg and Schur forms of general matrices.
 //!
-//! Source: LAPACK's gehrd, lahqr, lanv2 and trevc; Golub and Van Loan, 7.5.
+//! Source: LAPACK's gehrd, lahqr and lanv2; Golub and Van Loan, 7.5.
 
 use crate::eigh::{bordered, scaling};
-use crate::householder::{apply_left, apply_right, norm, reflector};
-use crate::matrix::{BlockMut, Matrix};
-use crate::scalar::{Complex, Real, Scalar};
+use crate::householder::{apply_left, apply_right, reflector};
+use crate::matrix::Matrix;
+use crate::scalar::{Complex, MatrixScalar, Real};
 
 /// Replaces a by its Hessenberg form `Qᴴ A Q`, with Q's reflectors below the subdiagonal, for the 1-based rows `low` to
 /// `high`; returns τ.
-pub fn gehrd<T: Scalar>(a: &mut Matrix<T>, low: usize, high: usize) -> Vec<T> {
+pub fn gehrd<T: MatrixScalar>(a: &mut Matrix<T>, low: usize, high: usize) -> Vec<T> {
     let n = a.rows;
     let mut taus = vec![T::zero(); n.saturating_sub(1)];
     let mut work = Vec::new();
@@ -37,7 +37,7 @@ pub struct Schur<T> {
 }
 
 /// An element type with a QR iteration of its own.
-pub trait SchurElement: Scalar {
+pub trait SchurElement: MatrixScalar {
     /// Brings a Hessenberg matrix into Schur form, and multiplies z by the transformations.
     fn iterate(h: &mut Matrix<Self>, z: &mut Matrix<Self>) -> bool;
 }
@@ -62,7 +62,7 @@ pub fn schur<T: SchurElement>(mut a: Matrix<T>) -> Schur<T> {
 }
 
 /// First row of the block of rows up to i that no negligible subdiagonal element divides.
-fn block_start<T: Scalar>(h: &Matrix<T>, i: usize) -> usize {
+fn block_start<T: MatrixScalar>(h: &Matrix<T>, i: usize) -> usize {
     let zero = T::Real::default();
     let tiny = T::Real::TINY * (T::Real::of(h.rows as f64) / T::Real::EPSILON);
     let size = |i: usize, j: usize| h.at(i, j).size();
@@ -98,7 +98,7 @@ const EXCEPTIONAL: usize = 10;
 impl<R: Real> SchurElement for Complex<R> {
     fn iterate(h: &mut Matrix<Self>, z: &mut Matrix<Self>) -> bool {
         let mut end = h.rows;
-        let (mut turn, mut left) = (0, ITERATIONS * h.rows);
+        let (mut turn, mut left) = (0_usize, ITERATIONS * h.rows);
         while end > 0 {
             let i = end - 1;
             let l = block_start(h, i);
@@ -113,7 +113,7 @@ impl<R: Real> SchurElement for Complex<R> {
                 return false;
             }
             (turn, left) = (turn + 1, left - 1);
-            let shift = if turn % EXCEPTIONAL == 0 {
+            let shift = if turn.is_multiple_of(EXCEPTIONAL) {
                 h.at(i, i) + Complex::real(R::of(0.75) * h.at(i, i - 1).re.modulus())
             } else {
                 complex_shift(h, i)
@@ -209,7 +209,7 @@ real!(f32 f64);
 fn francis<R: Real>(h: &mut Matrix<R>, z: &mut Matrix<R>) -> bool {
     let n = h.rows;
     let mut end = n;
-    let (mut turn, mut left) = (0, ITERATIONS * n);
+    let (mut turn, mut left) = (0_usize, ITERATIONS * n);
     while end > 0 {
         let i = end - 1;
         let l = block_start(h, i);
@@ -239,8 +239,8 @@ fn francis<R: Real>(h: &mut Matrix<R>, z: &mut Matrix<R>) -> bool {
 fn real_shifts<R: Real>(h: &Matrix<R>, (l, i): (usize, usize), turn: usize) -> [R; 4] {
     let zero = R::default();
     let (mut a, mut b, mut c, mut d);
-    if turn % EXCEPTIONAL == 0 {
-        let at_start = turn % (2 * EXCEPTIONAL) != 0;
+    if turn.is_multiple_of(EXCEPTIONAL) {
+        let at_start = !turn.is_multiple_of(2 * EXCEPTIONAL);
         let (x, y, own) = if at_start {
             (h.at(l + 1, l), h.at(l + 2, l + 1), h.at(l, l))
         } else {
@@ -420,197 +420,4 @@ fn standard<R: Real>([mut a, mut b, mut c, mut d]: [R; 4]) -> ([R; 4], R, R) {
         (cos, sin) = (cos * c1 - sin * s1, cos * s1 + sin * c1);
     }
     ([a, b, c, d], cos, sin)
-}
-
-/// Eigenvalues on the diagonal of a Schur form.
-pub fn eigenvalues<T: Scalar>(t: &Matrix<T>) -> Vec<Complex<T::Real>> {
-    let n = t.rows;
-    let mut values: Vec<Complex<T::Real>> =
-        (0..n).map(|i| Complex { re: t.at(i, i).re(), im: t.at(i, i).im() }).collect();
-    for i in 1..n {
-        if !T::IS_COMPLEX && t.at(i, i - 1) != T::zero() {
-            let im = t.at(i, i - 1).modulus().sqrt() * t.at(i - 1, i).modulus().sqrt();
-            (values[i - 1].im, values[i].im) = (im, -im);
-        }
-    }
-    values
-}
-
-/// Eigenvectors of norm 1, in columns, from a Schur form; complex ones have a real largest element.
-pub fn eigenvectors<T: Scalar>(schur: &Schur<T>, left: bool) -> Matrix<Complex<T::Real>> {
-    let n = schur.t.rows;
-    let complex = |x: T| Complex { re: x.re(), im: x.im() };
-    let z = Matrix::from_fn(n, n, |i, j| complex(schur.z.at(i, j)));
-    // Left eigenvectors are the right ones of Tᴴ, which is upper triangular with rows and columns backwards.
-    let back = |i: usize| if left { n - 1 - i } else { i };
-    let t = Matrix::from_fn(n, n, |i, j| {
-        let x = if left { schur.t.at(back(j), back(i)).conj() } else { schur.t.at(i, j) };
-        complex(x)
-    });
-    let mut values = eigenvalues(&schur.t);
-    if left {
-        values.reverse();
-        values.iter_mut().for_each(|x| *x = x.conj());
-    }
-    let mut x = Matrix::zeros(n, n);
-    for j in 0..n {
-        let column = substituted(&t, values[j], j);
-        for (i, value) in column.into_iter().enumerate() {
-            x.set(back(i), back(j), value);
-        }
-    }
-    let mut vectors = z.product(&x);
-    for j in 0..n {
-        normalize(vectors.column_mut(j), T::IS_COMPLEX || eigenvalue_is_complex(&values, back(j)));
-    }
-    if !T::IS_COMPLEX {
-        conjugate_pairs(&mut vectors, &schur.t);
-    }
-    vectors
-}
-
-fn eigenvalue_is_complex<R: Real>(values: &[Complex<R>], j: usize) -> bool {
-    values[j].im != R::default()
-}
-
-/// The second vector of a pair is the conjugate of the first.
-fn conjugate_pairs<T: Scalar>(vectors: &mut Matrix<Complex<T::Real>>, t: &Matrix<T>) {
-    for i in 1..t.rows {
-        if t.at(i, i - 1) != T::zero() {
-            let (x, y) = vectors.two_columns(i - 1, i);
-            y.iter_mut().zip(&*x).for_each(|(y, x)| *y = x.conj());
-        }
-    }
-}
-
-/// Solves `(T − value) x = 0` by back substitution, for the eigenvalue of row j.
-fn substituted<R: Real>(t: &Matrix<Complex<R>>, value: Complex<R>, j: usize) -> Vec<Complex<R>> {
-    type C<R> = Complex<R>;
-    let n = t.rows;
-    let zero = C::<R>::zero();
-    let pairs = |i: usize| i > 0 && t.at(i, i - 1) != zero;
-    let floor = (R::EPSILON * norm_of(t, value, j)).most(R::TINY / R::EPSILON);
-    let safe = |x: C<R>| if x.size() < floor { C::real(floor) } else { x };
-    let mut x = vec![zero; n];
-    // The block of the eigenvalue itself.
-    let mut top = if pairs(j) { j - 1 } else { j };
-    let last = if j + 1 < n && pairs(j + 1) { j + 1 } else { j };
-    x[last] = C::ONE;
-    if last > top || pairs(last) {
-        top = last - 1;
-        // Of the two equations, the one with the larger off-diagonal element.
-        if t.at(top, last).size() >= t.at(last, top).size() {
-            x[top] = C::ONE;
-            x[last] = (value - t.at(top, top)) / t.at(top, last);
-        } else {
-            x[top] = (value - t.at(last, last)) / t.at(last, top);
-        }
-    }
-    // Right-hand side of the rows above.
-    let mut b: Vec<C<R>> = vec![zero; top];
-    for k in top..=last {
-        (C::<R>::kernels().axpy)(-x[k], &t.column(k)[..top], &mut b);
-    }
-    let limit = R::EPSILON / R::TINY;
-    while top > 0 {
-        let i = top - 1;
-        if pairs(i) {
-            let k = i - 1;
-            let (p, q, r, s) = (t.at(k, k) - value, t.at(k, i), t.at(i, k), t.at(i, i) - value);
-            let det = safe(p * s - q * r);
-            x[k] = (s * b[k] - q * b[i]) / det;
-            x[i] = (p * b[i] - r * b[k]) / det;
-            top = k;
-        } else {
-            x[i] = b[i] / safe(t.at(i, i) - value);
-            top = i;
-        }
-        b.truncate(top);
-        let size = (top..=i).fold(R::default(), |m, k| m.most(x[k].size()));
-        if size > limit {
-            let by = R::ONE / size;
-            x.iter_mut().chain(&mut b).for_each(|v| *v = v.scale(by));
-        }
-        for k in top..=i {
-            (C::<R>::kernels().axpy)(-x[k], &t.column(k)[..top], &mut b);
-        }
-    }
-    x
-}
-
-/// Size of the part of a triangular matrix that an eigenvector depends on.
-fn norm_of<R: Real>(t: &Matrix<Complex<R>>, value: Complex<R>, j: usize) -> R {
-    (0..=j).fold(value.size(), |m, i| m.most(t.at(i, i).size()))
-}
-
-/// Scales to norm 1, and turns the largest element onto the real axis.
-fn normalize<R: Real>(x: &mut [Complex<R>], turn: bool) {
-    let by = R::ONE / norm(x);
-    x.iter_mut().for_each(|v| *v = v.scale(by));
-    if turn {
-        let mut best = Complex::zero();
-        let mut at = 0;
-        for (i, v) in x.iter().enumerate() {
-            if v.square() > best.square() {
-                (best, at) = (*v, i);
-            }
-        }
-        let by = best.conj().scale(R::ONE / best.modulus());
-        x.iter_mut().for_each(|v| *v = *v * by);
-        if let Some(v) = x.get_mut(at) {
-            v.im = R::default();
-        }
-    }
-}
-
-/// Solves a tridiagonal system for each column of b, with partial pivoting; dl, d and du become the factors. Returns the
-/// 1-based index of a zero pivot, or 0. Source: LAPACK's gtsv.
-pub fn gtsv<T: Scalar>(dl: &mut [T], d: &mut [T], du: &mut [T], mut b: BlockMut<T>) -> i32 {
-    let n = d.len();
-    for k in 0..n.saturating_sub(1) {
-        if dl[k] == T::zero() {
-            if d[k] == T::zero() {
-                return k as i32 + 1;
-            }
-        } else if d[k].size() >= dl[k].size() {
-            let by = dl[k] / d[k];
-            d[k + 1] -= by * du[k];
-            (0..b.columns).for_each(|j| {
-                let x = b.column(j);
-                x[k + 1] = x[k + 1] - by * x[k];
-            });
-            dl[k] = T::zero();
-        } else {
-            let by = d[k] / dl[k];
-            d[k] = dl[k];
-            let old = d[k + 1];
-            d[k + 1] = du[k] - by * old;
-            if k + 2 < n {
-                dl[k] = du[k + 1];
-                du[k + 1] = -(by * dl[k]);
-            }
-            du[k] = old;
-            (0..b.columns).for_each(|j| {
-                let x = b.column(j);
-                (x[k], x[k + 1]) = (x[k + 1], x[k] - by * x[k + 1]);
-            });
-        }
-    }
-    if n > 0 && d[n - 1] == T::zero() {
-        return n as i32;
-    }
-    for j in 0..b.columns {
-        let x = b.column(j);
-        for k in (0..n).rev() {
-            let mut sum = x[k];
-            if k + 1 < n {
-                sum -= du[k] * x[k + 1];
-            }
-            if k + 2 < n {
-                sum -= dl[k] * x[k + 2];
-            }
-            x[k] = sum / d[k];
-        }
-    }
-    0
 }

@@ -2,17 +2,19 @@
 //!
 //! Source: LAPACK's gebrd, labrd and bdsqr; Demmel and Kahan, 1990.
 
-use crate::eigh::{Batch, bordered, givens, scaling};
-use crate::householder::reflector;
-use crate::matrix::{Block, Matrix};
+use crate::eigh::{RotationBatch, bordered, givens, scaling};
+use crate::householder::{apply_left, apply_right, reflector};
+use crate::matrix::{Block, BlockMut, Matrix};
 use crate::qr::{apply_q, geqrf};
-use crate::scalar::{Real, Scalar};
+use crate::scalar::{MatrixScalar, Real};
 
 /// Columns of a panel.
 const PANEL: usize = 32;
+/// Columns up to which a matrix is updated after each reflector.
+const UNBLOCKED: usize = 48;
 
 /// `A = Q B Pᴴ`: B's diagonal and superdiagonal; the reflectors of P, below the diagonal of a matrix without first row.
-struct Bidiagonal<T: Scalar> {
+struct Bidiagonal<T: MatrixScalar> {
     d: Vec<T::Real>,
     e: Vec<T::Real>,
     taus_q: Vec<T>,
@@ -28,7 +30,7 @@ struct Panel<T> {
 }
 
 /// Reduces a matrix with at least as many rows as columns; the reflectors of Q stay below the diagonal.
-fn gebrd<T: Scalar>(a: &mut Matrix<T>) -> Bidiagonal<T> {
+fn gebrd<T: MatrixScalar>(a: &mut Matrix<T>) -> Bidiagonal<T> {
     let (m, n) = (a.rows, a.columns);
     let mut out = Bidiagonal {
         d: Vec::new(),
@@ -37,6 +39,10 @@ fn gebrd<T: Scalar>(a: &mut Matrix<T>) -> Bidiagonal<T> {
         taus_p: Vec::new(),
         p: Matrix::zeros(n, n),
     };
+    if n <= UNBLOCKED {
+        reduce_small(a, &mut out);
+        return out;
+    }
     let mut panel = Panel { x: Matrix::zeros(m, PANEL), y: Matrix::zeros(n, PANEL) };
     for at in (0..n).step_by(PANEL) {
         let end = (at + PANEL).min(n);
@@ -59,20 +65,54 @@ fn gebrd<T: Scalar>(a: &mut Matrix<T>) -> Bidiagonal<T> {
     out
 }
 
+/// Reduces a small matrix, with all of it up to date.
+fn reduce_small<T: MatrixScalar>(a: &mut Matrix<T>, out: &mut Bidiagonal<T>) {
+    let (m, n) = (a.rows, a.columns);
+    let mut work = Vec::new();
+    for i in 0..n {
+        let (left, right) = a.data.split_at_mut((i + 1) * m);
+        let v = &mut left[i * m + i..];
+        let (beta, tau) = reflector(v[0], &mut v[1..]);
+        v[0] = T::ONE;
+        out.d.push(beta);
+        out.taus_q.push(tau);
+        if i + 1 == n {
+            break;
+        }
+        let rest = BlockMut { data: &mut right[i..], stride: m, rows: m - i, columns: n - i - 1 };
+        apply_left(tau.conj(), v, rest, &mut work);
+        let u = &mut out.p.column_mut(i)[i + 1..];
+        (i + 1..n).for_each(|k| u[k - i - 1] = a.at(i, k).conj());
+        let (beta, tau) = reflector(u[0], &mut u[1..]);
+        u[0] = T::ONE;
+        out.e.push(beta);
+        out.taus_p.push(tau);
+        if i + 1 < m {
+            apply_right(tau, u, a.block_mut((i + 1, m), (i + 1, n)), &mut work);
+        }
+    }
+}
+
 /// Conjugated elements of row i.
-fn conj_row<T: Scalar>(m: &Matrix<T>, i: usize, (from, to): (usize, usize)) -> Vec<T> {
+fn conj_row<T: MatrixScalar>(m: &Matrix<T>, i: usize, (from, to): (usize, usize)) -> Vec<T> {
     (from..to).map(|k| m.at(i, k).conj()).collect()
 }
 
 /// `y −= Z (Xᴴ v)`.
-fn subtract<T: Scalar>(y: &mut [T], z: Block<T>, x: Block<T>, v: &[T]) {
+fn subtract<T: MatrixScalar>(y: &mut [T], z: Block<T>, x: Block<T>, v: &[T]) {
     let mut part = vec![T::zero(); x.columns];
     (T::kernels().gemv_adjoint)(T::ONE, x, v, &mut part);
     (T::kernels().gemv)(-T::ONE, z, &part, y);
 }
 
 /// Eliminates column i below the diagonal, and computes its column of Y.
-fn column<T: Scalar>(a: &mut Matrix<T>, panel: &mut Panel<T>, out: &mut Bidiagonal<T>, at: usize, i: usize) {
+fn column<T: MatrixScalar>(
+    a: &mut Matrix<T>,
+    panel: &mut Panel<T>,
+    out: &mut Bidiagonal<T>,
+    at: usize,
+    i: usize,
+) {
     let kernels = T::kernels();
     let (m, n, done) = (a.rows, a.columns, i - at);
     let (of_y, of_p) = (conj_row(&panel.y, i, (0, done)), conj_row(&out.p, i, (at, i)));
@@ -98,7 +138,13 @@ fn column<T: Scalar>(a: &mut Matrix<T>, panel: &mut Panel<T>, out: &mut Bidiagon
 }
 
 /// Eliminates row i right of the superdiagonal, and computes its column of X.
-fn row<T: Scalar>(a: &mut Matrix<T>, panel: &mut Panel<T>, out: &mut Bidiagonal<T>, at: usize, i: usize) {
+fn row<T: MatrixScalar>(
+    a: &mut Matrix<T>,
+    panel: &mut Panel<T>,
+    out: &mut Bidiagonal<T>,
+    at: usize,
+    i: usize,
+) {
     let kernels = T::kernels();
     let (m, n, done) = (a.rows, a.columns, i - at);
     let mut u = conj_row(a, i, (i + 1, n));
@@ -142,8 +188,8 @@ fn smaller<R: Real>(f: R, g: R, h: R) -> R {
 
 /// Rotations of left and right singular vectors.
 struct Sides<R> {
-    left: Option<Batch<R>>,
-    right: Option<Batch<R>>,
+    left: Option<RotationBatch<R>>,
+    right: Option<RotationBatch<R>>,
 }
 
 impl<R: Real> Sides<R> {
@@ -332,7 +378,7 @@ fn with_shift<R: Real>(
 }
 
 /// Singular values in descending order, U and Vᴴ.
-pub struct Svd<T: Scalar> {
+pub struct Svd<T: MatrixScalar> {
     /// Singular values.
     pub s: Vec<T::Real>,
     /// Left singular vectors in columns, if requested.
@@ -344,7 +390,7 @@ pub struct Svd<T: Scalar> {
 }
 
 /// Decomposes `a = U diag(s) Vᴴ`; `vectors` is `Some(full)` for all or only the first `min(m, n)` vectors.
-pub fn svd<T: Scalar>(mut a: Matrix<T>, vectors: Option<bool>) -> Svd<T> {
+pub fn svd<T: MatrixScalar>(mut a: Matrix<T>, vectors: Option<bool>) -> Svd<T> {
     if a.data.iter().any(|x| x.is_bad()) {
         let s = vec![T::Real::default(); a.rows.min(a.columns)];
         return Svd { s, u: None, vh: None, converged: false };
@@ -372,10 +418,10 @@ pub fn svd<T: Scalar>(mut a: Matrix<T>, vectors: Option<bool>) -> Svd<T> {
     if vectors.is_some() {
         let mut q = Matrix::identity(a.rows, if full { a.rows } else { n });
         apply_q(&a, &b.taus_q, (true, false), &mut q, true);
-        sides.left = Some(Batch::new(&q));
+        sides.left = Some(RotationBatch::new(&q));
         let inner = b.p.copied((1.min(n), n), (0, n.saturating_sub(1)));
         let p = if n == 0 { Matrix::zeros(0, 0) } else { bordered(&inner, &b.taus_p) };
-        sides.right = Some(Batch::new(&p));
+        sides.right = Some(RotationBatch::new(&p));
     }
     let converged = bdsqr(&mut b.d, &mut b.e, &mut sides);
     let mut order: Vec<usize> = (0..n).collect();

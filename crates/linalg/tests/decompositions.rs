@@ -1,17 +1,18 @@
 //! Tests of decompositions by their residuals, for all element types and for sizes around the blocks' edges.
 
+use systole_linalg::eig::{eigenvalues, eigenvectors};
 use systole_linalg::eigh::eigh;
 use systole_linalg::lu::{Triangle, getrf, potrf, trsm};
 use systole_linalg::matrix::Matrix;
 use systole_linalg::qr::{geqp3, geqrf, orgqr};
-use systole_linalg::scalar::{Complex, Real, Scalar};
-use systole_linalg::schur::{SchurElement, eigenvalues, eigenvectors, schur};
+use systole_linalg::scalar::{Complex, MatrixScalar, Real};
+use systole_linalg::schur::{SchurElement, schur};
 use systole_linalg::svd::svd;
 
 const SIZES: [usize; 9] = [1, 2, 3, 7, 16, 31, 33, 50, 97];
 
 /// Numbers between −1 and 1, the same in each run.
-fn random<T: Scalar>(rows: usize, columns: usize, seed: u64) -> Matrix<T> {
+fn random<T: MatrixScalar>(rows: usize, columns: usize, seed: u64) -> Matrix<T> {
     let part = |i: usize, j: usize, k: u64| {
         let mut x = (i as u64 * 7919 + j as u64 * 104_729 + k * 1_299_709 + seed + 1)
             .wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -24,7 +25,7 @@ fn random<T: Scalar>(rows: usize, columns: usize, seed: u64) -> Matrix<T> {
 }
 
 /// Largest difference, in units of rounding errors per row.
-fn distance<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>) -> f64 {
+fn distance<T: MatrixScalar>(a: &Matrix<T>, b: &Matrix<T>) -> f64 {
     assert_eq!((a.rows, a.columns), (b.rows, b.columns));
     let mut most = 0.0_f64;
     for (x, y) in a.data.iter().zip(&b.data) {
@@ -36,22 +37,22 @@ fn distance<T: Scalar>(a: &Matrix<T>, b: &Matrix<T>) -> f64 {
     most / a.rows.max(1) as f64
 }
 
-fn assert_near<T: Scalar>(what: &str, a: &Matrix<T>, b: &Matrix<T>) {
+fn assert_near<T: MatrixScalar>(what: &str, a: &Matrix<T>, b: &Matrix<T>) {
     let far = distance(a, b);
     assert!(far < 40.0, "{what} of {} by {}, {}: {far}", a.rows, a.columns, std::any::type_name::<T>());
 }
 
-fn assert_unitary<T: Scalar>(what: &str, q: &Matrix<T>) {
+fn assert_unitary<T: MatrixScalar>(what: &str, q: &Matrix<T>) {
     assert_near(what, &q.adjoint().product(q), &Matrix::identity(q.columns, q.columns));
 }
 
-fn diagonal<T: Scalar>(values: &[T::Real], rows: usize, columns: usize) -> Matrix<T> {
+fn diagonal<T: MatrixScalar>(values: &[T::Real], rows: usize, columns: usize) -> Matrix<T> {
     Matrix::from_fn(rows, columns, |i, j| if i == j { T::real(values[i]) } else { T::zero() })
 }
 
 fn of_type<T: SchurElement>()
 where
-    Complex<T::Real>: Scalar<Real = T::Real>,
+    Complex<T::Real>: MatrixScalar<Real = T::Real>,
 {
     for n in SIZES {
         for (rows, columns) in [(n, n), (2 * n + 3, n), (n, n + 5)] {
@@ -73,7 +74,7 @@ where
     }
 }
 
-fn qr_of<T: Scalar>(a: &Matrix<T>) {
+fn qr_of<T: MatrixScalar>(a: &Matrix<T>) {
     let (m, n) = (a.rows, a.columns);
     let k = m.min(n);
     let check = |mut f: Matrix<T>, taus: &[T], of: &Matrix<T>| {
@@ -95,7 +96,7 @@ fn qr_of<T: Scalar>(a: &Matrix<T>) {
     check(f, &taus, &permuted);
 }
 
-fn lu_of<T: Scalar>(a: &Matrix<T>) {
+fn lu_of<T: MatrixScalar>(a: &Matrix<T>) {
     let (m, n) = (a.rows, a.columns);
     let k = m.min(n);
     let mut f = a.clone();
@@ -113,7 +114,7 @@ fn lu_of<T: Scalar>(a: &Matrix<T>) {
     assert_near("LU", &l.product(&u), &permuted);
 }
 
-fn svd_of<T: Scalar>(a: &Matrix<T>) {
+fn svd_of<T: MatrixScalar>(a: &Matrix<T>) {
     let k = a.rows.min(a.columns);
     for full in [false, true] {
         let found = svd(a.clone(), Some(full));
@@ -126,7 +127,7 @@ fn svd_of<T: Scalar>(a: &Matrix<T>) {
     }
 }
 
-fn positive<T: Scalar>(a: &Matrix<T>) {
+fn positive<T: MatrixScalar>(a: &Matrix<T>) {
     let n = a.rows;
     let mut p = a.product(&a.adjoint());
     (0..n).for_each(|i| p.set(i, i, p.at(i, i) + T::ONE));
@@ -159,7 +160,7 @@ fn positive<T: Scalar>(a: &Matrix<T>) {
 
 fn general<T: SchurElement>(a: &Matrix<T>)
 where
-    Complex<T::Real>: Scalar<Real = T::Real>,
+    Complex<T::Real>: MatrixScalar<Real = T::Real>,
 {
     let n = a.rows;
     let form = schur(a.clone());

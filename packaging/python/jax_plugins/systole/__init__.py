@@ -77,6 +77,21 @@ def _decompose():
             rule = getattr(rules[primitive], "rule", rules[primitive])
             usual = mlir._lowerings.get(primitive)
             mlir.register_lowering(primitive, _lapack(rule, getattr(usual, "rule", usual)), platform=NAME)
+    own = mlir._platform_specific_lowerings
+    own[NAME] = _Rules(own[NAME])
+
+
+class _Rules(dict):
+    """Rules of the platform. For a sparse solve, which JAX defines in a module that programs may import later, it is the CPU's
+    rule: a Python callback."""
+
+    def __contains__(self, primitive):
+        return super().__contains__(primitive) or primitive.name == "spsolve"
+
+    def __missing__(self, primitive):
+        from jax._src.interpreters import mlir
+
+        return mlir._platform_specific_lowerings["cpu"][primitive]
 
 
 def _lapack(rule, usual):
