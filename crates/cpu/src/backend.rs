@@ -17,7 +17,7 @@ use crate::simd::level::{CompileTarget, Level};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use systole_compile::{
-    ConstantSubgraph, Location, PipelineOptions, RowBlocksMode, optimize_with, remat, schedule,
+    ConstantSubgraph, Location, PipelineOptions, RowBlocksMode, footprint, optimize_with, remat, schedule,
 };
 use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, ensure, interp, knobs};
 use systole_runtime::{
@@ -66,6 +66,7 @@ impl CpuBackend {
     /// Creates a CPU backend with a thread pool and level; fails if this machine does not support the level.
     pub fn with(team: ThreadPool, level: Level) -> Result<CpuBackend> {
         ensure!(level.is_available(), level.lacking());
+        crate::simd::linalg_kernels::install(level);
         let blocks = match knobs::BLOCKS.get().as_str() {
             "on" => RowBlocksMode::Cache(CACHE),
             "off" => RowBlocksMode::Off,
@@ -243,9 +244,11 @@ impl CpuBackend {
         let listing = format!("{}{}", executor.schedule(), executor.panels());
         events::emit(4, || listing.clone());
         let arena_bytes = executor.memory_bytes()?;
+        let held = footprint(executor.schedule());
         let report = ExecutableReport {
             compile_ms: start.elapsed().as_secs_f64() * 1e3,
             arena_bytes,
+            peak_bytes: held.arguments.saturating_add(held.results).saturating_add(arena_bytes),
             kernels: executor.schedule().steps.len(),
             flops: cost::cost(graph).flops,
             listing,

@@ -352,3 +352,79 @@ fn equal_eigenvalues_and_what_is_no_number() {
     let error = text::parse(&eigh(2, "")).and_then(|m| import::program(&m)).expect_err("no configuration");
     assert!(error.to_string().contains("lower,sorted"), "{error}");
 }
+
+/// A call of JAX's on its CPU, with operands and results by type.
+fn lapack(target: &str, config: &str, operands: &[&str], results: &[&str]) -> String {
+    let names = |n: usize, of: &str| (0..n).map(|i| format!("{of}{i}")).collect::<Vec<_>>();
+    let types = |all: &[&str]| all.iter().map(|t| format!("tensor<{t}>")).collect::<Vec<_>>();
+    let (ins, outs) = (types(operands), types(results).join(", "));
+    let names = names(operands.len(), "%x");
+    let parameters: Vec<String> = names.iter().zip(&ins).map(|(n, t)| format!("{n}: {t}")).collect();
+    let made: Vec<String> = match results.len() {
+        1 => vec!["%r".into()],
+        n => (0..n).map(|i| format!("%r#{i}")).collect(),
+    };
+    let count = if results.len() == 1 { String::new() } else { format!(":{}", results.len()) };
+    format!(
+        "func.func @main({}) -> ({outs}) {{
+           %r{count} = stablehlo.custom_call @{target}({}) {{mhlo.backend_config = {{{config}}}}} : ({}) -> ({outs})
+           return {} : {outs}
+         }}",
+        parameters.join(", "),
+        names.join(", "),
+        ins.join(", "),
+        made.join(", ")
+    )
+}
+
+#[test]
+fn lapack_calls_of_jax_run_by_name() {
+    let f32s = |shape: &[usize], data: &[f32]| Literal::from_slice(shape, data).unwrap();
+    let f64s = |shape: &[usize], data: &[f64]| Literal::from_slice(shape, data).unwrap();
+    let square = f32s(&[2, 2], &[1.0, 2.0, 3.0, 4.0]);
+    let lu = lapack("lapack_sgetrf_ffi", "", &["2x2xf32"], &["2x2xf32", "2xi32", "i32"]);
+    let made = results(&lu, &[&square]);
+    close(&made[0], &[3.0, 4.0, 1.0 / 3.0, 2.0 / 3.0], 1e-6);
+    assert_eq!((&made[1][..], &made[2][..]), (&[2.0, 2.0][..], &[0.0][..]));
+
+    let both = ["2x2xcomplex<f64>", "2xf64", "i32"];
+    let eigh = lapack("lapack_zheevd_ffi", "mode = 86 : ui8, uplo = 76 : ui8", &["2x2xcomplex<f64>"], &both);
+    let made = results(
+        &eigh,
+        &[&f64s(&[2, 2], &[2.0, 0.0, 0.0, 2.0]), &f64s(&[2, 2], &[0.0, 1.0, -1.0, 0.0])],
+    );
+    close(&made[2], &[1.0, 3.0], 1e-6);
+    close(&made[3], &[0.0], 0.0);
+
+    let outs = ["2xf32", "2xf32", "2x2xcomplex<f32>", "2x2xcomplex<f32>", "i32"];
+    let eig = lapack("lapack_sgeev_ffi", "compute_left = 78 : ui8, compute_right = 86 : ui8", &["2x2xf32"], &outs);
+    let made = results(&eig, &[&f32s(&[2, 2], &[0.0, 1.0, -1.0, 0.0])]);
+    close(&made[0], &[0.0, 0.0], 1e-6);
+    close(&made[1], &[1.0, -1.0], 1e-6);
+
+    // A batch of two: x · aᵀ = b, with the diagonal of a.
+    let config = "diag = 78 : ui8, side = 82 : ui8, trans_x = 84 : ui8, uplo = 76 : ui8";
+    let solve = lapack("lapack_dtrsm_ffi", config, &["2x2x2xf64", "2x1x2xf64"], &["2x1x2xf64"]);
+    let a = f64s(&[2, 2, 2], &[2.0, 9.0, 1.0, 4.0, 1.0, 9.0, 0.0, 1.0]);
+    let made = results(&solve, &[&a, &f64s(&[2, 1, 2], &[2.0, 9.0, 5.0, 6.0])]);
+    close(&made[0], &[1.0, 2.0, 5.0, 6.0], 1e-6);
+}
+
+#[test]
+fn lapack_calls_that_do_not_fit_are_told() {
+    let unknown = lapack("lapack_sgetrx_ffi", "", &["2x2xf32"], &["2x2xf32"]);
+    let e = read_text(&unknown).unwrap_err();
+    assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("lapack_sgetrx_ffi"), "{e}");
+    let zeros = |shape: &[usize]| Literal::from_slice(shape, &vec![0f32; shape.iter().product()]).unwrap();
+    let config = "diag = 78 : ui8, side = 76 : ui8, trans_x = 78 : ui8, uplo = 76 : ui8";
+    let cases = [
+        (lapack("lapack_strsm_ffi", config, &["2x2xf32", "3x1xf32"], &["3x1xf32"]), vec![zeros(&[2, 2]), zeros(&[3, 1])]),
+        (lapack("lapack_sgeqrf_ffi", "", &["2x2xf32"], &["2x2xf32"]), vec![zeros(&[2, 2])]),
+        (lapack("lapack_spotrf_ffi", "uplo = 76 : ui8", &["2x2xf32"], &["1x1xf32", "i32"]), vec![zeros(&[2, 2])]),
+    ];
+    for ((program, arguments), routine) in cases.iter().zip(["trsm", "geqrf", "potrf"]) {
+        let read = read_text(program).unwrap();
+        let e = interp::run(&read.graph, &arguments.iter().collect::<Vec<_>>()).unwrap_err();
+        assert!(e.kind() == ErrorKind::Data && e.to_string().contains(&format!("`{routine}`")), "{e}");
+    }
+}

@@ -2,6 +2,7 @@
 //! a subset of Shardy's propagation, sufficient to name their axes.
 
 use crate::call::{CallError, CallResult};
+use crate::device::MEMORY_KINDS;
 use std::collections::HashMap;
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::syntax::{
@@ -27,6 +28,9 @@ pub(crate) struct ShardingAnnotations {
     /// Stated layout of each argument and each result; empty if none.
     pub(crate) argument_layouts: Vec<String>,
     pub(crate) result_layouts: Vec<String>,
+    /// Index of the memory kind of each argument and each result.
+    pub(crate) argument_memories: Vec<usize>,
+    pub(crate) result_memories: Vec<usize>,
 }
 
 fn find<'a>(attributes: &'a NamedAttributes, name: &str) -> Option<&'a Attribute> {
@@ -90,12 +94,32 @@ pub(crate) fn take(
     };
     let argument_layouts = main.parameters.iter().map(layout).collect();
     let result_layouts = main.results.iter().map(|(_, attributes)| layout(attributes)).collect();
+    let argument_memories = main.parameters.iter().map(memory_kind).collect::<CallResult<_>>()?;
+    let result_memories =
+        main.results.iter().map(|(_, attributes)| memory_kind(attributes)).collect::<CallResult<_>>()?;
     if let Some(main) = module.functions.get_mut(at) {
         let own = |attributes: &mut NamedAttributes| attributes.retain(|(name, _)| name != "sdy.sharding");
         main.parameters.iter_mut().for_each(own);
         main.results.iter_mut().for_each(|(_, attributes)| own(attributes));
     }
-    Ok(ShardingAnnotations { arguments, results, donated, argument_layouts, result_layouts })
+    Ok(ShardingAnnotations {
+        arguments,
+        results,
+        donated,
+        argument_layouts,
+        result_layouts,
+        argument_memories,
+        result_memories,
+    })
+}
+
+/// Index of the memory kind that an argument or a result states.
+fn memory_kind(attributes: &NamedAttributes) -> CallResult<usize> {
+    let Some(Attribute::String(stated)) = find(attributes, "mhlo.memory_kind") else { return Ok(0) };
+    let found = MEMORY_KINDS.iter().position(|kind| kind == stated);
+    found.ok_or_else(|| {
+        CallError::invalid(format!("unknown memory kind `{stated}`, expected one of {MEMORY_KINDS:?}"))
+    })
 }
 
 fn gives(attributes: &NamedAttributes) -> bool {

@@ -281,14 +281,18 @@ impl PluginBuffer {
         Ok(self.pinned.get_or_init(|| pinned).bytes(self.kind.bytes()).as_ptr())
     }
 
-    /// Copies the buffer to another device.
-    fn copy_to(&self, device: OpaquePtr) -> CallResult<OpaquePtr> {
+    /// Copies the buffer to another device, or to a memory of another kind.
+    fn copy_to(&self, device: OpaquePtr, memory: usize) -> CallResult<OpaquePtr> {
         // SAFETY: the caller passes a pointer that this plugin returned.
         let to: &LogicalDevice = unsafe { seen(device)? };
         if !to.is_local() {
             return Err(CallError::unimplemented("copies to devices of other processes are not supported"));
         }
-        PluginBuffer::object(self.kind.clone(), self.give(false)?, device, self.made.clone())
+        let kind = match self.kind.memory == memory {
+            true => self.kind.clone(),
+            false => Arc::new(BufferType::clone(&self.kind).in_memory(memory)),
+        };
+        PluginBuffer::object(kind, self.give(false)?, device, self.made.clone())
     }
 }
 
@@ -340,16 +344,17 @@ handle! {
     Buffer_Memory: |args, array: PluginBuffer| buffer => {
         // SAFETY: a buffer's device lives as long as its client.
         let device: &LogicalDevice = unsafe { seen(array.device)? };
-        args.memory = device.memory();
+        args.memory = device.memory(array.kind.memory);
     }
     Buffer_Delete: |_args, array: PluginBuffer| buffer => { array.take(&mut array.content()); }
     Buffer_IsDeleted: |args, array: PluginBuffer| buffer => { args.is_deleted = array.is_gone(); }
     Buffer_IsOnCpu: |args, _array: PluginBuffer| buffer => { args.is_on_cpu = true; }
     Buffer_ReadyEvent: |args, array: PluginBuffer| buffer => { args.event = array.event().object(); }
-    Buffer_CopyToDevice: |args, array: PluginBuffer| buffer => { args.dst_buffer = array.copy_to(args.dst_device)?; }
+    Buffer_CopyToDevice: |args, array: PluginBuffer| buffer => { args.dst_buffer = array.copy_to(args.dst_device, 0)?; }
     Buffer_CopyToMemory: |args, array: PluginBuffer| buffer => {
         // SAFETY: the caller passes a pointer that this plugin returned.
-        args.dst_buffer = array.copy_to(unsafe { seen::<DeviceMemory>(args.dst_memory)? }.device)?;
+        let memory = unsafe { seen::<DeviceMemory>(args.dst_memory)? };
+        args.dst_buffer = array.copy_to(memory.device, memory.kind)?;
     }
     Buffer_UnsafePointer: |args, array: PluginBuffer| buffer => { args.buffer_pointer = array.pin()? as usize; }
     Buffer_OpaqueDeviceMemoryDataPointer: |args, array: PluginBuffer| buffer => {
@@ -367,20 +372,22 @@ handle! {
     }
 }
 
-/// Returns the local device that a caller names directly or by its memory.
+/// Returns the local device that a caller names directly or by its memory, and the kind of the memory.
 ///
 /// # Safety
 /// Both are null or objects of this plugin.
-pub(crate) unsafe fn destination(device: OpaquePtr, memory: OpaquePtr) -> CallResult<OpaquePtr> {
-    let device = match device.is_null() {
+pub(crate) unsafe fn destination(device: OpaquePtr, memory: OpaquePtr) -> CallResult<(OpaquePtr, usize)> {
+    let (device, kind) = if memory.is_null() && !device.is_null() {
+        (device, 0)
+    } else {
         // SAFETY: same contract as this function.
-        true => unsafe { seen::<DeviceMemory>(memory)? }.device,
-        false => device,
+        let memory = unsafe { seen::<DeviceMemory>(memory)? };
+        (memory.device, memory.kind)
     };
     // SAFETY: same contract as this function.
     let to: &LogicalDevice = unsafe { seen(device)? };
     match to.is_local() {
-        true => Ok(device),
+        true => Ok((device, kind)),
         false => Err(CallError::invalid(format!("device {} belongs to another process", to.id))),
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct BufferType {
     pub(crate) dims: Vec<i64>,
     /// Memory order for callers; the engine's arrays are always row-major.
     pub(crate) minor_to_major: Vec<i64>,
+    /// Index of the memory kind; all kinds are the same memory.
+    pub(crate) memory: usize,
 }
 
 impl PartialEq for BufferType {
@@ -112,6 +114,7 @@ impl BufferType {
             code,
             dims: dims.iter().map(|d| *d as i64).collect(),
             minor_to_major: (0..dims.len() as i64).rev().collect(),
+            memory: 0,
         })
     }
 
@@ -136,6 +139,11 @@ impl BufferType {
             return Err(CallError::invalid(what));
         }
         Ok(BufferType { minor_to_major: minor_to_major.to_vec(), ..self })
+    }
+
+    /// Returns the type in a memory of another kind.
+    pub(crate) fn in_memory(self, memory: usize) -> BufferType {
+        BufferType { memory, ..self }
     }
 
     pub(crate) fn is_row_major(&self) -> bool {

@@ -4,7 +4,7 @@
 use crate::buffer_type::{BufferType, ProgramSignature};
 use crate::call::{ApiCall, CallError, CallResult, chars, handle, list, seen};
 use crate::device::{LogicalDevice, PluginClient};
-use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
+use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine, ProgramMemory};
 use crate::executable_info::{ExecutableFacts, ExecutableInfo};
 use crate::host_callbacks::PythonFunctions;
 use crate::options::CompileSettings;
@@ -120,7 +120,7 @@ struct ProgramParts {
     engine: ProgramEngine,
     graph: Arc<Graph>,
     signature: ProgramSignature,
-    arena: usize,
+    memory: ProgramMemory,
     is_foreign: bool,
 }
 
@@ -159,7 +159,7 @@ fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<Compil
         plain: OnceLock::new(),
         pace: client.pace.clone(),
         is_long,
-        arena: parts.arena,
+        memory: parts.memory,
         python: PythonFunctions::of(&parts.graph),
         told,
     })
@@ -227,19 +227,19 @@ fn own(
     let place = DeviceAssignment::new(client, options, wanted)?;
     let given: Vec<usize> = donated.into_iter().map(|(param, _)| param).collect();
     let compiled = CompileOptions { donated: given.clone(), label: graph.name.clone(), ..Default::default() };
-    let (graph, engine, arena) = match &spread {
+    let (graph, engine, memory) = match &spread {
         None => {
             let program = client.engine.compile(&graph, &compiled)?;
-            let arena = program.report().arena_bytes;
-            (graph, ProgramEngine::Alone(program), arena)
+            let memory = ProgramMemory::new(program.report());
+            (graph, ProgramEngine::Alone(program), memory)
         }
         Some(spread) => {
             // Donated arguments are returned updated: they are the training state.
             let own = partition(&graph, spread, &given)?;
             let team = place.team(client, DeviceCounts::replicas(wanted));
             let program = SimulatedMesh::compile(&*client.engine, &own, &team, &compiled)?;
-            let arena = program.report().arena_bytes;
-            (own, ProgramEngine::Each(program), arena)
+            let memory = ProgramMemory::new(program.report());
+            (own, ProgramEngine::Each(program), memory)
         }
     };
     let whole =
@@ -254,7 +254,7 @@ fn own(
         wholes: params.iter().map(|t| vec![t.clone()]).collect(),
         donated: (0..params.len()).map(|i| given.contains(&i)).collect(),
     };
-    Ok((place, ProgramParts { engine, graph, signature, arena, is_foreign: false }))
+    Ok((place, ProgramParts { engine, graph, signature, memory, is_foreign: false }))
 }
 
 /// Prepares an external program.
@@ -286,23 +286,26 @@ fn other(
         ..Default::default()
     };
     let meets = graph.nodes.iter().any(|n| n.op.meets());
-    let (engine, arena) = if wanted > 1 && meets {
+    let (engine, memory) = if wanted > 1 && meets {
         let devices = DeviceCounts { replicas: options.replicas, partitions: options.partitions };
         let program =
             SimulatedMesh::compile(&*client.engine, &graph, &DeviceOwnership::alone(devices), &compiled)?;
-        let arena = program.report().arena_bytes;
-        (if split == wanted { ProgramEngine::Same(program) } else { ProgramEngine::Each(program) }, arena)
+        let memory = ProgramMemory::new(program.report());
+        (if split == wanted { ProgramEngine::Same(program) } else { ProgramEngine::Each(program) }, memory)
     } else {
         let program = client.engine.compile(&graph, &compiled)?;
-        let arena = program.report().arena_bytes;
-        (if split == wanted { ProgramEngine::Alone(program) } else { ProgramEngine::Copies(program) }, arena)
+        let memory = ProgramMemory::new(program.report());
+        (if split == wanted { ProgramEngine::Alone(program) } else { ProgramEngine::Copies(program) }, memory)
     };
     let ProgramInterface { arguments, results } = &interface;
-    let local = |((face, tiles), mode): ((&ProgramPort, &DeviceSharding), &String)| {
-        layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode).map(Arc::new)
+    let local = |(((face, tiles), mode), memory): (((&ProgramPort, &DeviceSharding), &String), &usize)| {
+        let kind = layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode);
+        kind.map(|kind| Arc::new(kind.in_memory(*memory)))
     };
     let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
+    let given = given.zip(&annotated.argument_memories);
     let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
+    let made = made.zip(&annotated.result_memories);
     let signature = ProgramSignature {
         arguments: given.map(local).collect::<Result<_, _>>()?,
         results: made.map(local).collect::<Result<_, _>>()?,
@@ -312,7 +315,7 @@ fn other(
         terms,
         donated: annotated.donated,
     };
-    Ok((place, ProgramParts { engine, graph, signature, arena, is_foreign: true }))
+    Ok((place, ProgramParts { engine, graph, signature, memory, is_foreign: true }))
 }
 
 handle! {

@@ -15,7 +15,7 @@ use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
 const PLATFORM: &str = "systole";
 pub(crate) const VERSION: &str = concat!("Systole ", env!("CARGO_PKG_VERSION"), ", CPU engine");
 const KIND: &str = "Systole CPU";
-pub(crate) const MEMORY_KIND: &str = "device";
+pub(crate) const MEMORY_KINDS: [&str; 3] = ["device", "pinned_host", "unpinned_host"];
 const TOPOLOGY: &str = "systole topology ";
 /// Maximum number of logical devices.
 const MOST_DEVICES: i64 = 1024;
@@ -74,9 +74,9 @@ pub(crate) struct LogicalDevice {
     name: String,
     /// Description of the connections that this process rejected, on its first device.
     rejected: OnceLock<TextAttribute>,
-    memory: Box<DeviceMemory>,
-    /// Pointer to the memory, as callers read the list.
-    memories: [OpaquePtr; 1],
+    _memories: Vec<Box<DeviceMemory>>,
+    /// Pointers to the memories of each kind, as callers read the list.
+    memories: [OpaquePtr; MEMORY_KINDS.len()],
 }
 
 /// A device attribute with a text, as callers read the list.
@@ -106,6 +106,8 @@ impl TextAttribute {
 pub(crate) struct DeviceMemory {
     functions: *const MemoryFunctions,
     id: i32,
+    /// Index in [`MEMORY_KINDS`].
+    pub(crate) kind: usize,
     pub(crate) device: OpaquePtr,
     devices: [OpaquePtr; 1],
 }
@@ -148,7 +150,7 @@ impl PluginClient {
                 .rejected
                 .get_or_init(|| TextAttribute::new(REJECTED_CONNECTIONS, text));
         }
-        let memory_list = topology.devices[local.clone()].iter().map(|d| d.memories[0]).collect();
+        let memory_list = topology.devices[local.clone()].iter().flat_map(|d| d.memories).collect();
         Ok(PluginClient { engine, line, pace, local, queue: Arc::default(), process, topology, memory_list })
     }
 
@@ -191,11 +193,9 @@ impl PluginTopology {
 }
 
 impl LogicalDevice {
-    /// Device and memory refer to each other, so both are boxed.
+    /// Device and memories refer to each other, so all are boxed.
     fn new(id: i32, process: i32, local: Option<i32>) -> Box<LogicalDevice> {
         let null = std::ptr::null_mut();
-        let memory =
-            DeviceMemory { functions: &raw const MEMORY_FUNCTIONS, id, device: null, devices: [null] };
         let name = format!("systole:{id}");
         let stats = Arc::default();
         let mut device = Box::new(LogicalDevice {
@@ -205,13 +205,18 @@ impl LogicalDevice {
             local,
             name,
             rejected: OnceLock::new(),
-            memory: Box::new(memory),
-            memories: [null],
+            _memories: Vec::new(),
+            memories: [null; MEMORY_KINDS.len()],
         });
         let own = pointer(&*device);
-        device.memory.device = own;
-        device.memory.devices = [own];
-        device.memories = [pointer(&*device.memory)];
+        for kind in 0..MEMORY_KINDS.len() {
+            let functions = &raw const MEMORY_FUNCTIONS;
+            // The first kind has the ids of the devices.
+            let id = id + kind as i32 * MOST_DEVICES as i32;
+            let memory = Box::new(DeviceMemory { functions, id, kind, device: own, devices: [own] });
+            device.memories[kind] = pointer(&*memory);
+            device._memories.push(memory);
+        }
         device
     }
 }
@@ -222,9 +227,9 @@ impl LogicalDevice {
         self.local.is_some()
     }
 
-    /// Returns the pointer to its memory.
-    pub(crate) fn memory(&self) -> OpaquePtr {
-        self.memories[0]
+    /// Returns the pointer to its memory of a kind.
+    pub(crate) fn memory(&self, kind: usize) -> OpaquePtr {
+        self.memories.get(kind).copied().unwrap_or(self.memories[0])
     }
 }
 
@@ -346,14 +351,16 @@ handle! {
             (args.bytes_limit, args.bytes_limit_is_set) = (args.bytes_in_use.saturating_add(left as i64), true);
         }
     }
-    Memory_Kind_Id: |args, _memory: DeviceMemory| memory => { args.kind_id = 0; }
+    Memory_Kind_Id: |args, memory: DeviceMemory| memory => { args.kind_id = memory.kind as i32; }
     Memory_Id: |args, memory: DeviceMemory| memory => { args.id = memory.id; }
-    Memory_Kind: |args, _memory: DeviceMemory| memory => { (args.kind, args.kind_size) = chars(MEMORY_KIND); }
-    Memory_DebugString: |args, _memory: DeviceMemory| memory => {
-        (args.debug_string, args.debug_string_size) = chars(MEMORY_KIND);
+    Memory_Kind: |args, memory: DeviceMemory| memory => {
+        (args.kind, args.kind_size) = chars(MEMORY_KINDS[memory.kind]);
     }
-    Memory_ToString: |args, _memory: DeviceMemory| memory => {
-        (args.to_string, args.to_string_size) = chars(MEMORY_KIND);
+    Memory_DebugString: |args, memory: DeviceMemory| memory => {
+        (args.debug_string, args.debug_string_size) = chars(MEMORY_KINDS[memory.kind]);
+    }
+    Memory_ToString: |args, memory: DeviceMemory| memory => {
+        (args.to_string, args.to_string_size) = chars(MEMORY_KINDS[memory.kind]);
     }
     Memory_AddressableByDevices: |args, memory: DeviceMemory| memory => {
         (args.devices, args.num_devices) = (memory.devices.as_ptr(), memory.devices.len());

@@ -18,7 +18,7 @@ use systole_dist::SimulatedMesh;
 use systole_ir::ensure;
 use systole_pjrt::device_assignment;
 use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
-use systole_runtime::Executable;
+use systole_runtime::{Executable, ExecutableReport};
 
 /// The object behind `PJRT_LoadedExecutable*` and `PJRT_Executable*`, which share a program.
 pub(crate) struct PluginExecutable {
@@ -49,9 +49,24 @@ pub(crate) struct CompiledProgram {
     pub(crate) queue: Weak<RunQueue>,
     /// Whether it runs so long that it should run asynchronously.
     pub(crate) is_long: bool,
-    pub(crate) arena: usize,
+    pub(crate) memory: ProgramMemory,
     pub(crate) python: PythonFunctions,
     pub(crate) told: ExecutableInfo,
+}
+
+/// Bytes that a run allocates besides its arguments, as the engine planned them.
+#[derive(Clone, Copy)]
+pub(crate) struct ProgramMemory {
+    /// Intermediate values and workspace.
+    arena: usize,
+    /// Arguments, results that are not written into arguments, and the arena; 0 if unknown.
+    peak: usize,
+}
+
+impl ProgramMemory {
+    pub(crate) fn new(report: &ExecutableReport) -> ProgramMemory {
+        ProgramMemory { arena: report.arena_bytes, peak: report.peak_bytes }
+    }
 }
 
 /// How a program runs on its devices.
@@ -145,10 +160,16 @@ handle! {
         *args = sys::Executable_GetCompiledMemoryStats { executable, ..ApiArgs::new() };
         args.argument_size_in_bytes = told.argument_bytes as i64;
         args.output_size_in_bytes = told.result_bytes as i64;
-        args.alias_size_in_bytes = told.alias_bytes as i64;
-        args.temp_size_in_bytes = program.arena as i64;
-        let held = told.argument_bytes + told.result_bytes - told.alias_bytes;
-        args.peak_memory_in_bytes = held.saturating_add(program.arena) as i64;
+        let ProgramMemory { arena, peak } = program.memory;
+        let all = (told.argument_bytes + told.result_bytes).saturating_add(arena);
+        let alias = match (&program.engine, peak) {
+            // The engine knows which donated arguments it overwrites.
+            (ProgramEngine::Alone(_), 1..) => all.saturating_sub(peak).min(told.result_bytes),
+            _ => told.alias_bytes,
+        };
+        args.alias_size_in_bytes = alias as i64;
+        args.temp_size_in_bytes = arena as i64;
+        args.peak_memory_in_bytes = (all - alias) as i64;
         args.total_size_in_bytes = args.peak_memory_in_bytes;
         args.total_allocation_bytes = args.peak_memory_in_bytes;
     }

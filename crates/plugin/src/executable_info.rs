@@ -1,7 +1,7 @@
 //! Executable metadata exposed through PJRT; owned for the executable's lifetime.
 
 use crate::buffer_type::{BufferType, ProgramSignature};
-use crate::device::MEMORY_KIND;
+use crate::device::MEMORY_KINDS;
 use std::sync::Arc;
 use systole_ir::{Graph, cost};
 use systole_mlir::device_sharding::DeviceSharding;
@@ -96,7 +96,9 @@ pub(crate) struct ExecutableFacts<'a> {
 impl ExecutableInfo {
     pub(crate) fn new(facts: ExecutableFacts<'_>) -> ExecutableInfo {
         let io = facts.signature;
-        let kinds = |n: usize| StringLists::new(vec![MEMORY_KIND.as_bytes().to_vec(); n]);
+        let kinds = |all: &[Arc<BufferType>]| {
+            StringLists::new(all.iter().map(|k| MEMORY_KINDS[k.memory].as_bytes().to_vec()).collect())
+        };
         let tiles =
             |all: &[DeviceSharding]| StringLists::new(all.iter().map(DeviceSharding::to_proto).collect());
         let bytes = |all: &[Arc<BufferType>]| all.iter().map(|k| k.bytes()).sum();
@@ -109,8 +111,8 @@ impl ExecutableInfo {
         };
         debug_assert!(facts.own.end <= facts.replicas.max(1) * facts.partitions.max(1));
         ExecutableInfo {
-            argument_memories: kinds(io.arguments.len()),
-            result_memories: kinds(io.results.len()),
+            argument_memories: kinds(&io.arguments),
+            result_memories: kinds(&io.results),
             argument_layouts: LayoutList::new(&io.arguments),
             result_layouts: LayoutList::new(&io.results),
             argument_shardings: tiles(&io.argument_tiles),

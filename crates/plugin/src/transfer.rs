@@ -71,8 +71,8 @@ impl ApiCall for sys::Client_BufferFromHostBuffer {
             put(&kind, &unsafe { gather(self.data.cast(), &kind, strides)? })?
         };
         // SAFETY: the caller passes a pointer that this plugin returned.
-        let device = unsafe { destination(self.device, self.memory)? };
-        self.buffer = PluginBuffer::ready(Arc::new(kind), arrays, device)?;
+        let (device, memory) = unsafe { destination(self.device, self.memory)? };
+        self.buffer = PluginBuffer::ready(Arc::new(kind.in_memory(memory)), arrays, device)?;
         self.done_with_host_buffer = PluginEvent::past().object();
         Ok(())
     }
@@ -136,8 +136,8 @@ impl ApiCall for sys::Client_CreateViewOfDeviceBuffer {
         // SAFETY: the caller's memory holds the array.
         let arrays = put_memory(&kind, unsafe { list(self.device_buffer_ptr.cast(), kind.bytes()) })?;
         // SAFETY: the caller passes a pointer that this plugin returned.
-        let device = unsafe { destination(self.device, self.memory)? };
-        self.buffer = PluginBuffer::ready(Arc::new(kind), arrays, device)?;
+        let (device, memory) = unsafe { destination(self.device, self.memory)? };
+        self.buffer = PluginBuffer::ready(Arc::new(kind.in_memory(memory)), arrays, device)?;
         if let Some(unused) = self.on_delete_callback {
             // SAFETY: the caller's function with its argument, called once.
             unsafe { unused(self.device_buffer_ptr, self.on_delete_callback_arg) };
@@ -155,8 +155,8 @@ impl ApiCall for sys::Client_CreateUninitializedBuffer {
         let kind = unsafe { ordered(self.shape_layout, kind)? };
         let arrays = kind.face.types().into_iter().map(|ty| Literal::zeros(ty).into()).collect();
         // SAFETY: the caller passes a pointer that this plugin returned.
-        let device = unsafe { destination(self.device, self.memory)? };
-        self.buffer = PluginBuffer::ready(Arc::new(kind), arrays, device)?;
+        let (device, memory) = unsafe { destination(self.device, self.memory)? };
+        self.buffer = PluginBuffer::ready(Arc::new(kind.in_memory(memory)), arrays, device)?;
         Ok(())
     }
 }
@@ -177,7 +177,7 @@ struct PartialTransfer {
 impl ApiCall for sys::Client_CreateBuffersForAsyncHostToDevice {
     unsafe fn handle(&mut self) -> CallResult {
         // SAFETY: the caller passes pointers that this plugin returned, and lists of the stated lengths.
-        let device = unsafe { destination(std::ptr::null_mut(), self.memory)? };
+        let (device, memory) = unsafe { destination(std::ptr::null_mut(), self.memory)? };
         // SAFETY: as above.
         let specs = unsafe { list(self.shape_specs, self.num_shape_specs) };
         let arrival = |spec: &sys::ShapeSpec| {
@@ -186,7 +186,8 @@ impl ApiCall for sys::Client_CreateBuffersForAsyncHostToDevice {
             let mut bytes = room(kind.bytes())?;
             bytes.resize(kind.bytes(), 0);
             let pending = PendingArrays::new(PluginEvent::coming());
-            Ok(PartialTransfer { kind: Arc::new(kind), pending, bytes: Mutex::new(Some(bytes)) })
+            let kind = Arc::new(kind.in_memory(memory));
+            Ok(PartialTransfer { kind, pending, bytes: Mutex::new(Some(bytes)) })
         };
         let arrays = specs.iter().map(arrival).collect::<CallResult<Vec<_>>>()?;
         self.transfer_manager = Box::into_raw(Box::new(TransferManager { device, arrays })).cast();

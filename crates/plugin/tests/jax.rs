@@ -96,9 +96,11 @@ scripts! {
     several_devices: 8;
     manual_computations: 8;
     memory: 1;
+    memory_kinds: 2;
     exchange: 1;
     layouts: 1;
     decompositions: 1;
+    general_matrices: 1;
     callbacks: 1;
     callbacks_on_devices: 8;
     distributed: 1;

@@ -1,4 +1,5 @@
 //! custom_call: calls a function of the host program, such as a Python callback; [`register`] makes functions known.
+//! The target [`LAPACK`] is a routine of `systole_linalg`.
 //!
 //! Calls with side effects are ordered by an order token, an `i32[]` that is 0 but known only at run time. A program that
 //! returns the last token executes all of them once, in order, without rules of their own in passes and backends.
@@ -14,6 +15,14 @@ pub type HostFunction = Arc<dyn Fn(&str, &[&Literal], &[TensorType]) -> Result<V
 /// Registered functions by target.
 static FUNCTIONS: RwLock<Vec<(String, HostFunction)>> = RwLock::new(Vec::new());
 
+/// Target whose configuration is a routine of [`systole_linalg::call`] and its attributes.
+pub const LAPACK: &str = "systole_lapack";
+
+/// Returns the routine of another system's custom call: `lapack_dgeqrf_ffi` is `geqrf`.
+pub fn lapack_routine(target: &str) -> Option<&'static str> {
+    systole_linalg::routine(target)
+}
+
 /// Target that returns its operands; for tests.
 const IDENTITY: &str = "systole_identity";
 
@@ -27,6 +36,9 @@ pub fn register(target: &str, function: HostFunction) {
 fn registered(target: &str) -> Result<HostFunction> {
     if target == IDENTITY {
         return Ok(Arc::new(|_, args, _| Ok(args.iter().map(|&l| l.clone()).collect())));
+    }
+    if target == LAPACK {
+        return Ok(Arc::new(systole_linalg::call));
     }
     let functions = FUNCTIONS.read().unwrap_or_else(PoisonError::into_inner);
     let found = functions.iter().find(|(name, _)| name == target);

@@ -7,6 +7,7 @@ use super::{approx_top_k, batch_norm, chlo, control, devices, dynamic, fft, host
 use crate::syntax::Operation;
 use std::collections::HashMap;
 use std::sync::LazyLock;
+use systole_ir::op::custom_call::lapack_routine;
 
 const FAMILIES: [&[OpImport]; 8] = [
     batch_norm::OPERATIONS,
@@ -48,6 +49,7 @@ fn called(name: &str) -> &'static OpImport {
     match TABLE.get(&(chlo.is_none(), chlo.as_deref().unwrap_or(name))) {
         Some(row) => row,
         None if name.starts_with("check.") => &CHECK_CALL,
+        None if lapack_routine(name).is_some() => &linalg::LAPACK_CALL,
         None => &UNKNOWN_CALL,
     }
 }

@@ -62,6 +62,49 @@ def _give_memory_away():
 
 
 def _decompose():
+    """Linear algebra: JAX's rules for its CPU, whose calls of LAPACK (`lapack_dgeqrf_ffi`) the plugin executes by name."""
+    import jax
+    from jax._src.interpreters import mlir
+    from jax._src.lax import linalg
+
+    # Before 0.5, JAX called some routines in another way.
+    if tuple(int(part) for part in jax.__version__.split(".")[:2]) < (0, 5):
+        return _decompose_old()
+    rules = mlir._platform_specific_lowerings["cpu"]
+    for name, primitive in vars(linalg).items():
+        if name.endswith("_p") and primitive in rules:
+            # Newer releases keep a rule in an entry.
+            rule = getattr(rules[primitive], "rule", rules[primitive])
+            usual = mlir._lowerings.get(primitive)
+            mlir.register_lowering(primitive, _lapack(rule, getattr(usual, "rule", usual)), platform=NAME)
+    own = mlir._platform_specific_lowerings
+    own[NAME] = _Rules(own[NAME])
+
+
+class _Rules(dict):
+    """Rules of the platform. For a sparse solve, which JAX defines in a module that programs may import later, it is the CPU's
+    rule: a Python callback."""
+
+    def __contains__(self, primitive):
+        return super().__contains__(primitive) or primitive.name == "spsolve"
+
+    def __missing__(self, primitive):
+        from jax._src.interpreters import mlir
+
+        return mlir._platform_specific_lowerings["cpu"][primitive]
+
+
+def _lapack(rule, usual):
+    """A rule that calls LAPACK for its element types, and for others does what JAX does on any platform."""
+
+    def lower(ctx, *operands, **params):
+        is_lapack = usual is None or ctx.avals_in[0].dtype.name in ("float32", "float64", "complex64", "complex128")
+        return (rule if is_lapack else usual)(ctx, *operands, **params)
+
+    return lower
+
+
+def _decompose_old():
     """Eigenvalues of Hermitian matrices, and what JAX writes by them (singular values, norms, ranks), have no rule for platforms
     that JAX does not know, and JAX's own LU for such platforms fails under `shard_map`; the calls are those of its rules for TPUs."""
     from jax._src.interpreters import mlir

@@ -17,7 +17,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-base", &[]),
     ("systole-derive", &[]),
     ("systole-testing", &["systole-base"]),
-    ("systole-ir", &["systole-base"]),
+    ("systole-linalg", &["systole-base"]),
+    ("systole-ir", &["systole-linalg", "systole-base"]),
     ("systole-data", &["systole-base"]),
     ("systole-tflite", &["systole-base"]),
     (

@@ -4,6 +4,7 @@
 mod blocks;
 mod cholesky;
 mod eigh;
+mod lapack;
 mod lu;
 mod qr;
 mod triangular;
@@ -31,6 +32,9 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     call("LuDecomposition", ImportRule::Values(|c| factored(&c.number(0)?))),
     call("Eigh", ImportRule::Values(|c| eigen(&c.number(0)?, text(c.op, "backend_config")))),
 ];
+
+/// LAPACK routines, as JAX calls them on CPUs: `lapack_dgeqrf_ffi`.
+pub(super) const LAPACK_CALL: OpImport = call("", ImportRule::Values(lapack::called));
 
 /// Checks that the operand is an array of float matrices.
 fn matrices(x: &RealOrComplex) -> Result<()> {

@@ -1,0 +1,553 @@
+//! Inner loops of decompositions: dot products, rank-1 updates, matrix products and plane rotations.
+//!
+//! Kernels are written once over [`RealLanes`], vectors of real numbers. [`Kernels`] holds those for any processor until
+//! [`KernelTable::install`] replaces them, which the CPU engine does with vectors of its processor.
+
+use crate::block::{Block, BlockMut};
+use crate::scalar::{Complex, MatrixScalar, Real};
+use std::sync::OnceLock;
+
+/// Kernels of one element type. Matrices are column-major.
+#[derive(Clone, Copy)]
+pub struct Kernels<T> {
+    /// `Σ conj(xᵢ) yᵢ`.
+    pub dot: fn(&[T], &[T]) -> T,
+    /// `y += a x`.
+    pub axpy: fn(T, &[T], &mut [T]),
+    /// `y += alpha A x`.
+    pub gemv: fn(T, Block<T>, &[T], &mut [T]),
+    /// `y += alpha Aᴴ x`.
+    pub gemv_adjoint: fn(T, Block<T>, &[T], &mut [T]),
+    /// `A += alpha x yᴴ`.
+    pub ger: fn(T, &[T], &[T], BlockMut<T>),
+    /// `y += A x` for a Hermitian matrix of which only the lower triangle is read.
+    pub hemv: fn(Block<T>, &[T], &mut [T]),
+    /// `A −= x yᴴ + y xᴴ`, in the lower triangle.
+    pub her2: fn(&[T], &[T], BlockMut<T>),
+    /// `C += alpha A B`.
+    pub gemm: fn(T, Block<T>, Block<T>, BlockMut<T>),
+    /// Solves `L x = b` in place for each column of b; with `true` the diagonal of L is 1.
+    pub forward: fn(Block<T>, bool, BlockMut<T>),
+    /// Rotates pairs of columns; see [`Rotation`].
+    pub rotate: fn(&[Rotation<T>], BlockMut<T>),
+}
+
+/// Rotation of columns k and k + 1: `(xₖ, xₖ₊₁) ← (c xₖ + s xₖ₊₁, c xₖ₊₁ − s xₖ)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation<R> {
+    /// Index of the first column.
+    pub k: u32,
+    /// Cosine.
+    pub c: R,
+    /// Sine.
+    pub s: R,
+}
+
+/// Kernels in use.
+pub struct KernelTable<T: 'static> {
+    portable: Kernels<T>,
+    installed: OnceLock<Kernels<T>>,
+}
+
+impl<T> KernelTable<T> {
+    const fn new(portable: Kernels<T>) -> KernelTable<T> {
+        KernelTable { portable, installed: OnceLock::new() }
+    }
+
+    /// Replaces the portable kernels; the first call decides.
+    pub fn install(&self, kernels: Kernels<T>) {
+        let _ = self.installed.set(kernels);
+    }
+
+    /// The kernels for any processor.
+    pub fn portable(&self) -> &Kernels<T> {
+        &self.portable
+    }
+
+    /// The kernels in use.
+    pub fn current(&self) -> &Kernels<T> {
+        self.installed.get().unwrap_or(&self.portable)
+    }
+}
+
+/// Vector of real numbers. Complex numbers are pairs of a real and an imaginary part.
+pub trait RealLanes<R: Real>: Copy {
+    /// Number of real numbers; even.
+    const COUNT: usize;
+    /// The number in all lanes.
+    fn splat(x: R) -> Self;
+    /// Reads real numbers from the first elements; there must be enough.
+    fn load<T: MatrixScalar<Real = R>>(from: &[T]) -> Self;
+    /// Reads all elements, fewer than a vector holds; the other lanes are zero.
+    fn load_few<T: MatrixScalar<Real = R>>(from: &[T]) -> Self;
+    /// Writes to the first elements; there must be enough.
+    fn store<T: MatrixScalar<Real = R>>(self, to: &mut [T]);
+    /// `a b + self`.
+    fn mul_add(self, a: Self, b: Self) -> Self;
+    /// Products of lanes.
+    fn mul(self, other: Self) -> Self;
+    /// Exchanges real and imaginary parts.
+    fn swapped(self) -> Self;
+    /// The sums of even and of odd lanes.
+    fn sums(self) -> (R, R);
+}
+
+/// Vector for any processor.
+#[derive(Clone, Copy)]
+pub struct PortableLanes<R>([R; 4]);
+
+impl<R: Real> RealLanes<R> for PortableLanes<R> {
+    const COUNT: usize = 4;
+
+    #[inline(always)]
+    fn splat(x: R) -> Self {
+        PortableLanes([x; 4])
+    }
+
+    #[inline(always)]
+    fn load<T: MatrixScalar<Real = R>>(from: &[T]) -> Self {
+        match T::IS_COMPLEX {
+            true => PortableLanes([from[0].re(), from[0].im(), from[1].re(), from[1].im()]),
+            false => PortableLanes([from[0].re(), from[1].re(), from[2].re(), from[3].re()]),
+        }
+    }
+
+    #[inline(always)]
+    fn load_few<T: MatrixScalar<Real = R>>(from: &[T]) -> Self {
+        let mut all = [T::zero(); 4];
+        all[..from.len()].copy_from_slice(from);
+        PortableLanes::load(&all)
+    }
+
+    #[inline(always)]
+    fn store<T: MatrixScalar<Real = R>>(self, to: &mut [T]) {
+        let [a, b, c, d] = self.0;
+        if T::IS_COMPLEX {
+            (to[0], to[1]) = (T::new(a, b), T::new(c, d));
+        } else {
+            (to[0], to[1], to[2], to[3]) = (T::real(a), T::real(b), T::real(c), T::real(d));
+        }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self, b: Self) -> Self {
+        PortableLanes(std::array::from_fn(|i| self.0[i] + a.0[i] * b.0[i]))
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        PortableLanes(std::array::from_fn(|i| self.0[i] * other.0[i]))
+    }
+
+    #[inline(always)]
+    fn swapped(self) -> Self {
+        let [a, b, c, d] = self.0;
+        PortableLanes([b, a, d, c])
+    }
+
+    #[inline(always)]
+    fn sums(self) -> (R, R) {
+        (self.0[0] + self.0[2], self.0[1] + self.0[3])
+    }
+}
+
+macro_rules! tables {
+    ($($name:ident: $ty:ty, $real:ty;)*) => {$(
+        /// Kernels of the element type.
+        pub static $name: KernelTable<$ty> = KernelTable::new(Kernels {
+            dot: dot::<$ty, PortableLanes<$real>>,
+            axpy: axpy::<$ty, PortableLanes<$real>>,
+            gemv: gemv::<$ty, PortableLanes<$real>>,
+            gemv_adjoint: gemv_adjoint::<$ty, PortableLanes<$real>>,
+            ger: ger::<$ty, PortableLanes<$real>>,
+            hemv: hemv::<$ty, PortableLanes<$real>>,
+            her2: her2::<$ty, PortableLanes<$real>>,
+            gemm: gemm::<$ty, PortableLanes<$real>>,
+            forward: forward::<$ty, PortableLanes<$real>>,
+            rotate: rotate::<$ty, PortableLanes<$real>>,
+        });
+    )*};
+}
+
+tables! { F32: f32, f32; F64: f64, f64; }
+
+/// Kernels of complex numbers.
+pub mod complex {
+    use super::*;
+    tables! { F32: Complex<f32>, f32; F64: Complex<f64>, f64; }
+}
+
+/// Elements of a vector.
+#[inline(always)]
+const fn width<T: MatrixScalar, V: RealLanes<T::Real>>() -> usize {
+    if T::IS_COMPLEX { V::COUNT / 2 } else { V::COUNT }
+}
+
+/// Dot products of N columns with x, with U vectors of sums each.
+#[inline(always)]
+fn dots<T: MatrixScalar, V: RealLanes<T::Real>, const N: usize, const U: usize>(
+    columns: [&[T]; N],
+    x: &[T],
+) -> [T; N] {
+    let zero = V::splat(T::Real::default());
+    let (mut re, mut im) = ([[zero; U]; N], [[zero; U]; N]);
+    let step = width::<T, V>() * U;
+    let whole = x.len() / step * step;
+    let columns = columns.map(|c| &c[..x.len()]);
+    let mut at = 0;
+    while at < whole {
+        for u in 0..U {
+            let from = at + u * width::<T, V>();
+            let v = V::load(&x[from..]);
+            for n in 0..N {
+                let a = V::load(&columns[n][from..]);
+                re[n][u] = re[n][u].mul_add(a, v);
+                if T::IS_COMPLEX {
+                    im[n][u] = im[n][u].mul_add(a, v.swapped());
+                }
+            }
+        }
+        at += step;
+    }
+    while at < x.len() {
+        let end = (at + width::<T, V>()).min(x.len());
+        let read = |from: &[T]| if end - at == width::<T, V>() { V::load(from) } else { V::load_few(from) };
+        let v = read(&x[at..end]);
+        for n in 0..N {
+            let a = read(&columns[n][at..end]);
+            re[n][0] = re[n][0].mul_add(a, v);
+            if T::IS_COMPLEX {
+                im[n][0] = im[n][0].mul_add(a, v.swapped());
+            }
+        }
+        at = end;
+    }
+    std::array::from_fn(|n| {
+        let mut sum = T::zero();
+        for u in 0..U {
+            let (even, odd) = re[n][u].sums();
+            let (plus, minus) = if T::IS_COMPLEX { im[n][u].sums() } else { Default::default() };
+            sum += T::new(even + odd, plus - minus);
+        }
+        sum
+    })
+}
+
+/// `y += Σ aₙ xₙ` over N columns.
+#[inline(always)]
+fn axpys<T: MatrixScalar, V: RealLanes<T::Real>, const N: usize>(a: [T; N], columns: [&[T]; N], y: &mut [T]) {
+    let columns = columns.map(|c| &c[..y.len()]);
+    let step = width::<T, V>();
+    let re = a.map(|a| V::splat(a.re()));
+    // i x is (−im, re).
+    let im = a.map(|a| alternating::<T::Real, V>(a.im()));
+    let mut at = 0;
+    while at < y.len() {
+        let end = (at + step).min(y.len());
+        let read = |from: &[T]| if end - at == step { V::load(from) } else { V::load_few(from) };
+        let mut sum = read(&y[at..end]);
+        for n in 0..N {
+            let x = read(&columns[n][at..end]);
+            sum = sum.mul_add(re[n], x);
+            if T::IS_COMPLEX {
+                sum = sum.mul_add(im[n], x.swapped());
+            }
+        }
+        if end - at == step {
+            sum.store(&mut y[at..end]);
+        } else {
+            let mut few = [T::zero(); 16];
+            sum.store(&mut few);
+            y[at..end].iter_mut().zip(few).for_each(|(y, x)| *y = x);
+        }
+        at = end;
+    }
+}
+
+/// `(−x, x, −x, x …)`
+#[inline(always)]
+fn alternating<R: Real, V: RealLanes<R>>(x: R) -> V {
+    let pattern: [R; 16] = std::array::from_fn(|i| if i % 2 == 0 { -x } else { x });
+    V::load(&pattern)
+}
+
+/// [`Kernels::dot`].
+#[inline(always)]
+pub fn dot<T: MatrixScalar, V: RealLanes<T::Real>>(x: &[T], y: &[T]) -> T {
+    dots::<T, V, 1, 4>([&x[..y.len()]], y)[0]
+}
+
+/// [`Kernels::axpy`].
+#[inline(always)]
+pub fn axpy<T: MatrixScalar, V: RealLanes<T::Real>>(a: T, x: &[T], y: &mut [T]) {
+    axpys::<T, V, 1>([a], [x], y);
+}
+
+/// Columns that are read together.
+const TOGETHER: usize = 4;
+
+/// [`Kernels::gemv`].
+#[inline(always)]
+pub fn gemv<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, x: &[T], y: &mut [T]) {
+    let y = &mut y[..a.rows];
+    let mut j = 0;
+    while j + TOGETHER <= a.columns {
+        let by: [T; TOGETHER] = std::array::from_fn(|n| alpha * x[j + n]);
+        axpys::<T, V, TOGETHER>(by, std::array::from_fn(|n| a.column(j + n)), y);
+        j += TOGETHER;
+    }
+    while j < a.columns {
+        axpys::<T, V, 1>([alpha * x[j]], [a.column(j)], y);
+        j += 1;
+    }
+}
+
+/// [`Kernels::gemv_adjoint`].
+#[inline(always)]
+pub fn gemv_adjoint<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, x: &[T], y: &mut [T]) {
+    let x = &x[..a.rows];
+    let mut j = 0;
+    while j + TOGETHER <= a.columns {
+        let sums = dots::<T, V, TOGETHER, 1>(std::array::from_fn(|n| a.column(j + n)), x);
+        for n in 0..TOGETHER {
+            y[j + n] += alpha * sums[n];
+        }
+        j += TOGETHER;
+    }
+    while j < a.columns {
+        y[j] += alpha * dots::<T, V, 1, 4>([a.column(j)], x)[0];
+        j += 1;
+    }
+}
+
+/// [`Kernels::ger`].
+#[inline(always)]
+pub fn ger<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, x: &[T], y: &[T], mut a: BlockMut<T>) {
+    for j in 0..a.columns {
+        axpys::<T, V, 1>([alpha * y[j].conj()], [x], a.column(j));
+    }
+}
+
+/// [`Kernels::her2`].
+#[inline(always)]
+pub fn her2<T: MatrixScalar, V: RealLanes<T::Real>>(x: &[T], y: &[T], mut a: BlockMut<T>) {
+    for j in 0..a.columns {
+        let by = [-y[j].conj(), -x[j].conj()];
+        axpys::<T, V, 2>(by, [&x[j..], &y[j..]], &mut a.column(j)[j..]);
+    }
+}
+
+/// Columns j to j + 3 at and below row j + 4, in one pass: `y += A x` and `yⱼ += aⱼᴴ x`.
+#[inline(always)]
+pub fn hemv<T: MatrixScalar, V: RealLanes<T::Real>>(a: Block<T>, x: &[T], y: &mut [T]) {
+    let n = a.rows;
+    let mut j = 0;
+    while j < n {
+        let end = (j + TOGETHER).min(n);
+        // The triangle on the diagonal.
+        for k in j..end {
+            y[k] += x[k].scale(a.column(k)[k].re());
+            for i in k + 1..end {
+                let below = a.column(k)[i];
+                y[i] += below * x[k];
+                y[k] += below.conj() * x[i];
+            }
+        }
+        if end < n {
+            let columns: [&[T]; TOGETHER] = std::array::from_fn(|k| &a.column(j + k)[end..n]);
+            let sums = dots::<T, V, TOGETHER, 1>(columns, &x[end..n]);
+            axpys::<T, V, TOGETHER>(std::array::from_fn(|k| x[j + k]), columns, &mut y[end..n]);
+            for k in 0..TOGETHER {
+                y[j + k] += sums[k];
+            }
+        }
+        j = end;
+    }
+}
+
+/// Forward substitution.
+#[inline(always)]
+pub fn forward<T: MatrixScalar, V: RealLanes<T::Real>>(l: Block<T>, unit: bool, mut b: BlockMut<T>) {
+    let n = l.rows;
+    let mut inverse = [T::ONE; MOST_FORWARD];
+    let by_product = !unit && n <= MOST_FORWARD && b.columns >= TOGETHER;
+    if by_product {
+        (0..n).for_each(|k| inverse[k] = T::ONE / l.column(k)[k]);
+    }
+    let mut j = 0;
+    while j < b.columns {
+        let count = if j + TOGETHER <= b.columns { TOGETHER } else { 1 };
+        for k in 0..n {
+            let column = l.column(k);
+            // Right-hand sides are independent of each other.
+            for r in j..j + count {
+                let x = b.column(r);
+                let value = match (unit, by_product) {
+                    (true, _) => x[k],
+                    (_, true) => x[k] * inverse[k],
+                    _ => x[k] / column[k],
+                };
+                x[k] = value;
+                axpys::<T, V, 1>([-value], [&column[k + 1..n]], &mut x[k + 1..n]);
+            }
+        }
+        j += count;
+    }
+}
+
+/// Rows of a triangle whose diagonal is inverted once.
+const MOST_FORWARD: usize = 64;
+
+/// Columns of a tile of a product.
+const TILE_COLUMNS: usize = 6;
+/// Inner dimension of packed panels.
+const DEPTH: usize = 256;
+/// Rows of packed panels.
+const ROWS: usize = 192;
+
+/// Packed panels: for each k, `width` real parts, and for complex numbers as many imaginary parts.
+#[inline(always)]
+fn packed<T: MatrixScalar>(
+    to: &mut Vec<T::Real>,
+    (count, depth): (usize, usize),
+    width: usize,
+    at: impl Fn(usize, usize) -> T,
+) {
+    let step = width * if T::IS_COMPLEX { 2 } else { 1 };
+    to.clear();
+    to.resize(count.div_ceil(width) * step * depth, T::Real::default());
+    for (panel, first) in to.chunks_exact_mut(step * depth).zip((0..count).step_by(width)) {
+        let here = width.min(count - first);
+        for (k, row) in panel.chunks_exact_mut(step).enumerate() {
+            for i in 0..here {
+                let value = at(first + i, k);
+                row[i] = value.re();
+                if T::IS_COMPLEX {
+                    row[width + i] = value.im();
+                }
+            }
+        }
+    }
+}
+
+/// Product of two packed panels, in vectors: for complex numbers those of the real parts, then of the imaginary parts.
+#[inline(always)]
+fn tile<T: MatrixScalar, V: RealLanes<T::Real>>(a: &[T::Real], b: &[T::Real]) -> [[V; 2]; TILE_COLUMNS] {
+    let mut sums = [[V::splat(T::Real::default()); 2]; TILE_COLUMNS];
+    let (rows, columns) = (2 * V::COUNT, if T::IS_COMPLEX { 2 * TILE_COLUMNS } else { TILE_COLUMNS });
+    for (a, b) in a.chunks_exact(rows).zip(b.chunks_exact(columns)) {
+        let (first, second) = (V::load(a), V::load(&a[V::COUNT..]));
+        for j in 0..TILE_COLUMNS {
+            let x = V::splat(b[j]);
+            sums[j][0] = sums[j][0].mul_add(first, x);
+            sums[j][1] = sums[j][1].mul_add(second, x);
+            if T::IS_COMPLEX {
+                let y = b[TILE_COLUMNS + j];
+                sums[j][0] = sums[j][0].mul_add(second, V::splat(-y));
+                sums[j][1] = sums[j][1].mul_add(first, V::splat(y));
+            }
+        }
+    }
+    sums
+}
+
+/// Below this number of multiplications, operands are not packed.
+const FEW: usize = 4096;
+
+/// [`Kernels::gemm`].
+#[inline(always)]
+pub fn gemm<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, b: Block<T>, mut c: BlockMut<T>) {
+    let (m, n, depth) = (c.rows, c.columns, a.columns);
+    if m * n * depth <= FEW || n == 1 {
+        for j in 0..n {
+            gemv::<T, V>(alpha, a, b.column(j), c.column(j));
+        }
+        return;
+    }
+    let (parts, tile_rows) = if T::IS_COMPLEX { (2, V::COUNT) } else { (1, 2 * V::COUNT) };
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    let mut values = [T::Real::default(); 64];
+    for k in (0..depth).step_by(DEPTH) {
+        let kc = DEPTH.min(depth - k);
+        packed::<T>(&mut right, (n, kc), TILE_COLUMNS, |j, l| alpha * b.column(j)[k + l]);
+        for i in (0..m).step_by(ROWS) {
+            let mc = ROWS.min(m - i);
+            packed::<T>(&mut left, (mc, kc), tile_rows, |r, l| a.column(k + l)[i + r]);
+            for (j, b) in (0..n).step_by(TILE_COLUMNS).zip(right.chunks_exact(TILE_COLUMNS * parts * kc)) {
+                for (r, a) in (i..i + mc).step_by(tile_rows).zip(left.chunks_exact(tile_rows * parts * kc)) {
+                    let rows = tile_rows.min(i + mc - r);
+                    let sums = tile::<T, V>(a, b);
+                    for (q, sums) in sums.iter().enumerate().take(n - j) {
+                        let to = &mut c.column(j + q)[r..r + rows];
+                        sums[0].store(&mut values);
+                        sums[1].store(&mut values[V::COUNT..]);
+                        for (p, x) in to.iter_mut().enumerate() {
+                            let im = if T::IS_COMPLEX { values[V::COUNT + p] } else { T::Real::default() };
+                            *x += T::new(values[p], im);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Vectors of a row of a strip: the rows of the matrix that are rotated together while the strip is in the cache.
+const STRIP: usize = 4;
+
+/// `(c x + s y, c y − s x)`
+#[inline(always)]
+fn turned<T: MatrixScalar, V: RealLanes<T::Real>>(
+    x: [V; STRIP],
+    y: [V; STRIP],
+    c: V,
+    s: V,
+    minus: V,
+) -> [[V; STRIP]; 2] {
+    [
+        std::array::from_fn(|l| s.mul(y[l]).mul_add(c, x[l])),
+        std::array::from_fn(|l| c.mul(y[l]).mul_add(minus, x[l])),
+    ]
+}
+
+/// [`Kernels::rotate`].
+#[inline(always)]
+pub fn rotate<T: MatrixScalar, V: RealLanes<T::Real>>(rotations: &[Rotation<T>], mut x: BlockMut<T>) {
+    let wide = STRIP * V::COUNT;
+    let mut strip = vec![[V::splat(T::Real::default()); STRIP]; x.columns];
+    let mut room = vec![T::zero(); wide];
+    for at in (0..x.rows).step_by(wide) {
+        let rows = wide.min(x.rows - at);
+        for (j, row) in strip.iter_mut().enumerate() {
+            room[..rows].copy_from_slice(&x.column(j)[at..at + rows]);
+            *row = std::array::from_fn(|l| V::load(&room[l * V::COUNT..]));
+        }
+        // The column that two successive rotations share stays in registers.
+        let mut i = 0;
+        while i < rotations.len() {
+            let mut k = rotations[i].k as usize;
+            let up = rotations.get(i + 1).is_none_or(|next| next.k as usize == k + 1);
+            let mut held = if up { strip[k] } else { strip[k + 1] };
+            loop {
+                let Rotation { c, s, .. } = rotations[i];
+                let (c, s, minus) = (V::splat(c.re()), V::splat(s.re()), V::splat(-s.re()));
+                if up {
+                    [strip[k], held] = turned::<T, V>(held, strip[k + 1], c, s, minus);
+                } else {
+                    [held, strip[k + 1]] = turned::<T, V>(strip[k], held, c, s, minus);
+                }
+                i += 1;
+                let wanted = if up { k + 1 } else { k.wrapping_sub(1) };
+                if rotations.get(i).is_none_or(|next| next.k as usize != wanted) {
+                    break;
+                }
+                k = wanted;
+            }
+            strip[if up { k + 1 } else { k }] = held;
+        }
+        for (j, row) in strip.iter().enumerate() {
+            (0..STRIP).for_each(|l| row[l].store(&mut room[l * V::COUNT..]));
+            x.column(j)[at..at + rows].copy_from_slice(&room[..rows]);
+        }
+    }
+}
