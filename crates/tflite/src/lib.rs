@@ -25,6 +25,7 @@
 //! # Ok::<(), systole_base::Error>(())
 //! ```
 
+mod custom_operators;
 mod fixed_point;
 mod flatbuffer_read;
 mod flatbuffer_write;

@@ -1,5 +1,6 @@
 //! Parses a `.tflite` file to a [`TfliteModel`].
 
+use crate::custom_operators::{builtin_code, with_options, with_output_shape};
 use crate::flatbuffer_read::{FlatbufferBytes, FlatbufferTable};
 use crate::kernels::{TfliteOpRow, row};
 use crate::model::{TfliteModel, TfliteOperator, TfliteQuantization, TfliteTensor, broken};
@@ -57,8 +58,16 @@ fn graph(
     codes: &[OperatorCode],
     buffers: &[FlatbufferTable],
 ) -> Result<TfliteModel> {
-    let tensors = table.tables(0)?.iter().map(|t| tensor(t, buffers)).collect::<Result<Vec<_>>>()?;
-    let operators = table.tables(3)?.iter().map(|o| operator(o, codes)).collect::<Result<Vec<_>>>()?;
+    let mut tensors = table.tables(0)?.iter().map(|t| tensor(t, buffers)).collect::<Result<Vec<_>>>()?;
+    let mut operators = Vec::new();
+    for o in table.tables(3)? {
+        let custom = code_of(&o, codes)?.2.as_str();
+        let mut o = operator(&o, codes)?;
+        if builtin_code(custom).is_some() {
+            with_output_shape(&mut o, &mut tensors)?;
+        }
+        operators.push(o);
+    }
     let (inputs, outputs) = (indices(&table.ints(1)?)?, indices(&table.ints(2)?)?);
     let is_complex =
         table.tables(0)?.iter().map(|t| Ok(t.byte(1)? == Some(COMPLEX))).collect::<Result<Vec<_>>>()?;
@@ -97,11 +106,13 @@ fn check_operators(graphs: &[FlatbufferTable], codes: &[OperatorCode]) -> Result
     Ok(())
 }
 
-/// Returns code and version; support is checked on use.
+/// Returns code, version and name; support is checked on use.
 fn code(table: &FlatbufferTable) -> Result<OperatorCode> {
     let old = table.byte(0)?.map_or(0, |b| i32::from(b as i8));
     let new = table.int(3)?.unwrap_or(0);
-    Ok((old.max(new), table.int(2)?.unwrap_or(1), table.text(1)?))
+    let custom = table.text(1)?;
+    let code = builtin_code(&custom).unwrap_or(old.max(new));
+    Ok((code, table.int(2)?.unwrap_or(1), custom))
 }
 
 fn indices(found: &[i32]) -> Result<Vec<usize>> {
@@ -207,10 +218,14 @@ fn quantization(table: &FlatbufferTable) -> Result<Option<TfliteQuantization>> {
     Ok((!scale.is_empty()).then_some(TfliteQuantization { scale, zero_point, dimension }))
 }
 
-fn operator(table: &FlatbufferTable, codes: &[OperatorCode]) -> Result<TfliteOperator> {
+/// Returns the operator code that an operator refers to.
+fn code_of<'a>(table: &FlatbufferTable, codes: &'a [OperatorCode]) -> Result<&'a OperatorCode> {
     let at = table.word(0)?.unwrap_or(0) as usize;
-    let (code, version, _) =
-        codes.get(at).ok_or_else(|| broken(format!("operator code {at} does not exist")))?;
+    codes.get(at).ok_or_else(|| broken(format!("operator code {at} does not exist")))
+}
+
+fn operator(table: &FlatbufferTable, codes: &[OperatorCode]) -> Result<TfliteOperator> {
+    let (code, version, custom) = code_of(table, codes)?;
     let row = row(*code).ok_or_else(|| broken(format!("unknown operator code {code}")))?;
     let mut o = TfliteOperator::new(row.op, [], indices(&table.ints(2)?)?);
     o.version = *version;
@@ -218,6 +233,9 @@ fn operator(table: &FlatbufferTable, codes: &[OperatorCode]) -> Result<TfliteOpe
         let index =
             (i != -1).then(|| usize::try_from(i).map_err(|_| broken(format!("tensor {i} does not exist"))));
         o.inputs.push(index.transpose()?);
+    }
+    if builtin_code(custom).is_some() {
+        return with_options(o, table.bytes(5)?.unwrap_or_default());
     }
     let union = table.byte(3)?.unwrap_or(0);
     let Some(options) = table.table(4)?.filter(|_| union != 0) else { return Ok(o) };
