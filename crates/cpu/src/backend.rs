@@ -252,7 +252,6 @@ impl CpuBackend {
             kernels: executor.schedule().steps.len(),
             flops: cost::cost(graph).flops,
             listing,
-            ..ExecutableReport::default()
         };
         let params = graph.param_types();
         Ok(CpuExecutable {

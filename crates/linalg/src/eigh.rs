@@ -358,6 +358,9 @@ pub(crate) fn scaling<T: MatrixScalar>(a: &[T]) -> T::Real {
 /// values and whether the iterations converged.
 pub fn eigh<T: MatrixScalar>(a: &mut Matrix<T>, with_vectors: bool) -> (Vec<T::Real>, bool) {
     let n = a.rows;
+    if n == 0 {
+        return (Vec::new(), true);
+    }
     a.keep_triangle(true);
     if a.data.iter().any(|x| x.is_bad()) {
         return (vec![T::Real::default(); n], false);

@@ -77,6 +77,16 @@ trait LapackScalar: SchurElement {
 
 impl<T: SchurElement> LapackScalar for T {}
 
+/// Rows and columns of a tile that is transposed in registers and the cache.
+const TILE: usize = 8;
+
+/// Tiles of a matrix: first row and column, numbers of rows and columns.
+fn tiles(m: usize, n: usize) -> impl Iterator<Item = (usize, usize, usize, usize)> {
+    (0..m).step_by(TILE).flat_map(move |top| {
+        (0..n).step_by(TILE).map(move |left| (top, left, TILE.min(m - top), TILE.min(n - left)))
+    })
+}
+
 /// Real and imaginary parts of an array.
 struct ArrayParts<'a, R> {
     re: &'a [R],
@@ -231,15 +241,23 @@ where
 
     fn matrix(&self, i: usize, b: usize) -> Matrix<T> {
         let (m, n) = self.size(i);
-        let first = b * m * n;
         let array = &self.args[i];
-        // Blocks of rows, so that both orders stay in the cache.
+        let range = b * m * n..(b + 1) * m * n;
+        let (re, im) = (&array.re[range.clone()], array.im.map(|im| &im[range.clone()]));
         let mut out = Matrix::zeros(m, n);
-        for top in (0..m).step_by(16) {
-            for j in 0..n {
-                for r in top..(top + 16).min(m) {
-                    out.data[r + j * m] = array.at(first + r * n + j);
+        for (top, left, height, width) in tiles(m, n) {
+            let mut tile = [[T::zero(); TILE]; TILE];
+            for r in 0..height {
+                let at = (top + r) * n + left;
+                let row = &re[at..at + width];
+                match im.map(|im| &im[at..at + width]) {
+                    None => row.iter().enumerate().for_each(|(c, x)| tile[c][r] = T::real(*x)),
+                    Some(im) => (0..width).for_each(|c| tile[c][r] = T::new(row[c], im[c])),
                 }
+            }
+            for (c, column) in tile.iter().enumerate().take(width) {
+                let at = top + (left + c) * m;
+                out.data[at..at + height].copy_from_slice(&column[..height]);
             }
         }
         out
@@ -265,12 +283,18 @@ where
                     m.columns
                 ));
             };
-            for left in (0..m.columns).step_by(16) {
-                for i in 0..m.rows {
-                    for j in left..(left + 16).min(m.columns) {
-                        let x = m.data[i + j * m.rows];
-                        to[i * m.columns + j] = if part == 0 { x.re() } else { x.im() };
+            for (top, left, height, width) in tiles(m.rows, m.columns) {
+                let mut tile = [[T::Real::default(); TILE]; TILE];
+                for c in 0..width {
+                    let at = top + (left + c) * m.rows;
+                    let column = &m.data[at..at + height];
+                    for (r, x) in column.iter().enumerate() {
+                        tile[r][c] = if part == 0 { x.re() } else { x.im() };
                     }
+                }
+                for (r, row) in tile.iter().enumerate().take(height) {
+                    let at = (top + r) * m.columns + left;
+                    to[at..at + width].copy_from_slice(&row[..width]);
                 }
             }
         }

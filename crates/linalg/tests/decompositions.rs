@@ -1,5 +1,7 @@
-//! Tests of decompositions by their residuals, for all element types and for sizes around the blocks' edges.
+//! Tests of decompositions by their residuals, for all element types and for sizes around the blocks' edges, and of calls by
+//! LAPACK's names.
 
+use systole_base::{DType, Literal, TensorType};
 use systole_linalg::eig::{eigenvalues, eigenvectors};
 use systole_linalg::eigh::eigh;
 use systole_linalg::lu::{Triangle, getrf, potrf, trsm};
@@ -195,4 +197,40 @@ fn decompositions_of_complex_f32() {
 #[test]
 fn decompositions_of_complex_f64() {
     of_type::<Complex<f64>>();
+}
+
+/// Batches of row-major matrices, real and complex: Q R is the operand.
+#[test]
+fn a_call_reads_and_writes_batches_of_row_major_arrays() {
+    const SHAPE: [usize; 3] = [2, 19, 11];
+    let (m, n) = (SHAPE[1], SHAPE[2]);
+    let array =
+        |seed: u64| Literal::from_slice(SHAPE, &random::<f64>(SHAPE[0] * m * n, 1, seed).data).unwrap();
+    let whole = TensorType::new(DType::F64, SHAPE);
+    let taus = TensorType::new(DType::F64, [SHAPE[0], n]);
+    for operands in [vec![array(1)], vec![array(1), array(2)]] {
+        let prefix = if operands.len() == 2 { "complex " } else { "" };
+        let each = |ty: &TensorType| vec![ty.clone(); operands.len()];
+        let types = [each(&whole), each(&taus)].concat();
+        let refs: Vec<&Literal> = operands.iter().collect();
+        let factored = systole_linalg::call(&format!("{prefix}geqrf"), &refs, &types).unwrap();
+        let refs: Vec<&Literal> = factored.iter().collect();
+        let q = systole_linalg::call(&format!("{prefix}orgqr"), &refs, &each(&whole)).unwrap();
+        let element = |parts: &[Literal], b: usize, i: usize, j: usize| {
+            let part =
+                |k: usize| parts.get(k).map_or(0.0, |p| p.as_slice::<f64>().unwrap()[(b * m + i) * n + j]);
+            Complex { re: part(0), im: part(1) }
+        };
+        for b in 0..SHAPE[0] {
+            let q = Matrix::from_fn(m, n, |i, j| element(&q, b, i, j));
+            let mut r = Matrix::from_fn(n, n, |i, j| element(&factored[..operands.len()], b, i, j));
+            r.keep_triangle(false);
+            assert_unitary("Q of a call", &q);
+            assert_near(
+                "QR of a call",
+                &q.product(&r),
+                &Matrix::from_fn(m, n, |i, j| element(&operands, b, i, j)),
+            );
+        }
+    }
 }

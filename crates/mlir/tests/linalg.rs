@@ -389,15 +389,14 @@ fn lapack_calls_of_jax_run_by_name() {
 
     let both = ["2x2xcomplex<f64>", "2xf64", "i32"];
     let eigh = lapack("lapack_zheevd_ffi", "mode = 86 : ui8, uplo = 76 : ui8", &["2x2xcomplex<f64>"], &both);
-    let made = results(
-        &eigh,
-        &[&f64s(&[2, 2], &[2.0, 0.0, 0.0, 2.0]), &f64s(&[2, 2], &[0.0, 1.0, -1.0, 0.0])],
-    );
+    let made =
+        results(&eigh, &[&f64s(&[2, 2], &[2.0, 0.0, 0.0, 2.0]), &f64s(&[2, 2], &[0.0, 1.0, -1.0, 0.0])]);
     close(&made[2], &[1.0, 3.0], 1e-6);
     close(&made[3], &[0.0], 0.0);
 
     let outs = ["2xf32", "2xf32", "2x2xcomplex<f32>", "2x2xcomplex<f32>", "i32"];
-    let eig = lapack("lapack_sgeev_ffi", "compute_left = 78 : ui8, compute_right = 86 : ui8", &["2x2xf32"], &outs);
+    let eig =
+        lapack("lapack_sgeev_ffi", "compute_left = 78 : ui8, compute_right = 86 : ui8", &["2x2xf32"], &outs);
     let made = results(&eig, &[&f32s(&[2, 2], &[0.0, 1.0, -1.0, 0.0])]);
     close(&made[0], &[0.0, 0.0], 1e-6);
     close(&made[1], &[1.0, -1.0], 1e-6);
@@ -418,9 +417,15 @@ fn lapack_calls_that_do_not_fit_are_told() {
     let zeros = |shape: &[usize]| Literal::from_slice(shape, &vec![0f32; shape.iter().product()]).unwrap();
     let config = "diag = 78 : ui8, side = 76 : ui8, trans_x = 78 : ui8, uplo = 76 : ui8";
     let cases = [
-        (lapack("lapack_strsm_ffi", config, &["2x2xf32", "3x1xf32"], &["3x1xf32"]), vec![zeros(&[2, 2]), zeros(&[3, 1])]),
+        (
+            lapack("lapack_strsm_ffi", config, &["2x2xf32", "3x1xf32"], &["3x1xf32"]),
+            vec![zeros(&[2, 2]), zeros(&[3, 1])],
+        ),
         (lapack("lapack_sgeqrf_ffi", "", &["2x2xf32"], &["2x2xf32"]), vec![zeros(&[2, 2])]),
-        (lapack("lapack_spotrf_ffi", "uplo = 76 : ui8", &["2x2xf32"], &["1x1xf32", "i32"]), vec![zeros(&[2, 2])]),
+        (
+            lapack("lapack_spotrf_ffi", "uplo = 76 : ui8", &["2x2xf32"], &["1x1xf32", "i32"]),
+            vec![zeros(&[2, 2])],
+        ),
     ];
     for ((program, arguments), routine) in cases.iter().zip(["trsm", "geqrf", "potrf"]) {
         let read = read_text(program).unwrap();

@@ -74,7 +74,8 @@ pub(crate) struct LogicalDevice {
     name: String,
     /// Description of the connections that this process rejected, on its first device.
     rejected: OnceLock<TextAttribute>,
-    _memories: Vec<Box<DeviceMemory>>,
+    #[allow(clippy::vec_box, reason = "callers hold pointers to each")]
+    memory_objects: Vec<Box<DeviceMemory>>,
     /// Pointers to the memories of each kind, as callers read the list.
     memories: [OpaquePtr; MEMORY_KINDS.len()],
 }
@@ -205,7 +206,7 @@ impl LogicalDevice {
             local,
             name,
             rejected: OnceLock::new(),
-            _memories: Vec::new(),
+            memory_objects: Vec::new(),
             memories: [null; MEMORY_KINDS.len()],
         });
         let own = pointer(&*device);
@@ -215,7 +216,7 @@ impl LogicalDevice {
             let id = id + kind as i32 * MOST_DEVICES as i32;
             let memory = Box::new(DeviceMemory { functions, id, kind, device: own, devices: [own] });
             device.memories[kind] = pointer(&*memory);
-            device._memories.push(memory);
+            device.memory_objects.push(memory);
         }
         device
     }

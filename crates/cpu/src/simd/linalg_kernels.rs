@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use systole_linalg::kernels::Rotation;
     use systole_linalg::matrix::Matrix;
-    use systole_linalg::scalar::{Complex, Real, MatrixScalar};
+    use systole_linalg::scalar::{Complex, MatrixScalar, Real};
 
     fn numbers<T: MatrixScalar>(rows: usize, columns: usize) -> Matrix<T> {
         let part = |i: usize| T::Real::of(((i * 7919 + 13) % 997) as f64 / 499.0 - 1.0);

@@ -10,7 +10,7 @@ for kind in ['device', 'pinned_host', 'unpinned_host']:
     assert x.sharding.memory_kind == y.sharding.memory_kind == kind and back.sharding.memory_kind == 'device'
     assert y.tolist() == back.tolist() == [0, 2, 4, 6]
     spread = NamedSharding(mesh(2), P('x'), memory_kind=kind)
-    z = jax.jit(lambda x: x + 1, out_shardings=spread)(x)
+    z = jax.jit(lambda x: x + 1, out_shardings=spread)(np.arange(4, dtype=np.float32))
     assert z.sharding.memory_kind == kind and z.tolist() == [1, 2, 3, 4]
 try:
     SingleDeviceSharding(device, memory_kind='moon')

@@ -59,6 +59,11 @@ def register(platform, library):
 
     emit_python_callback.systole = True
     home.emit_python_callback = emit_python_callback
+    # The name under which other modules and libraries import it.
+    from jax.interpreters import mlir as public
+
+    if hasattr(public, "emit_python_callback"):
+        public.emit_python_callback = emit_python_callback
     # The rules of the other primitives are for all platforms.
     rules = {"debug_callback_p": "debug_callback_lowering", "debug_print_p": "debug_print_lowering_rule"}
     for primitive, rule in rules.items():
