@@ -1,4 +1,5 @@
-//! Layers of transformer encoders that Keras does not have: windows of images, biases by distance, the step of a token.
+//! Layers of transformer encoders that Keras does not have: windows of images, biases by distance, the step of a token or
+//! an index.
 
 use systole_data::Sample;
 use systole_ir::{DType, Literal, TensorType};
@@ -34,6 +35,28 @@ fn the_step_of_a_token_is_selected() {
             let at = (i * 4 + row) * 3;
             assert_eq!(found.to_f32s()[i * 3..(i + 1) * 3], all[at..at + 3]);
         }
+    }
+}
+
+#[test]
+fn steps_are_selected_by_their_index() {
+    start();
+    let values = literal(&[2, 5, 3], wave);
+    let all = values.to_f32s();
+    let rows = |steps: &[usize]| -> Vec<f32> {
+        let starts = (0..2).flat_map(|b| steps.iter().map(move |s| (b * 5 + s) * 3));
+        starts.flat_map(|at| all[at..at + 3].to_vec()).collect()
+    };
+    for (layer, steps) in [
+        (select_step(-1), &[4][..]),
+        (select_step(1), &[1]),
+        (slice_steps(1), &[1, 2, 3, 4]),
+        (slice_steps(-4).end(-1), &[1, 2, 3]),
+        (slice_steps(0).end(2).reverse(true), &[1, 0]),
+    ] {
+        let mut model = Model::sequential([layer]);
+        model.build(&[TensorType::new(DType::F32, [5, 3])]).unwrap();
+        assert_eq!(model.predict_on_batch(&values).unwrap().to_f32s(), rows(steps));
     }
 }
 

@@ -99,21 +99,24 @@ mod tests {
 
     /// Real parts, imaginary parts and magnitudes of RFFT2D.
     fn transform(x: &Literal, lengths: [i32; 2], output: &[usize]) -> Vec<Vec<f32>> {
-        let mut m = TfliteModel::default();
-        m.tensors = vec![
-            TfliteTensor::new("x", x.shape().clone(), DType::F32),
-            TfliteTensor::constant("lengths", Literal::from_slice([2], &lengths).unwrap()),
-            TfliteTensor::new("y", output, DType::U64),
-        ];
-        m.operators = vec![TfliteOperator::new(TfliteOp::Rfft2d, [0, 1], [2])];
+        let mut m = TfliteModel {
+            tensors: vec![
+                TfliteTensor::new("x", x.shape().clone(), DType::F32),
+                TfliteTensor::constant("lengths", Literal::from_slice([2], &lengths).unwrap()),
+                TfliteTensor::new("y", output, DType::U64),
+            ],
+            operators: vec![TfliteOperator::new(TfliteOp::Rfft2d, [0, 1], [2])],
+            inputs: vec![0],
+            ..TfliteModel::default()
+        };
         for op in [TfliteOp::Real, TfliteOp::Imag, TfliteOp::ComplexAbs] {
             m.outputs.push(m.tensors.len());
             m.operators.push(TfliteOperator::new(op, [2], [m.tensors.len()]));
             m.tensors.push(TfliteTensor::new(op.name(), output, DType::F32));
         }
-        m.inputs = vec![0];
-        let y =
-            TfliteInterpreter::new(&m).and_then(|i| i.run(&[x.clone()])).unwrap_or_else(|e| panic!("{e}"));
+        let y = TfliteInterpreter::new(&m)
+            .and_then(|i| i.run(std::slice::from_ref(x)))
+            .unwrap_or_else(|e| panic!("{e}"));
         y.iter().map(Literal::to_f32s).collect()
     }
 

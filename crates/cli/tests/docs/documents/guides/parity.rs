@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 use systole_nn::applications::by_name;
 
 /// Layers with random outputs or with losses: property tests in a file of `crates/nn/tests`.
-const PROMISES: [(&str, &str, &str); 17] = [
+const PROMISES: [(&str, &str, &str); 19] = [
     ("ModelOutput", "graphs", "graphs_match_keras"),
     ("RandomCrop", "layers", "pictures_are_changed_by_chance"),
     ("RandomFlip", "layers", "pictures_are_changed_by_chance"),
     ("RandomContrast", "layers", "pictures_are_changed_by_chance"),
     ("ResidualGain", "biggan", "networks_equal_those_of_jax"),
     ("TokenStep", "encoder_attention", "the_step_of_a_token_is_selected"),
+    ("SelectStep", "encoder_attention", "steps_are_selected_by_their_index"),
+    ("SliceSteps", "encoder_attention", "steps_are_selected_by_their_index"),
     ("RelativePositionBias", "encoder_attention", "position_biases_depend_on_the_distance"),
     ("WindowAttention", "encoder_attention", "a_window_over_the_image_is_plain_attention"),
     ("Dropout", "layers", "dropout_keeps_its_share_and_the_mean"),

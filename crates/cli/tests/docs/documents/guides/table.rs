@@ -151,6 +151,7 @@ fn kind(ty: &str, attributes: &str, place: &str) -> String {
         "FillMode" => "`\"reflect\"`, `\"wrap\"`, `\"constant\"` or `\"nearest\"`",
         "FlipMode" => "`\"horizontal\"`, `\"vertical\"` or `\"horizontal_and_vertical\"`",
         "OutputMode" | "LookupOutputMode" => "`\"int\"`, `\"one_hot\"`, `\"multi_hot\"` or `\"count\"`",
+        "SpectrogramWindow" => "`\"hann\"` or `\"hamming\"`",
         "ScoreMode" => "`\"dot\"` or `\"concat\"`",
         "Axes" | "AxisOrAxes" => "axis, or list of axes",
         "Padding" => "`\"valid\"` or `\"same\"`",
