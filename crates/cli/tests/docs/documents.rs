@@ -9,8 +9,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Crates in the order of their layers. One that is not here comes after these.
 const LAYERS: &[&str] = &[
-    "base", "linalg", "ir", "data", "mlir", "bytecode", "compile", "runtime", "dist", "cpu", "plan", "program",
-    "pjrt", "plugin", "nn", "weights",
+    "base", "linalg", "ir", "data", "mlir", "bytecode", "compile", "runtime", "dist", "cpu", "plan",
+    "program", "pjrt", "plugin", "nn", "weights",
 ];
 
 fn read(file: &str) -> String {
