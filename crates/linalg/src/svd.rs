@@ -204,6 +204,20 @@ impl<R: Real> Sides<R> {
 /// Iterations for each pair of singular values.
 const ITERATIONS: usize = 12;
 
+/// Size up to which a superdiagonal element is zero.
+fn threshold<R: Real>(d: &[R], e: &[R], tolerance: R) -> R {
+    let n = d.len();
+    let size = R::of(n as f64);
+    let mut mu = d[0].modulus();
+    let mut least = mu;
+    for i in 1..n {
+        mu = if mu == R::default() { mu } else { d[i].modulus() * (mu / (mu + e[i - 1].modulus())) };
+        least = if mu < least { mu } else { least };
+    }
+    let small = R::of(6.0) * size * size * R::TINY;
+    (tolerance * (least / size.sqrt())).most(small)
+}
+
 /// Diagonalizes an upper bidiagonal matrix; returns whether all iterations converged.
 fn bdsqr<R: Real>(d: &mut [R], e: &mut [R], sides: &mut Sides<R>) -> bool {
     let n = d.len();
@@ -212,14 +226,7 @@ fn bdsqr<R: Real>(d: &mut [R], e: &mut [R], sides: &mut Sides<R>) -> bool {
     }
     let size = R::of(n as f64);
     let tolerance = R::of(10.0) * R::EPSILON;
-    let mut mu = d[0].modulus();
-    let mut least = mu;
-    for i in 1..n {
-        mu = if mu == R::default() { mu } else { d[i].modulus() * (mu / (mu + e[i - 1].modulus())) };
-        least = if mu < least { mu } else { least };
-    }
-    let small = R::of(6.0) * size * size * R::TINY;
-    let threshold = (tolerance * (least / size.sqrt())).most(small);
+    let threshold = threshold(d, e, tolerance);
     let mut left = ITERATIONS * n * n;
     let mut block = (usize::MAX, 0, true);
     let mut high = n - 1;
@@ -441,14 +448,21 @@ pub fn svd<T: MatrixScalar>(mut a: Matrix<T>, vectors: Option<bool>) -> Svd<T> {
             }
         }
     });
-    let vh = sides.right.map(|right| {
-        let mut v: Matrix<T> = right.finish(&order);
-        for (j, from) in order.iter().enumerate() {
-            if b.d[*from] < T::Real::default() {
-                v.column_mut(j).iter_mut().for_each(|x| *x = -*x);
-            }
-        }
-        v.adjoint()
-    });
+    let vh = sides.right.map(|right| right_vectors(right, &b.d, &order));
     Svd { s, u, vh, converged }
+}
+
+/// The rows of Vᴴ; a negative value on B's diagonal turns its vector.
+fn right_vectors<T: MatrixScalar>(
+    right: RotationBatch<T::Real>,
+    d: &[T::Real],
+    order: &[usize],
+) -> Matrix<T> {
+    let mut v: Matrix<T> = right.finish(order);
+    for (j, from) in order.iter().enumerate() {
+        if d[*from] < T::Real::default() {
+            v.column_mut(j).iter_mut().for_each(|x| *x = -*x);
+        }
+    }
+    v.adjoint()
 }

@@ -15,6 +15,7 @@ use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
 const PLATFORM: &str = "systole";
 pub(crate) const VERSION: &str = concat!("Systole ", env!("CARGO_PKG_VERSION"), ", CPU engine");
 const KIND: &str = "Systole CPU";
+/// Memory kinds of each device, which are all the same memory.
 pub(crate) const MEMORY_KINDS: [&str; 3] = ["device", "pinned_host", "unpinned_host"];
 const TOPOLOGY: &str = "systole topology ";
 /// Maximum number of logical devices.
