@@ -43,28 +43,23 @@ fn main_of(module: &MlirModule) -> Option<usize> {
     named.or_else(|| module.functions.iter().position(|f| !f.is_private))
 }
 
-/// Removes and returns the annotations of a program for `devices`. The remaining module describes one device, or all of
-/// them together. `chooses`: for each result, whether its sharding may be propagated.
-pub(crate) fn take(
-    module: &mut MlirModule,
-    devices: usize,
-    chooses: &[bool],
-) -> CallResult<ShardingAnnotations> {
-    let missing = || CallError::invalid("the module has no function to run");
-    let at = main_of(module).ok_or_else(missing)?;
-    let main = module.functions.get(at).ok_or_else(missing)?;
-    let rank = |ty: Option<&MlirType>| match ty {
+/// Number of dimensions of a value's array.
+fn rank(ty: Option<&MlirType>) -> usize {
+    match ty {
         Some(MlirType::Tensor(t)) => t.dims.len(),
         // A token is an array without elements.
         Some(MlirType::Token) => 1,
         _ => 0,
-    };
-    let mut arguments = Vec::new();
-    for (value, attributes) in main.body.arguments.iter().zip(&main.parameters) {
-        let told = tiles(module, attributes, rank(main.values.get(*value)), devices)?;
-        arguments
-            .push(told.unwrap_or_else(|| DeviceSharding::replicated(rank(main.values.get(*value)), devices)));
     }
+}
+
+/// Returns the sharding of each result.
+fn result_shardings(
+    module: &MlirModule,
+    main: &MlirFunction,
+    devices: usize,
+    chooses: &[bool],
+) -> CallResult<Vec<DeviceSharding>> {
     let mut results = Vec::new();
     let mut led: Option<Vec<DimAxes>> = None;
     for (i, (ty, attributes)) in main.results.iter().enumerate() {
@@ -87,6 +82,26 @@ pub(crate) fn take(
         };
         results.push(found.filter(fits).unwrap_or(whole));
     }
+    Ok(results)
+}
+
+/// Removes and returns the annotations of a program for `devices`. The remaining module describes one device, or all of
+/// them together. `chooses`: for each result, whether its sharding may be propagated.
+pub(crate) fn take(
+    module: &mut MlirModule,
+    devices: usize,
+    chooses: &[bool],
+) -> CallResult<ShardingAnnotations> {
+    let missing = || CallError::invalid("the module has no function to run");
+    let at = main_of(module).ok_or_else(missing)?;
+    let main = module.functions.get(at).ok_or_else(missing)?;
+    let mut arguments = Vec::new();
+    for (value, attributes) in main.body.arguments.iter().zip(&main.parameters) {
+        let told = tiles(module, attributes, rank(main.values.get(*value)), devices)?;
+        arguments
+            .push(told.unwrap_or_else(|| DeviceSharding::replicated(rank(main.values.get(*value)), devices)));
+    }
+    let results = result_shardings(module, main, devices, chooses)?;
     let donated = main.parameters.iter().map(gives).collect();
     let layout = |attributes: &NamedAttributes| match find(attributes, "mhlo.layout_mode") {
         Some(Attribute::String(mode)) => mode.clone(),

@@ -55,7 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("systole-runtime", &["systole-ir", "systole-base"]),
     ("systole-datasets", &["systole-runtime", "systole-data", "systole-ir", "systole-base"]),
     ("systole-dist", &["systole-runtime", "systole-ir", "systole-base"]),
-    ("systole-cpu", &["systole-compile", "systole-runtime", "systole-ir", "systole-base"]),
+    ("systole-cpu", &["systole-compile", "systole-runtime", "systole-ir", "systole-linalg", "systole-base"]),
     (
         "systole-program",
         &[
