@@ -3,6 +3,9 @@
 use crate::simd::vector::{Portable32, Vector};
 
 /// Vectors of f32 whose lanes are groups of 2, 4 or 8 channels.
+///
+/// # Safety
+/// As for [`Vector`]: callers ensure that the CPU has the instructions.
 pub unsafe trait GroupLanes: Vector<T = f32> {
     /// Which lane each lane reads.
     type Lanes: Copy;
