@@ -128,7 +128,8 @@ mod tests {
             RandomCrop RandomFlip RandomTranslation RandomRotation RandomZoom RandomBrightness
             RandomContrast LSTM GRU SimpleRNN Bidirectional TimeDistributed Masking Dot MultiHeadAttention
             Attention AdditiveAttention GroupQueryAttention TransformerBlock ClassToken FirstStep LayerScale
-            StochasticDepth ModelOutput TokenStep RelativePositionBias WindowAttention);
+            StochasticDepth ModelOutput TokenStep RelativePositionBias WindowAttention MelSpectrogram SelectStep
+            SliceSteps ConvLSTM1D ConvLSTM2D ConvLSTM3D);
         assert_eq!(differences(layers::LAYER_NAMES, &list), [""; 0]);
     }
 }
