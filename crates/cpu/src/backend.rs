@@ -66,6 +66,7 @@ impl CpuBackend {
     /// Creates a CPU backend with a thread pool and level; fails if this machine does not support the level.
     pub fn with(team: ThreadPool, level: Level) -> Result<CpuBackend> {
         ensure!(level.is_available(), level.lacking());
+        #[cfg(feature = "linalg")]
         crate::simd::linalg_kernels::install(level);
         let blocks = match knobs::BLOCKS.get().as_str() {
             "on" => RowBlocksMode::Cache(CACHE),

@@ -10,6 +10,7 @@ pub mod inline_methods;
 pub mod int8;
 pub mod jit;
 pub mod level;
+#[cfg(feature = "linalg")]
 pub(crate) mod linalg_kernels;
 pub mod loops;
 pub mod math;

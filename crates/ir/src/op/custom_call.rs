@@ -1,5 +1,5 @@
 //! custom_call: calls a function of the host program, such as a Python callback; [`register`] makes functions known.
-//! The target [`LAPACK`] is a routine of `systole_linalg`.
+//! The target [`LAPACK`] is a routine of `systole_linalg` (feature `linalg`).
 //!
 //! Calls with side effects are ordered by an order token, an `i32[]` that is 0 but known only at run time. A program that
 //! returns the last token executes all of them once, in order, without rules of their own in passes and backends.
@@ -15,12 +15,18 @@ pub type HostFunction = Arc<dyn Fn(&str, &[&Literal], &[TensorType]) -> Result<V
 /// Registered functions by target.
 static FUNCTIONS: RwLock<Vec<(String, HostFunction)>> = RwLock::new(Vec::new());
 
-/// Target whose configuration is a routine of [`systole_linalg::call`] and its attributes.
+/// Target whose configuration is a routine of `systole_linalg::call` and its attributes.
 pub const LAPACK: &str = "systole_lapack";
 
 /// Returns the routine of another system's custom call: `lapack_dgeqrf_ffi` is `geqrf`.
 pub fn lapack_routine(target: &str) -> Option<&'static str> {
-    systole_linalg::routine(target)
+    #[cfg(feature = "linalg")]
+    return systole_linalg::routine(target);
+    #[cfg(not(feature = "linalg"))]
+    {
+        let _ = target;
+        None
+    }
 }
 
 /// Target that returns its operands; for tests.
@@ -37,6 +43,7 @@ fn registered(target: &str) -> Result<HostFunction> {
     if target == IDENTITY {
         return Ok(Arc::new(|_, args, _| Ok(args.iter().map(|&l| l.clone()).collect())));
     }
+    #[cfg(feature = "linalg")]
     if target == LAPACK {
         return Ok(Arc::new(systole_linalg::call));
     }
