@@ -6,7 +6,7 @@
 
 use crate::householder::reflector;
 use crate::kernels::Rotation;
-use crate::matrix::{Block, BlockMut, Matrix};
+use crate::matrix::{Matrix, MatrixSlice, MatrixSliceMut};
 use crate::qr::apply_q;
 use crate::scalar::{MatrixScalar, Real};
 
@@ -74,12 +74,16 @@ fn reduce_small<T: MatrixScalar>(a: &mut Matrix<T>, out: &mut Tridiagonal<T>) {
         y.resize(n - j - 1, T::zero());
         let rest = &right[j + 1..];
         let size = n - j - 1;
-        (kernels.hemv)(Block { data: rest, stride: n, rows: size, columns: size }, v, &mut y);
+        (kernels.hemv)(MatrixSlice { data: rest, stride: n, rows: size, columns: size }, v, &mut y);
         y.iter_mut().for_each(|x| *x = *x * tau);
         let by = -(tau * (kernels.dot)(&y, v)).scale(T::Real::of(0.5));
         (kernels.axpy)(by, v, &mut y);
         // A −= v yᴴ + y vᴴ below the diagonal.
-        (kernels.her2)(v, &y, BlockMut { data: &mut right[j + 1..], stride: n, rows: size, columns: size });
+        (kernels.her2)(
+            v,
+            &y,
+            MatrixSliceMut { data: &mut right[j + 1..], stride: n, rows: size, columns: size },
+        );
         v[0] = T::real(beta);
     }
 }
@@ -100,7 +104,7 @@ fn reduce<T: MatrixScalar>(
     let (left, right) = a.data.split_at_mut(j * n);
     let column = &mut right[j..n];
     let v_block =
-        Block { data: &left[(at * n + j).min(left.len())..], stride: n, rows: n - j, columns: done };
+        MatrixSlice { data: &left[(at * n + j).min(left.len())..], stride: n, rows: n - j, columns: done };
     (kernels.gemv)(-T::ONE, v_block, &of_w, column);
     (kernels.gemv)(-T::ONE, w.block((j, n), (0, done)), &of_v, column);
     out.d[j] = column[0].re();

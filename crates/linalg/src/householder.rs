@@ -2,7 +2,7 @@
 //!
 //! Source: LAPACK's larfg, larft and larfb; Schreiber and Van Loan, 1989.
 
-use crate::matrix::{Block, BlockMut, Matrix};
+use crate::matrix::{Matrix, MatrixSlice, MatrixSliceMut};
 use crate::scalar::{MatrixScalar, Real};
 
 /// Euclidean norm, without overflow.
@@ -45,7 +45,7 @@ pub(crate) fn reflector<T: MatrixScalar>(alpha: T, x: &mut [T]) -> (T::Real, T) 
 }
 
 /// Applies `I − tau v vᴴ` from the left; the first element of v is taken as 1.
-pub(crate) fn apply_left<T: MatrixScalar>(tau: T, v: &mut [T], mut c: BlockMut<T>, work: &mut Vec<T>) {
+pub(crate) fn apply_left<T: MatrixScalar>(tau: T, v: &mut [T], mut c: MatrixSliceMut<T>, work: &mut Vec<T>) {
     if tau == T::zero() || c.columns == 0 || v.is_empty() {
         return;
     }
@@ -53,14 +53,14 @@ pub(crate) fn apply_left<T: MatrixScalar>(tau: T, v: &mut [T], mut c: BlockMut<T
     let v = &mut v[..c.rows];
     work.clear();
     work.resize(c.columns, T::zero());
-    let view = Block { data: c.data, stride: c.stride, rows: c.rows, columns: c.columns };
+    let view = MatrixSlice { data: c.data, stride: c.stride, rows: c.rows, columns: c.columns };
     (T::kernels().gemv_adjoint)(T::ONE, view, v, work);
     (T::kernels().ger)(-tau, v, work, c.part());
     v[0] = first;
 }
 
 /// Applies `I − tau v vᴴ` from the right; the first element of v is taken as 1.
-pub(crate) fn apply_right<T: MatrixScalar>(tau: T, v: &mut [T], mut c: BlockMut<T>, work: &mut Vec<T>) {
+pub(crate) fn apply_right<T: MatrixScalar>(tau: T, v: &mut [T], mut c: MatrixSliceMut<T>, work: &mut Vec<T>) {
     if tau == T::zero() || c.rows == 0 || v.is_empty() {
         return;
     }
@@ -68,7 +68,7 @@ pub(crate) fn apply_right<T: MatrixScalar>(tau: T, v: &mut [T], mut c: BlockMut<
     let v = &mut v[..c.columns];
     work.clear();
     work.resize(c.rows, T::zero());
-    let view = Block { data: c.data, stride: c.stride, rows: c.rows, columns: c.columns };
+    let view = MatrixSlice { data: c.data, stride: c.stride, rows: c.rows, columns: c.columns };
     (T::kernels().gemv)(T::ONE, view, v, work);
     (T::kernels().ger)(-tau, work, v, c.part());
     v[0] = first;
@@ -83,7 +83,7 @@ pub(crate) struct Reflectors<T> {
 
 impl<T: MatrixScalar> Reflectors<T> {
     /// Takes the vectors below the diagonal of a block.
-    pub(crate) fn new(block: Block<T>, taus: &[T]) -> Reflectors<T> {
+    pub(crate) fn new(block: MatrixSlice<T>, taus: &[T]) -> Reflectors<T> {
         let width = taus.len();
         let mut v = Matrix::zeros(block.rows, width);
         for j in 0..width {
@@ -108,12 +108,12 @@ impl<T: MatrixScalar> Reflectors<T> {
     }
 
     /// Applies Q, or Qᴴ, from the left to a block.
-    pub(crate) fn apply_left(&self, adjoint: bool, mut c: BlockMut<T>) {
+    pub(crate) fn apply_left(&self, adjoint: bool, mut c: MatrixSliceMut<T>) {
         if c.columns == 0 || self.t.rows == 0 {
             return;
         }
         let gemm = T::kernels().gemm;
-        let view = Block { data: c.data, stride: c.stride, rows: c.rows, columns: c.columns };
+        let view = MatrixSlice { data: c.data, stride: c.stride, rows: c.rows, columns: c.columns };
         let mut w = Matrix::zeros(self.t.rows, c.columns);
         gemm(T::ONE, self.adjoint.view(), view, w.view_mut());
         let w = if adjoint { self.t.adjoint().product(&w) } else { self.t.product(&w) };
@@ -121,12 +121,12 @@ impl<T: MatrixScalar> Reflectors<T> {
     }
 
     /// Applies Q, or Qᴴ, from the right to a block.
-    pub(crate) fn apply_right(&self, adjoint: bool, mut c: BlockMut<T>) {
+    pub(crate) fn apply_right(&self, adjoint: bool, mut c: MatrixSliceMut<T>) {
         if c.rows == 0 || self.t.rows == 0 {
             return;
         }
         let gemm = T::kernels().gemm;
-        let view = Block { data: c.data, stride: c.stride, rows: c.rows, columns: c.columns };
+        let view = MatrixSlice { data: c.data, stride: c.stride, rows: c.rows, columns: c.columns };
         let mut w = Matrix::zeros(c.rows, self.t.rows);
         gemm(T::ONE, view, self.v.view(), w.view_mut());
         let w = w.product(&if adjoint { self.t.adjoint() } else { self.t.clone() });

@@ -3,7 +3,7 @@
 //! Kernels are written once over [`RealLanes`], vectors of real numbers. [`Kernels`] holds those for any processor until
 //! [`KernelTable::install`] replaces them, which the CPU engine does with vectors of its processor.
 
-use crate::block::{Block, BlockMut};
+use crate::matrix_slice::{MatrixSlice, MatrixSliceMut};
 use crate::scalar::{Complex, MatrixScalar, Real};
 use std::sync::OnceLock;
 
@@ -15,21 +15,21 @@ pub struct Kernels<T> {
     /// `y += a x`.
     pub axpy: fn(T, &[T], &mut [T]),
     /// `y += alpha A x`.
-    pub gemv: fn(T, Block<T>, &[T], &mut [T]),
+    pub gemv: fn(T, MatrixSlice<T>, &[T], &mut [T]),
     /// `y += alpha Aᴴ x`.
-    pub gemv_adjoint: fn(T, Block<T>, &[T], &mut [T]),
+    pub gemv_adjoint: fn(T, MatrixSlice<T>, &[T], &mut [T]),
     /// `A += alpha x yᴴ`.
-    pub ger: fn(T, &[T], &[T], BlockMut<T>),
+    pub ger: fn(T, &[T], &[T], MatrixSliceMut<T>),
     /// `y += A x` for a Hermitian matrix of which only the lower triangle is read.
-    pub hemv: fn(Block<T>, &[T], &mut [T]),
+    pub hemv: fn(MatrixSlice<T>, &[T], &mut [T]),
     /// `A −= x yᴴ + y xᴴ`, in the lower triangle.
-    pub her2: fn(&[T], &[T], BlockMut<T>),
+    pub her2: fn(&[T], &[T], MatrixSliceMut<T>),
     /// `C += alpha A B`.
-    pub gemm: fn(T, Block<T>, Block<T>, BlockMut<T>),
+    pub gemm: fn(T, MatrixSlice<T>, MatrixSlice<T>, MatrixSliceMut<T>),
     /// Solves `L x = b` in place for each column of b; with `true` the diagonal of L is 1.
-    pub forward: fn(Block<T>, bool, BlockMut<T>),
+    pub forward: fn(MatrixSlice<T>, bool, MatrixSliceMut<T>),
     /// Rotates pairs of columns; see [`Rotation`].
-    pub rotate: fn(&[Rotation<T>], BlockMut<T>),
+    pub rotate: fn(&[Rotation<T>], MatrixSliceMut<T>),
 }
 
 /// Rotation of columns k and k + 1: `(xₖ, xₖ₊₁) ← (c xₖ + s xₖ₊₁, c xₖ₊₁ − s xₖ)`.
@@ -288,7 +288,7 @@ const TOGETHER: usize = 4;
 
 /// [`Kernels::gemv`].
 #[inline(always)]
-pub fn gemv<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, x: &[T], y: &mut [T]) {
+pub fn gemv<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: MatrixSlice<T>, x: &[T], y: &mut [T]) {
     let y = &mut y[..a.rows];
     let mut j = 0;
     while j + TOGETHER <= a.columns {
@@ -304,7 +304,12 @@ pub fn gemv<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, x: &[
 
 /// [`Kernels::gemv_adjoint`].
 #[inline(always)]
-pub fn gemv_adjoint<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, x: &[T], y: &mut [T]) {
+pub fn gemv_adjoint<T: MatrixScalar, V: RealLanes<T::Real>>(
+    alpha: T,
+    a: MatrixSlice<T>,
+    x: &[T],
+    y: &mut [T],
+) {
     let x = &x[..a.rows];
     let mut j = 0;
     while j + TOGETHER <= a.columns {
@@ -322,7 +327,7 @@ pub fn gemv_adjoint<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T
 
 /// [`Kernels::ger`].
 #[inline(always)]
-pub fn ger<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, x: &[T], y: &[T], mut a: BlockMut<T>) {
+pub fn ger<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, x: &[T], y: &[T], mut a: MatrixSliceMut<T>) {
     for j in 0..a.columns {
         axpys::<T, V, 1>([alpha * y[j].conj()], [x], a.column(j));
     }
@@ -330,7 +335,7 @@ pub fn ger<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, x: &[T], y: &[T], m
 
 /// [`Kernels::her2`].
 #[inline(always)]
-pub fn her2<T: MatrixScalar, V: RealLanes<T::Real>>(x: &[T], y: &[T], mut a: BlockMut<T>) {
+pub fn her2<T: MatrixScalar, V: RealLanes<T::Real>>(x: &[T], y: &[T], mut a: MatrixSliceMut<T>) {
     for j in 0..a.columns {
         let by = [-y[j].conj(), -x[j].conj()];
         axpys::<T, V, 2>(by, [&x[j..], &y[j..]], &mut a.column(j)[j..]);
@@ -339,7 +344,7 @@ pub fn her2<T: MatrixScalar, V: RealLanes<T::Real>>(x: &[T], y: &[T], mut a: Blo
 
 /// Columns j to j + 3 at and below row j + 4, in one pass: `y += A x` and `yⱼ += aⱼᴴ x`.
 #[inline(always)]
-pub fn hemv<T: MatrixScalar, V: RealLanes<T::Real>>(a: Block<T>, x: &[T], y: &mut [T]) {
+pub fn hemv<T: MatrixScalar, V: RealLanes<T::Real>>(a: MatrixSlice<T>, x: &[T], y: &mut [T]) {
     let n = a.rows;
     let mut j = 0;
     while j < n {
@@ -367,7 +372,11 @@ pub fn hemv<T: MatrixScalar, V: RealLanes<T::Real>>(a: Block<T>, x: &[T], y: &mu
 
 /// Forward substitution.
 #[inline(always)]
-pub fn forward<T: MatrixScalar, V: RealLanes<T::Real>>(l: Block<T>, unit: bool, mut b: BlockMut<T>) {
+pub fn forward<T: MatrixScalar, V: RealLanes<T::Real>>(
+    l: MatrixSlice<T>,
+    unit: bool,
+    mut b: MatrixSliceMut<T>,
+) {
     let n = l.rows;
     let mut inverse = [T::ONE; MOST_FORWARD];
     let by_product = !unit && n <= MOST_FORWARD && b.columns >= TOGETHER;
@@ -456,7 +465,12 @@ const FEW: usize = 4096;
 
 /// [`Kernels::gemm`].
 #[inline(always)]
-pub fn gemm<T: MatrixScalar, V: RealLanes<T::Real>>(alpha: T, a: Block<T>, b: Block<T>, mut c: BlockMut<T>) {
+pub fn gemm<T: MatrixScalar, V: RealLanes<T::Real>>(
+    alpha: T,
+    a: MatrixSlice<T>,
+    b: MatrixSlice<T>,
+    mut c: MatrixSliceMut<T>,
+) {
     let (m, n, depth) = (c.rows, c.columns, a.columns);
     if m * n * depth <= FEW || n == 1 {
         for j in 0..n {
@@ -512,7 +526,7 @@ fn turned<T: MatrixScalar, V: RealLanes<T::Real>>(
 
 /// [`Kernels::rotate`].
 #[inline(always)]
-pub fn rotate<T: MatrixScalar, V: RealLanes<T::Real>>(rotations: &[Rotation<T>], mut x: BlockMut<T>) {
+pub fn rotate<T: MatrixScalar, V: RealLanes<T::Real>>(rotations: &[Rotation<T>], mut x: MatrixSliceMut<T>) {
     let wide = STRIP * V::COUNT;
     let mut strip = vec![[V::splat(T::Real::default()); STRIP]; x.columns];
     let mut room = vec![T::zero(); wide];

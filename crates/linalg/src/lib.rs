@@ -5,12 +5,12 @@
 #![deny(missing_docs)]
 #![allow(clippy::needless_range_loop, reason = "loops over the indices of formulas")]
 
-mod block;
 pub mod eig;
 pub mod eigh;
 mod householder;
 pub mod kernels;
 mod lapack;
+mod matrix_slice;
 
 pub mod lu;
 pub mod matrix;

@@ -2,20 +2,20 @@
 //!
 //! Source: LAPACK's getrf, potrf and BLAS's trsm, as divide and conquer.
 
-use crate::matrix::{Block, BlockMut, Matrix};
+use crate::matrix::{Matrix, MatrixSlice, MatrixSliceMut};
 use crate::scalar::{MatrixScalar, Real};
 
 /// Size at which recursion ends.
 const SMALL: usize = 24;
 
 /// Solves `L X = B` in place.
-pub(crate) fn solve_lower<T: MatrixScalar>(l: Block<T>, unit: bool, mut b: BlockMut<T>) {
+pub(crate) fn solve_lower<T: MatrixScalar>(l: MatrixSlice<T>, unit: bool, mut b: MatrixSliceMut<T>) {
     let n = l.rows;
     if n <= SMALL {
         return (T::kernels().forward)(l, unit, b);
     }
     let half = (n / 2).next_multiple_of(8).min(n - 1);
-    let part = |top: usize, left: usize, rows: usize, columns: usize| Block {
+    let part = |top: usize, left: usize, rows: usize, columns: usize| MatrixSlice {
         data: &l.data[top + left * l.stride..],
         stride: l.stride,
         rows,
@@ -27,11 +27,11 @@ pub(crate) fn solve_lower<T: MatrixScalar>(l: Block<T>, unit: bool, mut b: Block
     solve_lower(part(half, half, n - half, n - half), unit, rows_of(&mut b, half, n));
 }
 
-fn rows_of<'a, T>(b: &'a mut BlockMut<T>, from: usize, to: usize) -> BlockMut<'a, T> {
-    BlockMut { data: &mut b.data[from..], stride: b.stride, rows: to - from, columns: b.columns }
+fn rows_of<'a, T>(b: &'a mut MatrixSliceMut<T>, from: usize, to: usize) -> MatrixSliceMut<'a, T> {
+    MatrixSliceMut { data: &mut b.data[from..], stride: b.stride, rows: to - from, columns: b.columns }
 }
 
-fn copied<T: MatrixScalar>(b: &BlockMut<T>) -> Matrix<T> {
+fn copied<T: MatrixScalar>(b: &MatrixSliceMut<T>) -> Matrix<T> {
     let mut data = Vec::with_capacity(b.rows * b.columns);
     (0..b.columns).for_each(|j| data.extend_from_slice(&b.data[j * b.stride..j * b.stride + b.rows]));
     Matrix { data, rows: b.rows, columns: b.columns }

@@ -1,6 +1,6 @@
 //! Column-major matrices.
 
-pub use crate::block::{Block, BlockMut};
+pub use crate::matrix_slice::{MatrixSlice, MatrixSliceMut};
 use crate::scalar::MatrixScalar;
 
 /// Column-major matrix.
@@ -71,9 +71,14 @@ impl<T: MatrixScalar> Matrix<T> {
     }
 
     /// Rows and columns in half-open ranges.
-    pub fn block(&self, (top, bottom): (usize, usize), (left, right): (usize, usize)) -> Block<'_, T> {
+    pub fn block(&self, (top, bottom): (usize, usize), (left, right): (usize, usize)) -> MatrixSlice<'_, T> {
         let start = (left * self.rows + top).min(self.data.len());
-        Block { data: &self.data[start..], stride: self.rows, rows: bottom - top, columns: right - left }
+        MatrixSlice {
+            data: &self.data[start..],
+            stride: self.rows,
+            rows: bottom - top,
+            columns: right - left,
+        }
     }
 
     /// Like [`Matrix::block`], writable.
@@ -81,9 +86,9 @@ impl<T: MatrixScalar> Matrix<T> {
         &mut self,
         (top, bottom): (usize, usize),
         (left, right): (usize, usize),
-    ) -> BlockMut<'_, T> {
+    ) -> MatrixSliceMut<'_, T> {
         let start = (left * self.rows + top).min(self.data.len());
-        BlockMut {
+        MatrixSliceMut {
             stride: self.rows,
             data: &mut self.data[start..],
             rows: bottom - top,
@@ -92,12 +97,12 @@ impl<T: MatrixScalar> Matrix<T> {
     }
 
     /// The whole matrix.
-    pub fn view(&self) -> Block<'_, T> {
+    pub fn view(&self) -> MatrixSlice<'_, T> {
         self.block((0, self.rows), (0, self.columns))
     }
 
     /// The whole matrix, writable.
-    pub fn view_mut(&mut self) -> BlockMut<'_, T> {
+    pub fn view_mut(&mut self) -> MatrixSliceMut<'_, T> {
         self.block_mut((0, self.rows), (0, self.columns))
     }
 

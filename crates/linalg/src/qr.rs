@@ -3,7 +3,7 @@
 //! Source: LAPACK's geqrf, orgqr, ormqr and geqp3.
 
 use crate::householder::{Reflectors, apply_left, norm, reflector};
-use crate::matrix::{BlockMut, Matrix};
+use crate::matrix::{Matrix, MatrixSliceMut};
 use crate::scalar::{MatrixScalar, Real};
 
 /// Columns of a panel.
@@ -44,7 +44,7 @@ fn eliminate<T: MatrixScalar>(a: &mut Matrix<T>, j: usize, columns: (usize, usiz
         let (left, right) = a.data.split_at_mut(columns.0 * m);
         let v = &mut left[j * m + j..(j + 1) * m];
         let block =
-            BlockMut { data: &mut right[j..], stride: m, rows: m - j, columns: columns.1 - columns.0 };
+            MatrixSliceMut { data: &mut right[j..], stride: m, rows: m - j, columns: columns.1 - columns.0 };
         apply_left(tau.conj(), v, block, work);
     }
     tau

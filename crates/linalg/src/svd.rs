@@ -4,7 +4,7 @@
 
 use crate::eigh::{RotationBatch, bordered, givens, scaling};
 use crate::householder::{apply_left, apply_right, reflector};
-use crate::matrix::{Block, BlockMut, Matrix};
+use crate::matrix::{Matrix, MatrixSlice, MatrixSliceMut};
 use crate::qr::{apply_q, geqrf};
 use crate::scalar::{MatrixScalar, Real};
 
@@ -79,7 +79,7 @@ fn reduce_small<T: MatrixScalar>(a: &mut Matrix<T>, out: &mut Bidiagonal<T>) {
         if i + 1 == n {
             break;
         }
-        let rest = BlockMut { data: &mut right[i..], stride: m, rows: m - i, columns: n - i - 1 };
+        let rest = MatrixSliceMut { data: &mut right[i..], stride: m, rows: m - i, columns: n - i - 1 };
         apply_left(tau.conj(), v, rest, &mut work);
         let u = &mut out.p.column_mut(i)[i + 1..];
         (i + 1..n).for_each(|k| u[k - i - 1] = a.at(i, k).conj());
@@ -99,7 +99,7 @@ fn conj_row<T: MatrixScalar>(m: &Matrix<T>, i: usize, (from, to): (usize, usize)
 }
 
 /// `y −= Z (Xᴴ v)`.
-fn subtract<T: MatrixScalar>(y: &mut [T], z: Block<T>, x: Block<T>, v: &[T]) {
+fn subtract<T: MatrixScalar>(y: &mut [T], z: MatrixSlice<T>, x: MatrixSlice<T>, v: &[T]) {
     let mut part = vec![T::zero(); x.columns];
     (T::kernels().gemv_adjoint)(T::ONE, x, v, &mut part);
     (T::kernels().gemv)(-T::ONE, z, &part, y);
@@ -118,7 +118,8 @@ fn column<T: MatrixScalar>(
     let (of_y, of_p) = (conj_row(&panel.y, i, (0, done)), conj_row(&out.p, i, (at, i)));
     let (left, right) = a.data.split_at_mut(i * m);
     let own = &mut right[i..m];
-    let v = Block { data: &left[(at * m + i).min(left.len())..], stride: m, rows: m - i, columns: done };
+    let v =
+        MatrixSlice { data: &left[(at * m + i).min(left.len())..], stride: m, rows: m - i, columns: done };
     (kernels.gemv)(-T::ONE, v, &of_y, own);
     (kernels.gemv)(-T::ONE, panel.x.block((i, m), (0, done)), &of_p, own);
     let (beta, tau) = reflector(own[0], &mut own[1..]);

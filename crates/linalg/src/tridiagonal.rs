@@ -1,11 +1,11 @@
 //! Tridiagonal systems of equations.
 
-use crate::block::BlockMut;
+use crate::matrix_slice::MatrixSliceMut;
 use crate::scalar::MatrixScalar;
 
 /// Solves a tridiagonal system for each column of b, with partial pivoting; dl, d and du become the factors. Returns the
 /// 1-based index of a zero pivot, or 0. Source: LAPACK's gtsv.
-pub fn gtsv<T: MatrixScalar>(dl: &mut [T], d: &mut [T], du: &mut [T], mut b: BlockMut<T>) -> i32 {
+pub fn gtsv<T: MatrixScalar>(dl: &mut [T], d: &mut [T], du: &mut [T], mut b: MatrixSliceMut<T>) -> i32 {
     let n = d.len();
     for k in 0..n.saturating_sub(1) {
         if dl[k] == T::zero() {

@@ -54,7 +54,7 @@ pub(crate) struct CompiledProgram {
     pub(crate) told: ExecutableInfo,
 }
 
-/// Bytes that a run allocates besides its arguments, as the engine planned them.
+/// Bytes that a run allocates in addition to its arguments, by the buffer plan.
 #[derive(Clone, Copy)]
 pub(crate) struct ProgramMemory {
     /// Intermediate values and workspace.

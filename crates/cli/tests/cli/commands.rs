@@ -628,7 +628,7 @@ fn tpus_are_watched_through_libtpus_metrics() {
     assert_eq!(tpu["memory_mib"], 16384.0);
     let lines = run(&port, &watch).ok().out;
     assert!(lines.contains("38 %    4.0 of 16.0 GiB  duty cycle"), "{lines}");
-    // A service that is not there is told, and the other devices are shown.
+    // A missing service is reported, and the other devices are shown.
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let lines = run(&gone, &watch).ok().out;
     assert!(lines.contains(&format!("port {gone}")) && lines.contains("cpu "), "{lines}");

@@ -1,7 +1,7 @@
 //! Fuses int8 products with the padding of their input and with the element-wise map that reads their sums, so that
 //! activations between layers are bytes and sums are not materialized.
 
-use super::product_epilogue::put_last;
+use super::product_epilogue::{merge, only_map};
 use crate::program::{Int8Product, Kernel, SlotId, Step, StepList};
 use systole_ir::Op;
 use systole_ir::op::{Convolution, Pad};
@@ -22,8 +22,13 @@ pub fn with_epilogues(steps: &mut StepList<'_>) {
         } else {
             step.kernel = Kernel::Int8Product(product);
         }
-        if let Some(reader) = epilogue(steps, at) {
-            join(steps, at, reader);
+        if let Some(reader) = only_map(steps, at) {
+            merge(steps, at, reader, |kernel, map| {
+                let Kernel::Int8Product(product) = kernel else {
+                    systole_ir::bug!("only an int8 product can be fused with its epilogue")
+                };
+                Kernel::Int8Product(Int8Product { map: Some(map), ..product })
+            });
         }
     }
 }
@@ -82,40 +87,4 @@ fn surrounds_images(p: &Pad) -> bool {
         && p.low.iter().chain(&p.high).all(|&n| n >= 0)
         && p.interior.iter().all(|&n| n == 0)
         && [p.low[0], p.high[0], p.low[3], p.high[3]] == [0; 4]
-}
-
-/// The map that is the only reader of the product's sums, and reads each of them once, at its own index.
-fn epilogue(steps: &StepList<'_>, at: usize) -> Option<usize> {
-    let step = steps.step(at)?;
-    let (slot, ty) = (step.outputs[0], &step.output_types[0]);
-    let reader = steps.only_reader(slot)?;
-    let other = steps.step(reader)?;
-    let Kernel::Map(map) = &other.kernel else { return None };
-    let k = other.inputs.iter().position(|&x| x == slot)?;
-    let fits = other.input_types[k].dtype == ty.dtype
-        && map.shape.elements() == ty.elements()
-        && map.linear_loads(k) == Some(1);
-    fits.then_some(reader)
-}
-
-/// Merges the product at `at` and its epilogue. The inputs are those of the product, then those of the map.
-fn join(steps: &mut StepList<'_>, at: usize, reader: usize) {
-    let (Some(product), Some(mut step)) = (steps.list[at].take(), steps.list[reader].take()) else { return };
-    let (Kernel::Int8Product(mut kernel), Kernel::Map(mut map)) = (product.kernel, step.kernel) else {
-        systole_ir::bug!("only an int8 product and an element-wise program can be fused")
-    };
-    let Some(k) = step.inputs.iter().position(|&x| x == product.outputs[0]) else {
-        systole_ir::bug!("the element-wise program does not read the product's sums")
-    };
-    step.inputs.remove(k);
-    step.input_types.remove(k);
-    put_last(&mut map, k, step.inputs.len());
-    kernel.map = Some(map);
-    steps.list[reader] = Some(Step {
-        kernel: Kernel::Int8Product(kernel),
-        inputs: product.inputs.into_iter().chain(step.inputs).collect(),
-        input_types: product.input_types.into_iter().chain(step.input_types).collect(),
-        flops: product.flops + step.flops,
-        ..step
-    });
 }

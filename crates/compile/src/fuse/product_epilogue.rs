@@ -8,7 +8,7 @@
 
 use super::excess_precision::{from_wide, is_narrow};
 use crate::program::{
-    Kernel, Location, Map, MapLoad, ProductEpilogue, ProgramSchedule, SlotId, Step, right_operand,
+    Kernel, Location, Map, MapLoad, ProductEpilogue, ProgramSchedule, SlotId, Step, StepList, right_operand,
 };
 use systole_ir::{DType, Op, TensorType};
 
@@ -107,8 +107,50 @@ fn joined(product: Step, mut step: Step) -> Step {
     }
 }
 
+/// The map that is the only reader of the result of the step at `at`, and reads each of its elements once, at the
+/// element's own index.
+pub(super) fn only_map(steps: &StepList<'_>, at: usize) -> Option<usize> {
+    let step = steps.step(at)?;
+    let (result, ty) = (step.outputs[0], &step.output_types[0]);
+    let reader = steps.only_reader(result)?;
+    let other = steps.step(reader)?;
+    let Kernel::Map(map) = &other.kernel else { return None };
+    let k = other.inputs.iter().position(|&x| x == result)?;
+    let fits = other.input_types[k].dtype == ty.dtype
+        && map.shape.elements() == ty.elements()
+        && map.linear_loads(k) == Some(1);
+    fits.then_some(reader)
+}
+
+/// Merges the step at `at` and the map that reads its result, at `reader`. The inputs are those of the step, then those
+/// of the map; `kernel` gets the kernel of the step and the map, whose last input is the step's result.
+pub(super) fn merge(
+    steps: &mut StepList<'_>,
+    at: usize,
+    reader: usize,
+    kernel: impl FnOnce(Kernel, Map) -> Kernel,
+) {
+    let (Some(product), Some(mut step)) = (steps.list[at].take(), steps.list[reader].take()) else { return };
+    let Kernel::Map(mut map) = step.kernel else {
+        systole_ir::bug!("only an element-wise program can be an epilogue")
+    };
+    let Some(k) = step.inputs.iter().position(|&x| x == product.outputs[0]) else {
+        systole_ir::bug!("the element-wise program does not read the product's result")
+    };
+    step.inputs.remove(k);
+    step.input_types.remove(k);
+    put_last(&mut map, k, step.inputs.len());
+    steps.list[reader] = Some(Step {
+        kernel: kernel(product.kernel, map),
+        inputs: product.inputs.into_iter().chain(step.inputs).collect(),
+        input_types: product.input_types.into_iter().chain(step.input_types).collect(),
+        flops: product.flops + step.flops,
+        ..step
+    });
+}
+
 /// Renumbers the inputs of an element-wise program after input `k` was removed: it becomes the last, `others`.
-pub(super) fn put_last(map: &mut Map, k: usize, others: usize) {
+fn put_last(map: &mut Map, k: usize, others: usize) {
     for load in &mut map.loads {
         if let MapLoad::Array { input, .. } = load {
             *input = match *input {

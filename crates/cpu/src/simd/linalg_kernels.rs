@@ -14,7 +14,7 @@ pub(crate) fn install(level: Level) {
 mod avx2 {
     use std::arch::x86_64::*;
     use systole_linalg::kernels::{self, Kernels, RealLanes, Rotation};
-    use systole_linalg::matrix::{Block, BlockMut};
+    use systole_linalg::matrix::{MatrixSlice, MatrixSliceMut};
     use systole_linalg::scalar::{Complex, MatrixScalar};
 
     /// Masks of the first lanes: a part that starts with as many −1 as there are elements.
@@ -147,14 +147,14 @@ mod avx2 {
     compiled! {
         dot(x: &[T], y: &[T]) -> T;
         axpy(a: T, x: &[T], y: &mut [T]);
-        gemv(alpha: T, a: Block<T>, x: &[T], y: &mut [T]);
-        gemv_adjoint(alpha: T, a: Block<T>, x: &[T], y: &mut [T]);
-        ger(alpha: T, x: &[T], y: &[T], a: BlockMut<T>);
-        hemv(a: Block<T>, x: &[T], y: &mut [T]);
-        her2(x: &[T], y: &[T], a: BlockMut<T>);
-        gemm(alpha: T, a: Block<T>, b: Block<T>, c: BlockMut<T>);
-        forward(l: Block<T>, unit: bool, b: BlockMut<T>);
-        rotate(rotations: &[Rotation<T>], x: BlockMut<T>);
+        gemv(alpha: T, a: MatrixSlice<T>, x: &[T], y: &mut [T]);
+        gemv_adjoint(alpha: T, a: MatrixSlice<T>, x: &[T], y: &mut [T]);
+        ger(alpha: T, x: &[T], y: &[T], a: MatrixSliceMut<T>);
+        hemv(a: MatrixSlice<T>, x: &[T], y: &mut [T]);
+        her2(x: &[T], y: &[T], a: MatrixSliceMut<T>);
+        gemm(alpha: T, a: MatrixSlice<T>, b: MatrixSlice<T>, c: MatrixSliceMut<T>);
+        forward(l: MatrixSlice<T>, unit: bool, b: MatrixSliceMut<T>);
+        rotate(rotations: &[Rotation<T>], x: MatrixSliceMut<T>);
     }
 
     pub(super) fn install() {

@@ -24,7 +24,7 @@ struct RegionSide {
     bins: usize,
 }
 
-/// The two elements that a sample lies between, and their weights: `T[R, bins]` each. `is_used` is 1 for samples that exist.
+/// The neighbors of each sample along one axis and their interpolation weights: `T[R, bins]` each. `is_used` is 1 for existing samples.
 struct SampleTaps {
     places: [Tensor; 2],
     weights: [Tensor; 2],

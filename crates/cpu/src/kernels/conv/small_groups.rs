@@ -153,7 +153,7 @@ fn microkernel(level: Level, group: usize) -> Option<RegionFn> {
 
 /// One spatial dimension of the convolution.
 #[derive(Clone, Copy)]
-struct WindowAxis {
+struct GroupedConvAxis {
     size: usize,
     window: usize,
     stride: usize,
@@ -162,8 +162,9 @@ struct WindowAxis {
     count: usize,
 }
 
-impl WindowAxis {
-    const ONE: WindowAxis = WindowAxis { size: 1, window: 1, stride: 1, dilation: 1, low: 0, count: 1 };
+impl GroupedConvAxis {
+    const ONE: GroupedConvAxis =
+        GroupedConvAxis { size: 1, window: 1, stride: 1, dilation: 1, low: 0, count: 1 };
 
     /// Coordinate in the input of a pixel's tap; outside it in the padding.
     fn coordinate(&self, pixel: usize, tap: usize) -> i64 {
@@ -193,7 +194,7 @@ impl WindowAxis {
 
 impl PixelRegion {
     fn new(
-        [along_y, along_x]: &[WindowAxis; 2],
+        [along_y, along_x]: &[GroupedConvAxis; 2],
         [channels, group]: [usize; 2],
         (rows, row_taps): &(Range<usize>, Range<usize>),
         (columns, column_taps): &(Range<usize>, Range<usize>),
@@ -265,7 +266,7 @@ impl SmallGroups {
             && !c.reversal.iter().any(|&r| r);
         ensure!(is_plain, "it has three spatial dimensions, input dilation, or a reversed kernel".into());
         ensure!(types.iter().all(|t| t.dtype == DType::F32), "its elements are not f32".into());
-        let axis = |i: usize| WindowAxis {
+        let axis = |i: usize| GroupedConvAxis {
             size: x.shape[i + 1],
             window: k.shape[i],
             stride: c.strides[i],
@@ -273,7 +274,7 @@ impl SmallGroups {
             low: c.padding[i][0],
             count: y.shape[i + 1],
         };
-        let axes = if n == 2 { [axis(0), axis(1)] } else { [WindowAxis::ONE, axis(0)] };
+        let axes = if n == 2 { [axis(0), axis(1)] } else { [GroupedConvAxis::ONE, axis(0)] };
         Ok(SmallGroups {
             strips: strips(&axes, [channels, group]),
             batch,
@@ -320,7 +321,7 @@ impl SmallGroups {
 }
 
 /// Divides an image into strips of rows, and these into regions.
-fn strips(axes: &[WindowAxis; 2], [channels, group]: [usize; 2]) -> Vec<RowStrip> {
+fn strips(axes: &[GroupedConvAxis; 2], [channels, group]: [usize; 2]) -> Vec<RowStrip> {
     let (height, width) = (axes[0].count, axes[1].count);
     let rows = (STRIP / (width * channels).max(1)).clamp(1, height.max(1));
     let columns = axes[1].ranges(0..width);

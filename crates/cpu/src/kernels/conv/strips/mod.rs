@@ -91,17 +91,8 @@ impl<S: StripConvolution> Kernel for S {
     }
 
     unsafe fn run_kept(&self, cx: &KernelContext<'_>, io: &Io<'_>, kept: *const u8) -> Result<()> {
-        // SAFETY: `scratch` counts these parts, and there is a third input if there is a bias.
-        let arrays = unsafe { StripArrays::new(io, kept, self.bytes(), self.bias()) };
-        // SAFETY: the filter is packed; tasks write disjoint parts of the result and of the statistics.
-        let body = |task: usize| unsafe { self.task(task, &arrays) };
-        let (tasks, work) = self.tasks();
-        cx.team.run_with(tasks, work, cx.flush, &body);
-        if let Some(statistics) = self.statistics() {
-            // SAFETY: every strip has stored its partial statistics; results 1 and 2 have an element for each feature
-            // of each image.
-            unsafe { statistics.write(self.batch(), arrays.statistics, io) };
-        }
+        // SAFETY: by the caller's promise.
+        unsafe { run_strips(self, cx, io, kept, None) };
         Ok(())
     }
 
@@ -125,16 +116,36 @@ impl<S: StripConvolution> Kernel for S {
                 io.scratch
             }
         };
-        // SAFETY: as in `run_kept`.
-        let arrays = unsafe { StripArrays::new(io, kept, self.bytes(), self.bias()) };
-        let body = |task: usize| {
-            // SAFETY: as in `run_kept`.
-            unsafe { self.task(task, &arrays) };
-            if let Some((block, element)) = self.block(task) {
-                take(&block, arrays.y.at(block.first * element));
-            }
-        };
-        let (tasks, work) = self.tasks();
-        cx.team.run_with(tasks, work, cx.flush, &body);
+        // SAFETY: by the caller's promise; `kept` is the packed filter.
+        unsafe { run_strips(self, cx, io, kept, Some(take)) };
+    }
+}
+
+/// Computes all strips with the packed filter `kept`; `take` gets the block of each.
+///
+/// # Safety
+/// As for [`Kernel::run_kept`].
+unsafe fn run_strips<S: StripConvolution>(
+    s: &S,
+    cx: &KernelContext<'_>,
+    io: &Io<'_>,
+    kept: *const u8,
+    take: Option<EpilogueFn<'_>>,
+) {
+    // SAFETY: `scratch` counts these parts, and there is a third input if there is a bias.
+    let arrays = unsafe { StripArrays::new(io, kept, s.bytes(), s.bias()) };
+    let body = |task: usize| {
+        // SAFETY: the filter is packed; tasks write disjoint parts of the result and of the statistics.
+        unsafe { s.task(task, &arrays) };
+        if let (Some(take), Some((block, element))) = (take, s.block(task)) {
+            take(&block, arrays.y.at(block.first * element));
+        }
+    };
+    let (tasks, work) = s.tasks();
+    cx.team.run_with(tasks, work, cx.flush, &body);
+    if let Some(statistics) = s.statistics() {
+        // SAFETY: every strip has stored its partial statistics; results 1 and 2 have an element for each feature of each
+        // image.
+        unsafe { statistics.write(s.batch(), arrays.statistics, io) };
     }
 }

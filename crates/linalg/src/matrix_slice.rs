@@ -2,7 +2,7 @@
 
 /// View of a column-major block: element (i, j) is `data[i + j * stride]`.
 #[derive(Clone, Copy)]
-pub struct Block<'a, T> {
+pub struct MatrixSlice<'a, T> {
     /// Elements from the first one on.
     pub data: &'a [T],
     /// Distance between columns.
@@ -13,8 +13,8 @@ pub struct Block<'a, T> {
     pub columns: usize,
 }
 
-/// Like [`Block`], writable.
-pub struct BlockMut<'a, T> {
+/// Like [`MatrixSlice`], writable.
+pub struct MatrixSliceMut<'a, T> {
     /// Elements from the first one on.
     pub data: &'a mut [T],
     /// Distance between columns.
@@ -25,7 +25,7 @@ pub struct BlockMut<'a, T> {
     pub columns: usize,
 }
 
-impl<'a, T> Block<'a, T> {
+impl<'a, T> MatrixSlice<'a, T> {
     /// Returns column j.
     #[inline(always)]
     pub fn column(&self, j: usize) -> &'a [T] {
@@ -33,7 +33,7 @@ impl<'a, T> Block<'a, T> {
     }
 }
 
-impl<T> BlockMut<'_, T> {
+impl<T> MatrixSliceMut<'_, T> {
     /// Returns column j.
     #[inline(always)]
     pub fn column(&mut self, j: usize) -> &mut [T] {
@@ -41,7 +41,7 @@ impl<T> BlockMut<'_, T> {
     }
 
     /// Borrows the block again.
-    pub(crate) fn part(&mut self) -> BlockMut<'_, T> {
-        BlockMut { data: self.data, stride: self.stride, rows: self.rows, columns: self.columns }
+    pub(crate) fn part(&mut self) -> MatrixSliceMut<'_, T> {
+        MatrixSliceMut { data: self.data, stride: self.stride, rows: self.rows, columns: self.columns }
     }
 }
