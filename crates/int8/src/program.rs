@@ -137,6 +137,11 @@ impl Int8Program {
         self.ways.iter().filter(|(_, fast)| !fast).count()
     }
 
+    /// Returns the bytes of intermediate results for one sample.
+    pub fn arena_bytes(&self) -> usize {
+        self.plan.slots.iter().sum()
+    }
+
     /// Runs one sample and returns its outputs, as `Interpreter::run` does.
     ///
     /// # Errors

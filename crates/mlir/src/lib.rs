@@ -17,6 +17,7 @@ pub mod device_sharding;
 pub mod import;
 pub mod interface;
 pub mod narrow_types;
+pub mod quantized_type;
 pub mod syntax;
 pub mod text;
 

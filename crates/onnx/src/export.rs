@@ -3,8 +3,7 @@
 
 use crate::model::{DimSize, OnnxModel, ValueInfo};
 use crate::ops::{
-    BatchCheck, ChannelOrder, OnnxBuilder, OnnxRecurrent, TfliteSource, export_of, is_quantized,
-    write_recurrent,
+    BatchCheck, ChannelOrder, OnnxBuilder, OnnxRecurrent, TfliteSource, export_of, write_recurrent,
 };
 use systole_base::{Result, ResultExt, err};
 use systole_tflite::{TfliteModel as Lite, TfliteOp, TfliteOperator};
@@ -77,7 +76,7 @@ pub fn export_with_loops(lite: &Lite, loops: &[OnnxRecurrent]) -> Result<OnnxMod
     let mut outputs = Vec::new();
     for &t in &lite.outputs {
         let is_given = lite.inputs.contains(&t);
-        let now = if is_quantized(e.tensor(t)?) {
+        let now = if e.tensor(t)?.is_quantized() {
             e.codes(t, ChannelOrder::Plain)?
         } else {
             e.real(t, ChannelOrder::Plain)?

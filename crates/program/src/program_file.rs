@@ -1,4 +1,4 @@
-//! Opens program files by content: StableHLO text (Systole's or external), portable bytecode, or an ONNX model.
+//! Opens program files by content: StableHLO text (Systole's or external), portable bytecode, an ONNX or a `.tflite` model.
 
 use std::path::{Path, PathBuf};
 use systole_base::{Error, Result, err};
@@ -6,8 +6,9 @@ use systole_data::format::ModelFormat;
 use systole_mlir::import::{self, ImportedProgram};
 use systole_mlir::syntax::MlirModule;
 use systole_onnx::{DimSizes, OnnxModel};
+use systole_tflite::TfliteModel;
 
-/// Format of a program file: StableHLO text, bytecode or ONNX.
+/// Format of a program file: StableHLO text, bytecode, ONNX or `.tflite`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramFormat {
     /// MLIR text.
@@ -16,6 +17,8 @@ pub enum ProgramFormat {
     Bytecode,
     /// ONNX protobuf.
     Onnx,
+    /// LiteRT flatbuffer.
+    Tflite,
 }
 
 /// Context for opening a program file: its directory, and sizes of symbolic dimensions.
@@ -23,7 +26,7 @@ pub enum ProgramFormat {
 pub struct OpenContext {
     /// Directory of the file, for external data of ONNX models.
     pub folder: Option<PathBuf>,
-    /// Sizes for the symbolic dimensions of an ONNX model.
+    /// Sizes for the symbolic dimensions of an ONNX or `.tflite` model.
     pub sizes: DimSizes,
 }
 
@@ -34,7 +37,7 @@ pub struct ProgramFile {
     pub form: ProgramFormat,
     /// The imported program.
     pub imported: ImportedProgram,
-    /// Resolved symbolic dimension sizes of an ONNX model.
+    /// Resolved symbolic dimension sizes of a model.
     pub settled: Vec<(String, usize)>,
     /// Inputs of an ONNX model for whose values the program is compiled.
     pub fixed: Vec<String>,
@@ -47,20 +50,21 @@ pub struct ProgramFile {
 pub enum ParsedProgram {
     /// StableHLO functions, from text or bytecode.
     Module(ProgramFormat, MlirModule),
-    /// An ONNX model, which has one graph.
-    Onnx(Box<ProgramFile>),
+    /// A model that has one graph: ONNX or `.tflite`.
+    Model(Box<ProgramFile>),
 }
 
 /// Magic number of MLIR bytecode.
 const BYTECODE: &[u8] = b"ML\xefR";
 
-/// Whether bytes look like a program: bytecode, an ONNX model, or text that starts like a module.
+/// Whether bytes look like a program: bytecode, an ONNX or `.tflite` model, or text that starts like a module.
 pub fn is_program(start: &[u8]) -> bool {
     let text = String::from_utf8_lossy(start);
     let code = text.lines().map(str::trim_start).find(|l| !l.is_empty() && !l.starts_with("//"));
     let begins = ["module", "func.func", "\"builtin.module\"", "#loc", "builtin.module", "\"func.func\""];
     start.starts_with(BYTECODE)
         || OnnxModel::is_onnx(start)
+        || is_tflite(start)
         || code.is_some_and(|l| begins.iter().any(|b| l.starts_with(b)))
 }
 
@@ -80,19 +84,37 @@ pub fn open_function(bytes: &[u8], name: Option<&str>) -> Result<ProgramFile> {
     function(&source(bytes, &OpenContext::default())?, name)
 }
 
-/// Parses a program file: StableHLO text, bytecode or ONNX.
+/// Whether bytes are a `.tflite` model.
+fn is_tflite(start: &[u8]) -> bool {
+    ModelFormat::of(start) == Some(ModelFormat::Tflite)
+}
+
+/// Whether bytes are a model with one graph, whose open sizes the context states: ONNX or `.tflite`.
+pub fn is_model(start: &[u8]) -> bool {
+    OnnxModel::is_onnx(start) || is_tflite(start)
+}
+
+/// Parses a program file: StableHLO text, bytecode, ONNX or `.tflite`.
+///
+/// An int8 `.tflite` graph becomes the graph of its ONNX export, in which rescaling is a multiplication of floats: values
+/// are within one step of the file's own fixed-point arithmetic after each operator.
 ///
 /// # Errors
 /// See [`module`].
 pub fn source(bytes: &[u8], around: &OpenContext) -> Result<ParsedProgram> {
-    if !OnnxModel::is_onnx(bytes) {
+    let (form, model) = if OnnxModel::is_onnx(bytes) {
+        (ProgramFormat::Onnx, onnx(bytes, around)?)
+    } else if is_tflite(bytes) {
+        let model = TfliteModel::from_bytes("the .tflite model", bytes)?.fold_constants()?;
+        (ProgramFormat::Tflite, systole_onnx::export(&model)?)
+    } else {
         let (form, module) = module(bytes)?;
         return Ok(ParsedProgram::Module(form, module));
-    }
-    let read = onnx(bytes, around)?.import(&around.sizes)?;
+    };
+    let read = model.import(&around.sizes)?;
     let imported = ImportedProgram::of_graph(read.graph);
-    Ok(ParsedProgram::Onnx(Box::new(ProgramFile {
-        form: ProgramFormat::Onnx,
+    Ok(ParsedProgram::Model(Box::new(ProgramFile {
+        form,
         imported,
         settled: read.settled,
         fixed: read.fixed,
@@ -142,9 +164,9 @@ pub fn function(source: &ParsedProgram, name: Option<&str>) -> Result<ProgramFil
     let named = name.map(|n| n.trim_start_matches('@'));
     let (form, module) = match source {
         ParsedProgram::Module(form, module) => (*form, module),
-        ParsedProgram::Onnx(opened) if named.is_none_or(|n| n == "main") => return Ok((**opened).clone()),
-        ParsedProgram::Onnx(_) => {
-            return Err(err!(Config, "an ONNX model has only one function").hint("omit --function"));
+        ParsedProgram::Model(opened) if named.is_none_or(|n| n == "main") => return Ok((**opened).clone()),
+        ParsedProgram::Model(_) => {
+            return Err(err!(Config, "the model has only one function").hint("omit --function"));
         }
     };
     let imported = match named {
@@ -171,14 +193,14 @@ pub fn tests(source: &ParsedProgram) -> Vec<String> {
     if is_program || own().count() < 2 { Vec::new() } else { own().map(|f| f.name.clone()).collect() }
 }
 
-/// Converts a parsed program to an MLIR module; an ONNX model is written as StableHLO.
+/// Converts a parsed program to an MLIR module; an ONNX or `.tflite` model is written as StableHLO.
 ///
 /// # Errors
-/// If the StableHLO of an ONNX model does not parse, which is a bug.
+/// If the StableHLO of a model does not parse, which is a bug.
 pub fn as_module(source: ParsedProgram) -> Result<MlirModule> {
     match source {
         ParsedProgram::Module(_, module) => Ok(module),
-        ParsedProgram::Onnx(opened) => {
+        ParsedProgram::Model(opened) => {
             let graph = &opened.imported.program.graph;
             systole_mlir::text::parse(&systole_ir::text::print_program(graph, &[], None))
         }
@@ -215,7 +237,7 @@ const UNREAD: &str =
 
 /// Returns the apparent type of a file that is not a program, and a hint.
 fn other_kind(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
-    if let Some(format) = ModelFormat::of(bytes).filter(|f| *f != ModelFormat::Onnx) {
+    if let Some(format) = ModelFormat::of(bytes).filter(|_| !is_model(bytes)) {
         return Some((format.name(), format.hint()));
     }
     let text = bytes.trim_ascii_start();

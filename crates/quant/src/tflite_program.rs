@@ -108,6 +108,23 @@ impl TfliteProgram {
         Ok(Some(program.forms().zip(times).collect()))
     }
 
+    /// Returns the kernel of each operator; `interpreter` if it has none, nothing if the graph is compiled as a whole.
+    pub fn kernels(&self) -> Vec<&'static str> {
+        match &self.graph {
+            ProgramGraph::Float(_) => Vec::new(),
+            ProgramGraph::Int8(program) => program.forms().collect(),
+            ProgramGraph::Reference => vec!["interpreter"; self.model.operators.len()],
+        }
+    }
+
+    /// Returns the bytes of intermediate results for one sample, as planned for int8 graphs; otherwise 0.
+    pub fn arena_bytes(&self) -> usize {
+        match &self.graph {
+            ProgramGraph::Int8(program) => program.arena_bytes(),
+            _ => 0,
+        }
+    }
+
     /// Returns the number of operators that run in the interpreter.
     pub fn interpreted(&self) -> usize {
         match &self.graph {

@@ -45,6 +45,11 @@ pub struct TfliteTensor {
 }
 
 impl TfliteTensor {
+    /// Whether the tensor has integers that stand for reals.
+    pub fn is_quantized(&self) -> bool {
+        self.quantization.is_some() && self.ty.dtype.is_int()
+    }
+
     /// Creates a TFLite input or computed tensor.
     pub fn new(name: impl Into<String>, shape: impl Into<Shape>, dtype: DType) -> TfliteTensor {
         TfliteTensor {
@@ -228,6 +233,11 @@ impl TfliteModel {
         let Some(o) = self.operators.get(operator) else { return format!("operator {operator}") };
         let made = o.outputs.first().and_then(|&t| self.tensors.get(t)).map_or("", |t| t.name.as_str());
         format!("operator {operator} ({}, output {made})", o.op)
+    }
+
+    /// Whether a tensor has integers that stand for reals.
+    pub fn is_quantized(&self) -> bool {
+        self.tensors.iter().any(TfliteTensor::is_quantized)
     }
 
     /// Returns the size of the model's constants in bytes.

@@ -4,6 +4,7 @@ use super::reader::{BytecodeReader, MAX_DEPTH, unknown};
 use crate::byte_io::{ByteReader, wrong};
 use crate::vhlo_tables::{FieldEncoding, STRUCTURES, TYPES, WORDS};
 use systole_base::{Result, ensure};
+use systole_mlir::quantized_type::{QuantizedType, float_text};
 use systole_mlir::syntax::{
     Attribute, DenseElements, ElementData, MlirType, NamedAttributes, RankedTensorType,
 };
@@ -124,48 +125,22 @@ impl<'a> BytecodeReader<'a> {
 
     /// Reads `!quant.uniform<i8:f32, 34.0:16>`, `!quant.uniform<i8:f32:0, {34.0:16, 2.0}>`
     fn quantized(&self, bytes: &mut ByteReader<'a>, per_axis: bool, depth: usize) -> Result<MlirType> {
-        let signed = bytes.number()? & 1 == 1;
-        let (storage, expressed) = (self.ty(bytes, depth)?.to_string(), self.ty(bytes, depth)?);
-        let axis = if per_axis { format!(":{}", bytes.number()?) } else { String::new() };
-        let one = |scale: f64, zero: i64| match zero {
-            0 => float_text(scale),
-            zero => format!("{}:{zero}", float_text(scale)),
-        };
+        let is_signed = bytes.number()? & 1 == 1;
+        let (storage, expressed) = (self.ty(bytes, depth)?.to_string(), self.ty(bytes, depth)?.to_string());
+        let digits = storage.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let bits = digits.parse().unwrap_or(8).clamp(1, 32);
+        let axis = if per_axis { Some(bytes.number()?) } else { None };
         let (range, scales) = if per_axis {
             let range = (bytes.signed()?, bytes.signed()?);
             let scales = bytes.list(|b| Ok(f64::from_bits(b.signed()? as u64)))?;
-            let zeros = bytes.list(ByteReader::signed)?;
-            let all: Vec<String> = scales.iter().zip(&zeros).map(|(s, z)| one(*s, *z)).collect();
-            (range, format!("{{{}}}", all.join(", ")))
+            (range, scales.into_iter().zip(bytes.list(ByteReader::signed)?).collect())
         } else {
-            let scale = one(f64::from_bits(bytes.signed()? as u64), bytes.signed()?);
-            ((bytes.signed()?, bytes.signed()?), scale)
+            let scale = (f64::from_bits(bytes.signed()? as u64), bytes.signed()?);
+            ((bytes.signed()?, bytes.signed()?), vec![scale])
         };
-        let text = quantized_text(&storage, signed, range, &format!("{expressed}{axis}"), &scales);
+        let text = QuantizedType { is_signed, bits, range, expressed, axis, scales }.to_string();
         self.charge(text.len() * 4)?;
         Ok(MlirType::Other(text))
-    }
-}
-
-/// Formats `storage<min:max>:expressed, scales`; the range appears only if it differs from the storage type's.
-fn quantized_text(storage: &str, signed: bool, range: (i64, i64), expressed: &str, scales: &str) -> String {
-    let bits: u32 =
-        storage.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(8).clamp(1, 32);
-    let whole = match signed {
-        true => (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1),
-        false => (0, (1i64 << bits) - 1),
-    };
-    let sign = if signed { "i" } else { "u" };
-    let range = if range == whole { String::new() } else { format!("<{}:{}>", range.0, range.1) };
-    format!("!quant.uniform<{sign}{bits}{range}:{expressed}, {scales}>")
-}
-
-/// Formats a number like MLIR prints floats.
-pub(super) fn float_text(x: impl std::fmt::Debug) -> String {
-    let shortest = format!("{x:?}");
-    match shortest.split_once('e') {
-        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
-        _ => shortest,
     }
 }
 

@@ -6,6 +6,7 @@ use crate::byte_io::ByteSink;
 use crate::read::width;
 use crate::vhlo_tables::{FieldEncoding, STRUCTURES, TYPES, WORDS};
 use systole_base::{Result, ensure};
+use systole_mlir::quantized_type::QuantizedType;
 use systole_mlir::syntax::{
     Attribute, DenseElements, MlirType, NamedAttributes, OPEN, RankedTensorType, find,
 };
@@ -144,17 +145,16 @@ impl ModuleWriter<'_> {
             self.types(&all, Vhlo, depth + 1, &mut out)?;
             return Ok(self.tables.ty("vhlo", out));
         }
-        let quantized = name.strip_prefix("!quant.uniform<").and_then(|rest| rest.strip_suffix('>'));
-        let parts =
-            quantized.and_then(quantization).ok_or_else(|| refused(format!("cannot write type {name}")))?;
-        self.quantized(parts, depth)
+        let parts = QuantizedType::parse(name).ok_or_else(|| refused(format!("cannot write type {name}")))?;
+        self.quantized(&parts, depth)
     }
 
-    fn quantized(&mut self, q: QuantizedTypeFields<'_>, depth: usize) -> Result<u64> {
-        let (storage, expressed) =
-            (self.named(&q.storage, Vhlo, depth + 1)?, self.named(q.expressed, Vhlo, depth + 1)?);
+    fn quantized(&mut self, q: &QuantizedType, depth: usize) -> Result<u64> {
+        // The dialect has signless storage for both.
+        let storage = self.named(&format!("i{}", q.bits), Vhlo, depth + 1)?;
+        let expressed = self.named(&q.expressed, Vhlo, depth + 1)?;
         let code = if q.axis.is_some() { 30 } else { 24 };
-        let mut out = ByteSink::of([code, u64::from(q.signed), storage, expressed]);
+        let mut out = ByteSink::of([code, u64::from(q.is_signed), storage, expressed]);
         let range = |out: &mut ByteSink| [q.range.0, q.range.1].into_iter().for_each(|n| out.signed(n));
         match (q.axis, q.scales.as_slice()) {
             (Some(axis), scales) => {
@@ -193,47 +193,6 @@ impl ModuleWriter<'_> {
         }
         self.tables.ty("builtin", out)
     }
-}
-
-/// Parts of a quantized type.
-struct QuantizedTypeFields<'a> {
-    signed: bool,
-    storage: String,
-    range: (i64, i64),
-    expressed: &'a str,
-    axis: Option<u64>,
-    /// Scale and zero point; one pair per slice if there is an axis.
-    scales: Vec<(f64, i64)>,
-}
-
-/// Parses `i8<-127:127>:f32:0, {34.0:16, 2.0}`.
-fn quantization(text: &str) -> Option<QuantizedTypeFields<'_>> {
-    let (types, scales) = text.split_once(',')?;
-    let (storage, rest) = match types.split_once('<') {
-        Some((storage, rest)) => (storage, rest),
-        None => types.split_at_checked(types.find(':')?)?,
-    };
-    let bits: u32 = storage.get(1..)?.parse().ok().filter(|n| (1..=32).contains(n))?;
-    let signed = storage.starts_with('i');
-    let whole =
-        if signed { (-(1i64 << (bits - 1)), (1i64 << (bits - 1)) - 1) } else { (0, (1i64 << bits) - 1) };
-    let (range, rest) = match rest.split_once('>') {
-        Some((range, rest)) => {
-            let (low, high) = range.split_once(':')?;
-            ((low.trim().parse().ok()?, high.trim().parse().ok()?), rest)
-        }
-        None => (whole, rest),
-    };
-    let mut rest = rest.strip_prefix(':')?.split(':');
-    let expressed = rest.next()?.trim();
-    let axis = rest.next().map(|axis| axis.trim().parse()).transpose().ok()?;
-    let scale = |item: &str| {
-        let (scale, zero) = item.trim().split_once(':').unwrap_or((item.trim(), "0"));
-        Some((scale.parse().ok()?, zero.trim().parse().ok()?))
-    };
-    let scales = scales.trim().trim_matches(['{', '}']).split(',').map(scale).collect::<Option<_>>()?;
-    // The dialect uses signless storage for both.
-    Some(QuantizedTypeFields { signed, storage: format!("i{bits}"), range, expressed, axis, scales })
 }
 
 /// Attributes.

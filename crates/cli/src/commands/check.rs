@@ -15,7 +15,7 @@ use systole_program::summary::{self, ArraySummary};
 
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// StableHLO text or bytecode, or an ONNX model; `-` reads standard input
+    /// StableHLO text or bytecode, ONNX or .tflite model; `-` reads standard input
     #[arg(value_name = "FILE")]
     program: String,
     #[command(flatten)]

@@ -22,7 +22,7 @@ use systole_runtime::{AotCompiler, AotReport, AotRequest, AotTopology, ValueRole
 
 #[derive(Args)]
 pub(crate) struct CompileArgs {
-    /// Preset, TOML file, model file, StableHLO text or bytecode, or ONNX model
+    /// Preset, TOML file, model file, StableHLO text or bytecode, ONNX or .tflite model
     #[arg(value_name = "PRESET | FILE")]
     program: String,
     /// Compile for a TPU slice (v2-8, v5e:2x2) or GPUs of one machine (8*h100)

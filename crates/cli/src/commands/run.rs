@@ -48,13 +48,7 @@ pub(crate) struct RunArgs {
 
 impl RunCommand for RunArgs {
     fn run(self, _: &CommonArgs, screen: &Screen) -> CommandResult {
-        if tflite::is_lite_file(&self.program) {
-            if self.precision.is_some() {
-                let e = err!(Config, "{} states its own precision", self.program);
-                return Err(CommandError::usage(
-                    e.at("--precision").hint("remove --precision: it applies to StableHLO and ONNX"),
-                ));
-            }
+        if tflite::is_lite_file(&self.program) && !self.is_compiled_tflite()? {
             return tflite::run(
                 &self.program,
                 &self.inputs,
@@ -102,6 +96,26 @@ impl RunCommand for RunArgs {
             false => screen.line(format!("{failed} of {} failed", number_of(functions.len(), "test"))),
         }
         Ok(u8::from(failed > 0))
+    }
+}
+
+impl RunArgs {
+    /// Whether a .tflite file is compiled like other programs, instead of with the int8 kernels that agree with LiteRT to
+    /// the bit: for accelerators, another batch size or precision.
+    fn is_compiled_tflite(&self) -> CommandResult<bool> {
+        let is_accelerator = !matches!(&*systole_ir::knobs::BACKEND.get(), "" | "auto" | "cpu" | "ref");
+        let is_int8 = tflite::open(&self.program)?.is_quantized();
+        if let (true, Some(_)) = (is_int8, self.precision) {
+            let e = err!(Config, "{} is quantized: its integers are its precision", self.program);
+            return Err(CommandError::usage(e.at("--precision").hint_command("remove --precision")));
+        }
+        let compiled = is_accelerator || self.precision.is_some() || !self.inputs.dims.dims.is_empty();
+        if compiled && is_int8 {
+            note(
+                "int8 operators are rescaled in floats here: results may be a few steps from those of LiteRT",
+            );
+        }
+        Ok(compiled)
     }
 }
 

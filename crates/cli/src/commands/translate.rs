@@ -1,4 +1,4 @@
-//! `systole translate`: converts programs between StableHLO text, bytecode and versions; reads ONNX models too.
+//! `systole translate`: converts programs between StableHLO text, bytecode and versions; reads ONNX and .tflite models too.
 
 use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
@@ -14,7 +14,7 @@ use systole_program::program_file::ProgramFormat;
 
 #[derive(Args)]
 pub(crate) struct TranslateArgs {
-    /// StableHLO text or bytecode, or ONNX model; `-` reads standard input
+    /// StableHLO text or bytecode, ONNX or .tflite model; `-` reads standard input
     #[arg(value_name = "IN")]
     program: String,
     /// Output file: .mlir for text, .mlirbc or .bc for bytecode; `-` prints text

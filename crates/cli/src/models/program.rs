@@ -1,4 +1,4 @@
-//! Opens program files (StableHLO text or bytecode, ONNX) and reads or generates their input arrays.
+//! Opens program files (StableHLO text or bytecode, ONNX, `.tflite`) and reads or generates their input arrays.
 //!
 //! The format is detected from the content.
 
@@ -30,14 +30,14 @@ pub(crate) struct InputArgs {
     pub(crate) dims: DimArgs,
 }
 
-/// Sizes for the open dimensions of an ONNX model.
+/// Sizes for the open dimensions of an ONNX or .tflite model.
 #[derive(Args, Clone, Default)]
 pub(crate) struct DimArgs {
-    /// Set the size of a dynamic ONNX dimension, such as batch=8; repeatable
+    /// Set the size of a dynamic dimension, such as batch=8 of an ONNX model or N=8 of a .tflite model; repeatable
     ///
     /// [default: the size that the arguments have, otherwise 1]
     #[arg(long = "dim", value_name = "NAME=N", value_parser = dim)]
-    dims: Vec<(String, usize)>,
+    pub(crate) dims: Vec<(String, usize)>,
 }
 
 fn dim(text: &str) -> Result<(String, usize), String> {
@@ -50,13 +50,13 @@ fn dim(text: &str) -> Result<(String, usize), String> {
 impl DimArgs {
     /// Returns the context of a file: its folder, the open sizes and the shapes of the input arrays.
     fn around(&self, name: &str, input: Option<&Path>, bytes: &[u8]) -> Result<OpenContext> {
-        let is_onnx = systole_onnx::OnnxModel::is_onnx(bytes);
-        if !is_onnx && !self.dims.is_empty() {
-            let e = err!(Config, "the program has no open sizes: only ONNX models have them");
+        let is_model = program_file::is_model(bytes);
+        if !is_model && !self.dims.is_empty() {
+            let e = err!(Config, "the program has no open sizes: only ONNX and .tflite models have them");
             return Err(e.at("--dim").hint_command("remove --dim"));
         }
         let mut sizes = DimSizes { named: self.dims.iter().cloned().collect(), ..DimSizes::default() };
-        if let Some(path) = input.filter(|_| is_onnx) {
+        if let Some(path) = input.filter(|_| is_model) {
             for (name, array) in files::read(path)? {
                 sizes.given.push((name.clone(), array.dims.clone()));
                 sizes.values.push((name, array.bytes));
@@ -105,7 +105,7 @@ impl InputArgs {
         let bytes = bytes(name)?;
         let around = self.dims.around(name, self.input.as_deref(), &bytes)?;
         let source = program_file::source(&bytes, &around).at(|| called(name).to_string())?;
-        if let ParsedProgram::Onnx(opened) = &source {
+        if let ParsedProgram::Model(opened) = &source {
             tell(opened);
         }
         Ok(source)
@@ -155,7 +155,7 @@ pub(crate) fn is_program(name: &str) -> bool {
     let extension = Path::new(name).extension().map(|e| e.to_string_lossy().to_lowercase());
     match extension.as_deref() {
         _ if name == STANDARD_INPUT => true,
-        Some("mlir" | "mlirbc" | "bc" | "onnx") => true,
+        Some("mlir" | "mlirbc" | "bc" | "onnx" | "tflite") => true,
         Some("toml") => false,
         _ => std::fs::File::open(name).is_ok_and(|file| {
             let mut start = Vec::new();
@@ -185,7 +185,7 @@ pub(crate) fn bytes(name: &str) -> Result<Vec<u8>> {
     }
     if path.is_dir() {
         let e = err!(Io, "{name} is a folder; expected a program file");
-        return Err(e.hint_command("name a file in the folder: StableHLO text, bytecode or ONNX"));
+        return Err(e.hint_command("name a file in the folder: StableHLO text, bytecode, ONNX or .tflite"));
     }
     // A pipe may be endless.
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
@@ -237,7 +237,7 @@ pub(crate) fn module(name: &str, dims: &DimArgs) -> Result<systole_mlir::syntax:
 /// Reads a program file as text for an external compiler. Text files are passed on without parsing.
 pub(crate) fn text(name: &str, dims: &DimArgs) -> Result<String> {
     let bytes = bytes(name)?;
-    let bytes = match systole_onnx::OnnxModel::is_onnx(&bytes) {
+    let bytes = match program_file::is_model(&bytes) {
         true => bytes,
         false => match String::from_utf8(bytes) {
             Ok(text) => return Ok(text),

@@ -12,7 +12,7 @@ use systole_ir::{DType, Error, Literal, Result, ResultExt, err};
 use systole_nn::grouped;
 use systole_program::files::{self, ArrayFileFormat, StoredArray};
 use systole_quant::{FloatPredictor, GraphEngine, TfliteProgram};
-use systole_tflite::{OptionField, TfliteModel, TfliteOp, TfliteTensor};
+use systole_tflite::{OptionField, TfliteModel, TfliteOp, TfliteOperator, TfliteTensor};
 
 /// Number of profiled runs; the minimum per operator is shown, because other load on the machine disturbs some runs.
 const PROFILED: usize = 10;
@@ -120,6 +120,32 @@ fn tensor_json(t: &TfliteTensor) -> Value {
         "name": t.name, "dtype": t.ty.dtype.name(), "shape": t.dims(), "constant": t.data.is_some(),
         "scale": q.map(|q| q.scale.clone()), "zero_point": q.map(|q| q.zero_point.clone()),
     })
+}
+
+/// Prints the kernel of each operator and the memory of one sample (`systole show FILE.tflite --stage kernels`).
+pub(crate) fn kernels(name: &str, model: TfliteModel, screen: &Screen) -> CommandResult {
+    let program = TfliteProgram::new(model, engine(), 0).at(|| name.to_string())?;
+    let (kernels, bytes) = (program.kernels(), program.arena_bytes());
+    let made = |o: &TfliteOperator| o.outputs.first().and_then(|&i| program.model().tensors.get(i)).cloned();
+    let rows: Vec<[String; 4]> = (program.model().operators.iter().zip(&kernels))
+        .map(|(o, kernel)| {
+            let (output, ty) = made(o).map_or_else(Default::default, |t| (t.name, t.ty.to_string()));
+            [o.op.name().into(), (*kernel).into(), output, ty]
+        })
+        .collect();
+    if screen.json {
+        let steps: Vec<Value> = rows
+            .iter()
+            .map(|[op, kernel, output, ty]| json!({"op": op, "kernel": kernel, "output": output, "type": ty}))
+            .collect();
+        screen.object(&json!({"target": name, "stage": "kernels", "steps": steps, "arena_bytes": bytes}));
+        return Ok(0);
+    }
+    let head = ["Op", "kernel", "output", "type"].map(String::from);
+    let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).map(|row| row.to_vec()).collect();
+    screen.line(table(&all).trim_end());
+    screen.line(format!("{} bytes of intermediate results for a sample", grouped(bytes as u64)));
+    Ok(0)
 }
 
 /// Runs the model once. Returns the results and the time in ms.
@@ -314,7 +340,6 @@ fn drawn(t: &TfliteTensor, rows: Option<usize>, seed: u64) -> Result<Literal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_tflite::TfliteOperator;
 
     #[test]
     fn numbers_that_choose_rows_are_drawn_among_them() {

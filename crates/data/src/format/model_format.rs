@@ -60,7 +60,7 @@ impl ModelFormat {
                 "use a command that reads ONNX models: summary, predict, evaluate, run, check, show, plan, compile or translate"
             }
             ModelFormat::Tflite => {
-                "use a command that reads .tflite models: summary, predict, evaluate, run or tpu1"
+                "use a command that reads .tflite models: summary, predict, evaluate, run, tpu1, check, show, plan, compile or translate"
             }
         }
     }

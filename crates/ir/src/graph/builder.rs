@@ -38,8 +38,9 @@ struct BuilderState {
     param_names: Vec<String>,
     scopes: Vec<String>,
     scope: Vec<u32>,
-    /// Values of enclosing graphs that this region uses, with the parameters that represent them.
-    captures: Vec<(Tensor, Tensor)>,
+    /// Values of enclosing graphs that this region uses, with the parameters that represent them: ids, because a tensor
+    /// would keep its own builder alive.
+    captures: Vec<(Tensor, ValueId)>,
     /// Ranges of nodes that derivatives recompute.
     rematerialized: Vec<Range<usize>>,
     first_error: Option<Error>,
@@ -201,12 +202,13 @@ impl GraphBuilder {
             );
             return self.poison(1, std::slice::from_ref(t)).remove(0);
         }
-        let known = |(outer, inner): &(Tensor, Tensor)| outer.same_as(t).then(|| inner.clone());
+        let inner = |id| Tensor { builder: self.clone(), id, ty: t.ty.clone() };
+        let known = |(outer, id): &(Tensor, ValueId)| outer.same_as(t).then(|| inner(*id));
         let found = self.0.state.borrow().captures.iter().find_map(known);
         found.unwrap_or_else(|| {
             let (ty, outs) = (t.ty.clone(), SmallVec::from_elem(t.ty.clone(), 1));
             let inner = self.push(Parameter { index: 0, ty }.into(), SmallVec::new(), outs, loc).remove(0);
-            self.0.state.borrow_mut().captures.push((t.clone(), inner.clone()));
+            self.0.state.borrow_mut().captures.push((t.clone(), inner.id));
             inner
         })
     }
@@ -215,10 +217,10 @@ impl GraphBuilder {
     pub fn captured(&self, results: &[Tensor]) -> Vec<Tensor> {
         let results: Vec<ValueId> = results.iter().map(|t| self.capture(t).id).collect();
         let state = self.0.state.borrow();
-        let mut used: Vec<&(Tensor, Tensor)> = Vec::new();
+        let mut used: Vec<&(Tensor, ValueId)> = Vec::new();
         for &id in state.nodes.iter().flat_map(|n| &n.inputs).chain(&results) {
-            if used.iter().all(|(_, inner)| inner.id != id) {
-                used.extend(state.captures.iter().find(|(_, inner)| inner.id == id));
+            if used.iter().all(|(_, inner)| *inner != id) {
+                used.extend(state.captures.iter().find(|(_, inner)| *inner == id));
             }
         }
         used.into_iter().map(|(outer, _)| outer.clone()).collect()
@@ -463,7 +465,7 @@ impl GraphBuilder {
 
     /// The outer value that a parameter of this region captures.
     pub(crate) fn captured_as(&self, id: ValueId) -> Option<Tensor> {
-        self.0.state.borrow().captures.iter().find(|(_, inner)| inner.id == id).map(|c| c.0.clone())
+        self.0.state.borrow().captures.iter().find(|(_, inner)| *inner == id).map(|c| c.0.clone())
     }
 
     /// Returns a result of one of this builder's nodes as a tensor.
@@ -593,5 +595,23 @@ impl std::fmt::Debug for Tensor {
             return write!(f, "poisoned {}", self.ty);
         }
         write!(f, "%{}:{} {}", self.id.node, self.id.out, self.ty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builders_are_freed_with_their_regions() {
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(TensorType::scalar(DType::F32), "x");
+        let inner = g.child("body");
+        let y = inner.parameter(TensorType::scalar(DType::F32), "y");
+        let region = inner.finish_region(&[&y + &x], std::slice::from_ref(&x)).unwrap();
+        assert_eq!(region.params.len(), 2);
+        let builders = [&g, &inner].map(|b| Rc::downgrade(&b.0));
+        drop((g, inner, x, y));
+        assert!(builders.iter().all(|b| b.upgrade().is_none()));
     }
 }

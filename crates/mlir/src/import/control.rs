@@ -7,7 +7,7 @@ use super::importer::Importer;
 use super::types::{not_there, wrong};
 use super::value::ImportedValue;
 use crate::syntax::{Attribute, Operation, find};
-use systole_base::{Result, ResultExt};
+use systole_base::{DType, Literal, Result, ResultExt};
 use systole_ir::GraphBuilder;
 
 pub(super) const OPERATIONS: &[OpImport] = &[
@@ -34,7 +34,7 @@ pub(super) const OPERATIONS: &[OpImport] = &[
 ];
 
 /// `check.NAME`, as an op and as a custom call.
-pub(super) const CHECK: OpImport = op("check.").importer(|i, op, operands, _, _| i.check(op, &operands));
+pub(super) const CHECK: OpImport = op("check.").importer(|i, op, operands, _, g| i.check(op, &operands, g));
 pub(super) const CHECK_CALL: OpImport = call("check.", CHECK.import);
 
 /// A custom call without a table row.
@@ -58,12 +58,19 @@ fn element(op: &Operation, operands: &[ImportedValue]) -> Result<Vec<ImportedVal
 impl<'m> Importer<'m> {
     /// Imports an assertion: its arrays become results, first the real parts of all compared values, then the imaginary
     /// parts.
-    fn check(&mut self, op: &Operation, operands: &[ImportedValue]) -> Result<Vec<ImportedValue>> {
+    fn check(
+        &mut self,
+        op: &Operation,
+        operands: &[ImportedValue],
+        g: &GraphBuilder,
+    ) -> Result<Vec<ImportedValue>> {
         let all = operands.iter().map(ImportedValue::parts).collect::<Result<Vec<_>>>()?;
         let parts = all.first().map_or(1, Vec::len);
         self.checks.append(&mut ResultCheck::of(op, parts)?);
         (0..parts).for_each(|p| self.compared.extend(all.iter().filter_map(|own| own.get(p)).cloned()));
-        Ok(Vec::new())
+        // The custom calls return whether the assertion holds; otherwise the run fails.
+        let holds = || ImportedValue::Array(g.constant(Literal::scalar(DType::Bool, 1.0)));
+        Ok(op.results.iter().map(|_| holds()).collect())
     }
 
     /// Imports `check.expect_serialized_eq %0, probe_id = "name", iter = 1`: compares with the array passed to the

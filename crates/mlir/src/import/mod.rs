@@ -20,6 +20,7 @@ mod gather_dot;
 mod host_call;
 mod importer;
 mod linalg;
+mod quantized;
 mod stablehlo;
 mod table;
 mod types;
@@ -123,6 +124,11 @@ pub fn of_function(module: &MlirModule, main: &MlirFunction) -> Result<ImportedP
 }
 
 fn of_tiled(module: &MlirModule, main: &MlirFunction, tiles: &[DeviceSharding]) -> Result<ImportedProgram> {
+    let named = |own: &MlirModule| own.functions.iter().find(|f| f.name == main.name).cloned();
+    if let Some(own) = quantized::in_storage_types(module)? {
+        let main = named(&own).unwrap_or_else(|| main.clone());
+        return of_tiled(&own, &main, tiles);
+    }
     let Some(own) = groups::written(module)? else { return of_numbered(module, main, tiles) };
     let main = own.functions.iter().find(|f| f.name == main.name).unwrap_or(main);
     of_numbered(&own, main, tiles)

@@ -8,6 +8,7 @@ use super::complex::functions as of_complex;
 use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, larger, smaller};
 use super::complex_number::RealOrComplex;
 use super::gather_dot;
+use super::quantized;
 use super::types::wrong;
 use systole_base::{DType, Result, TensorType, ensure};
 use systole_ir::Tensor;
@@ -97,8 +98,8 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.transpose").moves(),
     op("stablehlo.unary_einsum")
         .arrays(|c| one(gather_dot::unary(text(c.op, "einsum_config"), c.operand(0)?)?)),
-    op("stablehlo.uniform_dequantize").refused("quantized types are not supported"),
-    op("stablehlo.uniform_quantize").refused("quantized types are not supported"),
+    op("stablehlo.uniform_dequantize").refused(quantized::NOT_QUANTIZED),
+    op("stablehlo.uniform_quantize").refused(quantized::NOT_QUANTIZED),
     op("stablehlo.while").complex(ComplexRule::Apart).keeps_elements(),
     op("stablehlo.xor").keeps_elements(),
     // The engine chooses layouts inside a program.

@@ -96,7 +96,7 @@ impl<'a> OnnxBuilder<'a> {
     /// Ensures that an input of the exported ONNX graph exists as real values or integers.
     pub fn given(&mut self, t: usize) -> Result<()> {
         let name = self.names[t].clone();
-        let is_quantized = is_quantized(self.tensor(t)?);
+        let is_quantized = self.tensor(t)?.is_quantized();
         let places = if is_quantized { &mut self.codes[t] } else { &mut self.real[t] };
         places.set(ChannelOrder::Plain, &name);
         Ok(())
@@ -165,7 +165,7 @@ impl<'a> OnnxBuilder<'a> {
             return Ok(name);
         }
         let own = self.names[t].clone();
-        let name = match (&tensor.data, is_quantized(tensor)) {
+        let name = match (&tensor.data, tensor.is_quantized()) {
             (Some(data), false) => {
                 let data = constant_in(data, order)?;
                 if order == ChannelOrder::Plain {
@@ -228,7 +228,7 @@ impl<'a> OnnxBuilder<'a> {
     /// Returns the name of an operator's result before it is rounded to integers, if it is.
     fn output(&mut self, t: usize, order: ChannelOrder) -> Result<String> {
         let own = self.names[t].clone();
-        Ok(match (is_quantized(self.tensor(t)?), order) {
+        Ok(match (self.tensor(t)?.is_quantized(), order) {
             (true, _) => self.unique(&format!("{own}/result")),
             (false, ChannelOrder::Plain) => own,
             (false, ChannelOrder::First) => self.unique(&format!("{own}/nchw")),
@@ -268,7 +268,7 @@ impl<'a> OnnxBuilder<'a> {
     /// Stores real values as a tensor's values; quantizes them if the tensor is int8.
     pub fn store(&mut self, t: usize, order: ChannelOrder, result: &str) -> Result<()> {
         let tensor = self.tensor(t)?;
-        if !is_quantized(tensor) {
+        if !tensor.is_quantized() {
             self.real[t].set(order, result);
             return Ok(());
         }
@@ -321,7 +321,7 @@ impl<'a> OnnxBuilder<'a> {
             .ok_or_else(|| err!(Unsupported, "weights {} are not constant", tensor.name))?;
         let own = self.names[t].clone();
         let name = self.constant(&own, permuted(data, permutation)?);
-        if !is_quantized(tensor) {
+        if !tensor.is_quantized() {
             return Ok(name);
         }
         let dimension = tensor.quantization.as_ref().map_or(0, |q| q.dimension);
@@ -347,11 +347,6 @@ impl<'a> OnnxBuilder<'a> {
 pub(super) fn operand_of(o: &TfliteOperator, i: usize) -> Result<usize> {
     let found = o.inputs.get(i).copied().flatten();
     found.ok_or_else(|| err!(Data, "the operator {} lacks operand {i}", o.op))
-}
-
-/// Whether a tensor is quantized.
-pub(crate) fn is_quantized(t: &TfliteTensor) -> bool {
-    t.quantization.is_some() && t.ty.dtype.is_int()
 }
 
 /// Permutes a constant to a layout; one of lower rank gets leading ones.

@@ -36,7 +36,7 @@ use systole_base::Error;
 use systole_tflite::TfliteOp;
 
 pub(crate) use call::{NodeCall, checked};
-pub(crate) use graph_builder::{ChannelOrder, OnnxBuilder, is_quantized};
+pub(crate) use graph_builder::{ChannelOrder, OnnxBuilder};
 pub(crate) use op_row::{BatchCheck, ExportRule, OnnxOpRow, TfliteSource};
 pub(crate) use recurrent::write_recurrent;
 pub use recurrent::{OnnxRecurrent, OnnxRecurrentKind};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct PlanArgs {
-    /// Preset, TOML file, StableHLO text or bytecode, or ONNX model
+    /// Preset, TOML file, StableHLO text or bytecode, ONNX or .tflite model
     ///
     /// StableHLO text is written by JAX or by `systole show MODEL --stage stablehlo`.
     #[arg(required_unless_present = "matmul")]

@@ -7,6 +7,7 @@ use crate::args::common::CommonArgs;
 use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::models::command_target::{CommandTarget, config_of};
 use crate::models::program::{self, DimArgs};
+use crate::models::tflite;
 use crate::render::screen::Screen;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -19,7 +20,7 @@ use systole_runtime::CompileOptions;
 
 #[derive(Args)]
 pub(crate) struct ShowArgs {
-    /// Model file, run folder, preset, TOML file, StableHLO program or ONNX model
+    /// Model file, run folder, preset, TOML file, StableHLO program, ONNX or .tflite model
     ///
     /// StableHLO may be text or bytecode.
     target: String,
@@ -94,6 +95,12 @@ fn show_program(args: &ShowArgs, screen: &Screen) -> CommandResult {
     if args.stage == "grad" {
         let hint = "print the whole program with --stage traced; list the other stages with --help";
         return refused("--stage grad", "a program has no training step", hint);
+    }
+    if args.stage == "kernels" && tflite::is_lite_file(&args.target) && args.dims.dims.is_empty() {
+        let model = tflite::open(&args.target)?;
+        if model.is_quantized() {
+            return tflite::kernels(&args.target, model, screen);
+        }
     }
     let imported = program::open(&args.target, &args.dims)?.imported;
     let options = systole_program::run::compile_options(&imported);
