@@ -125,7 +125,14 @@ fn jpeg_seeds() -> Vec<Vec<u8>> {
     seeds.map(<[u8]>::to_vec).into()
 }
 
-const PROGRAMS: [&str; 3] = [
+const PROGRAMS: [&str; 4] = [
+    "func.func @main(%a: tensor<1x3x!quant.uniform<i8:f32, 0.5:-4>>) -> tensor<1x2xf32> {
+        %b = stablehlo.constant() {value = dense<3> : tensor<3x2xi8>} : () -> tensor<3x2x!quant.uniform<i8:f32:1, {0.25, 0.5:1}>>
+        %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<1x3x!quant.uniform<i8:f32, 0.5:-4>>,
+            tensor<3x2x!quant.uniform<i8:f32:1, {0.25, 0.5:1}>>) -> tensor<1x2x!quant.uniform<i8:f32, 0.75:10>>
+        %1 = stablehlo.uniform_dequantize %0 : (tensor<1x2x!quant.uniform<i8:f32, 0.75:10>>) -> tensor<1x2xf32>
+        return %1 : tensor<1x2xf32>
+    }",
     "func.func @main(%arg0: tensor<2x3xf32>) -> tensor<3xf32> {
         %cst = stablehlo.constant dense<0.0> : tensor<f32>
         %0 = stablehlo.exponential %arg0 : tensor<2x3xf32>
@@ -183,6 +190,7 @@ pub fn text(bytes: &[u8]) {
     // What was read is written, and read again.
     let Ok(module) = systole_mlir::text::parse(text) else { return };
     let _ = systole_mlir::text::parse(&systole_mlir::text::write(&module));
+    let _ = systole_mlir::import::program(&module);
 }
 
 fn text_seeds() -> Vec<Vec<u8>> {

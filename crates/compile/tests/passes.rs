@@ -2,7 +2,7 @@
 
 use systole_compile::{PASSES, PipelineOptions, optimize, schedule};
 use systole_ir::DType::*;
-use systole_ir::op::{Binary, Convolution, TABLE};
+use systole_ir::op::{Binary, ConvDims, Convolution, TABLE};
 use systole_ir::{
     Graph, GraphBuilder, Literal, Op, Scalar, Tensor, TensorType, control_builders, grad, interp,
 };
@@ -311,4 +311,75 @@ fn entries_that_are_cheap_functions_of_others_are_not_kept() {
     assert_eq!((states(&before), states(&after)), (vec![4, 2], vec![3, 2]), "{after:?}");
     let numbers: Vec<f32> = (0..24).map(|k| (k as f32 * 0.37).sin()).collect();
     check(&before, &[Literal::from_slice([trips, 2, 3], &numbers).unwrap()], "derived entries");
+}
+
+/// A convolution as PyTorch has it: `x: [N, C, H, W], kernel: [F, C/groups, H, W] → [N, F, H', W']`.
+fn channels_first(x: &Tensor, kernel: &Tensor, stride: usize, groups: usize) -> Tensor {
+    let like = Convolution::channels_last(&[stride; 2], &[[1, 1]; 2], &[1, 1], groups, x.dtype());
+    x.convolution(kernel, Convolution { dims: ConvDims::channels_first(2), ..like })
+}
+
+/// A residual network with normalization, pooling, padding, concatenation and a classifier, and its derivatives.
+fn channels_first_network(g: &GraphBuilder) -> Vec<Tensor> {
+    let of = |name: &str, dims: &[usize]| g.parameter(TensorType::new(F32, dims), name);
+    let (x, stem, bias) = (of("x", &[2, 3, 6, 5]), of("stem", &[4, 3, 3, 3]), of("bias", &[4]));
+    let (inner, grouped, head) =
+        (of("inner", &[4, 4, 3, 3]), of("grouped", &[4, 2, 3, 3]), of("head", &[8, 2]));
+    let y = channels_first(&x, &stem, 1, 1);
+    let y = (&y + &bias.broadcast_in_dim(y.shape(), &[1])).relu();
+    let centered =
+        &y - &y.reduce_max(&[2, 3]).reshape([2, 4, 1, 1]).broadcast_in_dim(y.shape(), &[0, 1, 2, 3]);
+    let sum = &y + &channels_first(&centered, &inner, 1, 1);
+    let pooled = sum.max_pool(&[1, 1, 2, 2], &[1, 1, 2, 2], &[[0, 0], [0, 0], [0, 0], [0, 1]]);
+    let zero = g.scalar(F32, 0.0);
+    let padded = pooled.pad(&zero, &[0, 0, 1, 0], &[0, 0, 0, 1], &[0; 4]).reverse(&[2]);
+    let both = Tensor::concatenate(&[&padded, &padded.slice(&[0, 0, 0, 0], &[2, 4, 4, 4], &[1; 4])], 1);
+    // A batch dimension of size 1, as vmap inserts it.
+    let both =
+        both.reshape([2, 1, 8, 4, 4]).reshape([2, 8, 4, 4]).slice(&[0, 2, 0, 0], &[2, 6, 4, 4], &[1; 4]);
+    let last = channels_first(&both, &grouped, 2, 2);
+    let features = Tensor::concatenate(&[&last.sum(&[2, 3]), &both.sum(&[2, 3])], 1);
+    let loss = features.dot(&head).sum_all();
+    let parameters = [&x, &stem, &bias, &inner, &grouped, &head];
+    let mut results = grad(&loss, &parameters);
+    results.extend([loss, last.transpose(&[0, 2, 3, 1]), sum]);
+    results
+}
+
+#[test]
+fn channels_first_networks_are_computed_with_channels_last() {
+    let g = GraphBuilder::new("main");
+    let graph = g.finish(&channels_first_network(&g)).unwrap();
+    // Small integers, whose sums do not depend on their order.
+    let of = |(k, ty): (usize, &TensorType)| {
+        let all: Vec<f32> =
+            (0..ty.elements()).map(|i| ((i * 7 + k * 5 + i * i / 3) % 5) as f32 - 2.0).collect();
+        Literal::from_slice(ty.shape.dims(), &all).unwrap()
+    };
+    let arguments: Vec<Literal> = graph.param_types().iter().enumerate().map(of).collect();
+    check(&graph, &arguments, "channels first");
+    let optimized = optimize(&graph).unwrap().0;
+    let is_last = |op: &Op| matches!(op, Op::Convolution(c) if c.dims.input_spatial[..] == [1, 2]);
+    let all = count(&graph, |op| matches!(op, Op::Convolution(_)));
+    assert_eq!((all, count(&optimized, is_last)), (9, 9), "{optimized:?}");
+}
+
+#[test]
+fn networks_are_transposed_at_their_edges_only() {
+    let (_, after) = optimized(|g| {
+        let of = |name: &str, dims: &[usize]| g.parameter(TensorType::new(F32, dims), name);
+        let (x, stem, bias) = (of("x", &[2, 3, 8, 8]), of("stem", &[4, 3, 3, 3]), of("bias", &[4]));
+        let mut y = channels_first(&x, &stem, 1, 1);
+        for k in 0..4 {
+            let inner = channels_first(&y, &of(&format!("kernel{k}"), &[4, 4, 3, 3]), 1, 1);
+            y = (&y + &(&inner + &bias.broadcast_in_dim(y.shape(), &[1])).relu()).max_pool(
+                &[1, 1, 2, 2],
+                &[1; 4],
+                &[[0, 0], [0, 0], [0, 1], [0, 1]],
+            );
+        }
+        vec![y.mean(&[2, 3])]
+    });
+    // The image and the five kernels.
+    assert_eq!(count(&after, |op| matches!(op, Op::Transpose(_))), 6, "{after:?}");
 }

@@ -1,7 +1,7 @@
 //! List of graph passes, and the driver that runs and verifies them.
 
 use crate::graph::canonicalize::{cse, dead_code, narrow_integers, pad_sums, simplify};
-use crate::graph::layout::{slices, transpose_weights};
+use crate::graph::layout::{channels_last, slices, transpose_weights};
 use crate::graph::loops::{derived_states, hoist_sums, licm};
 use crate::graph::memory::recompute;
 use crate::graph::quantized::int8_products;
@@ -45,6 +45,8 @@ pub struct PassStat {
 #[rustfmt::skip]
 pub const PASSES: &[GraphPass] = &[
     GraphPass::new("prune", "dead-code elimination", dead_code::run),
+    GraphPass::new("channels_last", "computes channels-first convolutions and what follows them with channels last",
+        channels_last::run),
     GraphPass::new("int8", "computes products, maxima and gathers of dequantized values in int8", int8_products::run),
     GraphPass::new("simplify", "algebraic simplification, constant folding, merging of data movement", simplify::run),
     GraphPass::new("ranges", "narrows small integers to 32 bits", narrow_integers::run),
