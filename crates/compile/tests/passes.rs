@@ -383,3 +383,22 @@ fn networks_are_transposed_at_their_edges_only() {
     // The image and the five kernels.
     assert_eq!(count(&after, |op| matches!(op, Op::Transpose(_))), 6, "{after:?}");
 }
+
+/// Patches of an image become a sequence of vectors, as in a vision transformer.
+#[test]
+fn patches_become_rows_without_a_transpose() {
+    let (before, after) = optimized(|g| {
+        let x = g.parameter(TensorType::new(F32, [2, 3, 8, 6]), "x");
+        let kernel = g.parameter(TensorType::new(F32, [4, 3, 3, 3]), "kernel");
+        let y = channels_first(&x, &kernel, 1, 1);
+        vec![y.reshape([2, 4, 48]).transpose(&[0, 2, 1]).relu(), y.reshape([1, 2, 4, 8, 6]).sum(&[4])]
+    });
+    // The image and the kernel; the second result is small, and has channels first.
+    assert_eq!(count(&after, |op| matches!(op, Op::Transpose(_))), 3, "{after:?}");
+    let of = |ty: &TensorType| {
+        let all: Vec<f32> = (0..ty.elements()).map(|i| ((i * 7 + i * i / 3) % 5) as f32 - 2.0).collect();
+        Literal::from_slice(ty.shape.dims(), &all).unwrap()
+    };
+    let arguments: Vec<Literal> = before.param_types().iter().map(of).collect();
+    check(&before, &arguments, "patches");
+}

@@ -101,7 +101,7 @@ impl OnnxModel {
                 Some(bytes) => g.constant(Literal::from_bytes(ty, bytes)?),
                 None => parameter,
             };
-            values.put(&port.name, RuleOutput::Plain(value))?;
+            values.put(&port.name, RuleOutput::Tensor(value))?;
         }
         let mut types = BTreeMap::new();
         let reads = stages.is_some().then(|| last_reads(self));
@@ -116,7 +116,7 @@ impl OnnxModel {
             }
         }
         let outputs =
-            self.graph.outputs.iter().map(|p| values.plain(&p.name).at(|| format!("output {}", p.name)));
+            self.graph.outputs.iter().map(|p| values.tensor(&p.name).at(|| format!("output {}", p.name)));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         ensure!(!outputs.is_empty(), broken("the model has no outputs"));
         let graph = g.finish(&outputs)?;
@@ -239,13 +239,13 @@ fn import_function(
     let opset = if function.opset > 0 { function.opset } else { opset };
     let mut given = Vec::new();
     for (name, outer) in function.inputs.iter().zip(&node.inputs).filter(|(_, outer)| !outer.is_empty()) {
-        given.push((name, values.plain(outer)?));
+        given.push((name, values.tensor(outer)?));
     }
     let is_omitted =
         |name: &String| function.inputs.contains(name) && given.iter().all(|(own, _)| *own != name);
     let made = values.in_function(|values| {
         for (name, t) in &given {
-            values.put(name, RuleOutput::Plain(t.clone()))?;
+            values.put(name, RuleOutput::Tensor(t.clone()))?;
         }
         for (i, inner) in function.nodes.iter().enumerate() {
             let mut inner = inner.clone();
@@ -254,7 +254,7 @@ fn import_function(
             let place = || format!("node {i} of function {}, {}", function.name, inner.op);
             import_node(&inner, values, opset).at(place)?;
         }
-        function.outputs.iter().map(|n| Ok(RuleOutput::Plain(values.plain(n)?))).collect::<Result<Vec<_>>>()
+        function.outputs.iter().map(|n| Ok(RuleOutput::Tensor(values.tensor(n)?))).collect::<Result<Vec<_>>>()
     })?;
     put_outputs(node, values, made)
 }

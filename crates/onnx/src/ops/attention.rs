@@ -1,8 +1,8 @@
 //! Imports ONNX Attention (multi-head and grouped, masks, caches) and RotaryEmbedding.
 
-use super::call::{NodeCall, RuleResult, plain, unsupported};
+use super::call::{NodeCall, RuleResult, output, unsupported};
 use super::conv_pool::sums_in;
-use super::elementwise::all_plain;
+use super::elementwise::several_outputs;
 use super::op_row::operators;
 use crate::model::{broken, dtype_of};
 use systole_base::{DType, Result, TensorType, ensure};
@@ -15,7 +15,7 @@ operators! {
 
 /// Splits `[B, S, H·D]` to heads, `[B, H, S, D]`; operands of rank 4 are returned unchanged.
 fn heads(c: &mut NodeCall, i: usize, attribute: &str) -> Result<Tensor> {
-    let x = c.plain(i)?;
+    let x = c.tensor(i)?;
     match x.shape().dims() {
         [_, _, _, _] => Ok(x),
         &[batch, length, hidden] => {
@@ -46,7 +46,7 @@ fn repeated(t: &Tensor, heads: usize) -> Tensor {
 }
 
 fn attention(c: &mut NodeCall) -> RuleResult {
-    let is_flat = c.plain(0)?.rank() == 3;
+    let is_flat = c.tensor(0)?.rank() == 3;
     let q = heads(c, 0, "q_num_heads")?;
     let (k, v) = (heads(c, 1, "kv_num_heads")?, heads(c, 2, "kv_num_heads")?);
     let fresh = k.shape()[2];
@@ -85,7 +85,7 @@ fn attention(c: &mut NodeCall) -> RuleResult {
         3 => shares,
         other => return Err(unsupported(format!("unsupported qk_matmul_output_mode {other}"))),
     };
-    all_plain(vec![y, k, v, products])
+    several_outputs(vec![y, k, v, products])
 }
 
 /// Softmax of the scores; rows whose keys are all masked are 0.
@@ -149,7 +149,7 @@ fn attention_bias(c: &mut NodeCall, q: &Tensor, k: &Tensor, past: usize) -> Resu
 
 /// Imports RotaryEmbedding: rotates pairs of elements of each head by the angles of their position.
 fn rotary_embedding(c: &mut NodeCall) -> RuleResult {
-    let given = c.plain(0)?;
+    let given = c.tensor(0)?;
     let x = match given.shape().dims() {
         [_, _, _, _] => given.transpose(&[0, 2, 1, 3]),
         &[batch, length, hidden] => {
@@ -171,8 +171,8 @@ fn rotary_embedding(c: &mut NodeCall) -> RuleResult {
     let (batch, length, n) = (x.shape()[0], x.shape()[1], x.shape()[2]);
     let mut angles = Vec::new();
     for i in [1, 2] {
-        let t = c.plain(i)?;
-        let t = if c.has(3) { t.take(&c.plain(3)?) } else { t };
+        let t = c.tensor(i)?;
+        let t = if c.has(3) { t.take(&c.tensor(3)?) } else { t };
         if t.shape().dims() != [batch, length, half] {
             return Err(broken(format!("operand {i} is {}, expected [{batch}, {length}, {half}]", t.ty())));
         }
@@ -191,7 +191,7 @@ fn rotary_embedding(c: &mut NodeCall) -> RuleResult {
     let imaginary = (sin * a + cos * b).reshape(one);
     let y = Tensor::concatenate(&[&real, &imaginary], dim).reshape([batch, length, n, turned]);
     let y = if turned < size { Tensor::concatenate(&[&y, &rest], 3) } else { y };
-    plain(if rank == 4 { y.transpose(&[0, 2, 1, 3]) } else { y.reshape(given.shape().clone()) })
+    output(if rank == 4 { y.transpose(&[0, 2, 1, 3]) } else { y.reshape(given.shape().clone()) })
 }
 
 #[cfg(test)]

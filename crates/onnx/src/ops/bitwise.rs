@@ -18,7 +18,7 @@ operators! {
 fn bit_shift(c: &mut NodeCall) -> RuleResult {
     let by: fn(&Tensor, &Tensor) -> Tensor = match c.word("direction", "")?.as_str() {
         "LEFT" => Tensor::shift_left,
-        "RIGHT" if c.oriented(0)?.0.dtype().is_unsigned_int() => Tensor::shift_right_logical,
+        "RIGHT" if c.tensor(0)?.dtype().is_unsigned_int() => Tensor::shift_right_logical,
         "RIGHT" => Tensor::shift_right_arithmetic,
         other => return Err(unsupported(format!("unsupported direction `{other}`"))),
     };
@@ -29,7 +29,7 @@ fn bit_shift(c: &mut NodeCall) -> RuleResult {
 fn bit_cast(c: &mut NodeCall) -> RuleResult {
     let code = c.int("to", 0)?;
     let to = dtype_of(code).ok_or_else(|| unsupported(format!("unsupported ONNX element type {code}")))?;
-    let from = c.oriented(0)?.0.dtype();
+    let from = c.tensor(0)?.dtype();
     if from.size() != to.size() {
         return Err(unsupported(format!("cannot reinterpret {from} as {to}: their sizes differ")));
     }

@@ -1,6 +1,6 @@
-//! Arguments of an ONNX import rule: a node's attributes, operands in the preferred layout, and their constant values.
+//! Arguments of an ONNX import rule: a node's attributes, its operands, and their constant values.
 
-use super::values::{RuleOutput, ValueTable, place_in_last, to_last};
+use super::values::{RuleOutput, ValueTable};
 use crate::model::{OnnxAttribute, OnnxGraph, OnnxNode, broken};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -45,14 +45,9 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 11] = [
 /// Result of an import rule: one value per output.
 pub(crate) type RuleResult = Result<Vec<RuleOutput>>;
 
-/// Returns one output in the file's layout.
-pub(super) fn plain(t: Tensor) -> RuleResult {
-    Ok(vec![RuleOutput::Plain(t)])
-}
-
-/// Returns one output, with channels last if `is_last`.
-pub(super) fn made(t: Tensor, is_last: bool) -> RuleResult {
-    Ok(vec![if is_last { RuleOutput::Last(t) } else { RuleOutput::Plain(t) }])
+/// Returns one output.
+pub(super) fn output(t: Tensor) -> RuleResult {
+    Ok(vec![RuleOutput::Tensor(t)])
 }
 
 /// Returns an error about an unsupported feature.
@@ -111,10 +106,10 @@ impl<'a, 'm> NodeCall<'a, 'm> {
         name.cloned().ok_or_else(|| broken(format!("operand {i} is missing")))
     }
 
-    /// Returns an operand of the ONNX node in the file's layout.
-    pub fn plain(&mut self, i: usize) -> Result<Tensor> {
+    /// Returns an operand of the ONNX node.
+    pub fn tensor(&mut self, i: usize) -> Result<Tensor> {
         let name = self.name(i)?;
-        self.values.plain(&name)
+        self.values.tensor(&name)
     }
 
     /// Returns an operand of the ONNX node that is a sequence.
@@ -123,54 +118,9 @@ impl<'a, 'm> NodeCall<'a, 'm> {
         self.values.sequence(&name)
     }
 
-    /// Returns an operand of the ONNX node with channels last.
-    pub fn last(&mut self, i: usize) -> Result<Tensor> {
-        let name = self.name(i)?;
-        self.values.last(&name)
-    }
-
-    /// Returns an operand of the ONNX node in its available layout, and whether that is channels-last.
-    pub fn oriented(&mut self, i: usize) -> Result<(Tensor, bool)> {
-        let name = self.name(i)?;
-        let is_last = self.values.is_last(&name)?;
-        let t = if is_last { self.values.last(&name)? } else { self.values.plain(&name)? };
-        Ok((t, is_last))
-    }
-
-    /// Whether an operand of the ONNX node is available only in channels-last layout.
-    pub fn is_last(&mut self, i: usize) -> Result<bool> {
-        let name = self.name(i)?;
-        self.values.is_last(&name)
-    }
-
-    /// Returns an optional operand of the ONNX node in the file's layout.
+    /// Returns an optional operand of the ONNX node.
     pub fn optional(&mut self, i: usize) -> Result<Option<Tensor>> {
-        self.has(i).then(|| self.plain(i)).transpose()
-    }
-
-    /// Returns operands of an element-wise operator in a common layout, and whether that is channels last. Operands of
-    /// lower rank get leading ones if needed.
-    pub fn aligned(&mut self, operands: &[usize]) -> Result<(Vec<Tensor>, bool)> {
-        let names = operands.iter().map(|&i| self.name(i)).collect::<Result<Vec<_>>>()?;
-        let ranks = names.iter().map(|n| self.values.rank(n)).collect::<Result<Vec<_>>>()?;
-        let rank = ranks.iter().copied().max().unwrap_or(0);
-        let mut is_last = false;
-        for (name, own) in names.iter().zip(&ranks) {
-            is_last |= *own == rank && self.values.is_last(name)?;
-        }
-        let mut all = Vec::new();
-        for (name, own) in names.iter().zip(ranks) {
-            all.push(match () {
-                () if !is_last || own == 0 => self.values.plain(name)?,
-                () if own == rank => self.values.last(name)?,
-                () => {
-                    let t = self.values.plain(name)?;
-                    let dims = [&vec![1; rank - own][..], t.shape().dims()].concat();
-                    t.reshape(dims).transpose(&to_last(rank))
-                }
-            });
-        }
-        Ok((all, is_last))
+        self.has(i).then(|| self.tensor(i)).transpose()
     }
 
     /// Returns the elements of an operand, which must not depend on the model's inputs.
@@ -328,11 +278,6 @@ pub(super) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>> {
         true => Ok(own),
         false => Err(broken(format!("axes {list:?} contain a duplicate"))),
     }
-}
-
-/// Returns the position of a dimension in the layout of a tensor.
-pub(super) fn in_order(dim: usize, rank: usize, is_last: bool) -> usize {
-    if is_last { place_in_last(dim, rank) } else { dim }
 }
 
 /// Checks that a shape is supported.

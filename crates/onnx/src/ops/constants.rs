@@ -1,7 +1,7 @@
 //! Imports ONNX operators without tensor operands, or with shapes: Constant, ConstantOfShape, Range, Shape, EyeLike,
 //! window functions.
 
-use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axis, checked, output, unsupported};
 use super::conv_pool::sums_in;
 use super::op_row::operators;
 use crate::model::{OnnxAttribute, broken, dtype_of};
@@ -36,23 +36,23 @@ fn constant(c: &mut NodeCall) -> RuleResult {
             )));
         }
     };
-    plain(c.g.constant(value))
+    output(c.g.constant(value))
 }
 
 /// Imports Shape; the sizes are constant.
 fn shape(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let n = x.rank() as i64;
     let own = |v: i64| (if v < 0 { v.saturating_add(n) } else { v }).clamp(0, n) as usize;
     let (from, to) = (own(c.int("start", 0)?), own(c.int("end", n)?));
     let sizes: Vec<i64> = x.shape().iter().map(|&s| s as i64).collect();
     let sizes = sizes.get(from..to.max(from)).unwrap_or_default();
-    plain(c.g.constant(Literal::from_slice([sizes.len()], sizes)?))
+    output(c.g.constant(Literal::from_slice([sizes.len()], sizes)?))
 }
 
 fn size(c: &mut NodeCall) -> RuleResult {
-    let n = c.plain(0)?.shape().elements() as i64;
-    plain(c.g.constant(Literal::from_slice([], &[n])?))
+    let n = c.tensor(0)?.shape().elements() as i64;
+    output(c.g.constant(Literal::from_slice([], &[n])?))
 }
 
 fn filled(c: &mut NodeCall) -> RuleResult {
@@ -63,7 +63,7 @@ fn filled(c: &mut NodeCall) -> RuleResult {
         None => Literal::scalar(DType::F32, 0.0),
         _ => return Err(broken("value must be a single number")),
     };
-    plain(c.g.constant(value).broadcast_to(&checked(dims)?.into()))
+    output(c.g.constant(value).broadcast_to(&checked(dims)?.into()))
 }
 
 fn range(c: &mut NodeCall) -> RuleResult {
@@ -82,12 +82,12 @@ fn range(c: &mut NodeCall) -> RuleResult {
     }
     c.stash_type()?;
     let steps = c.g.iota(TensorType::new(sums_in(dtype), [count as usize]), 0);
-    plain((steps * step + start).convert(dtype))
+    output((steps * step + start).convert(dtype))
 }
 
 /// Imports EyeLike: the identity matrix with the shape of a value.
 fn eye_like(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     ensure!(x.rank() == 2, broken(format!("EyeLike requires a matrix, got {}", x.ty())));
     let by = super::call::moved(c.int("k", 0)?)?;
     let dtype = match c.int("dtype", 0)? {
@@ -96,7 +96,7 @@ fn eye_like(c: &mut NodeCall) -> RuleResult {
     };
     let places = x.ty().with_dtype(DType::I64);
     let (row, column): (Tensor, Tensor) = (c.g.iota(places.clone(), 0), c.g.iota(places, 1));
-    plain((row + by as f64).equal(&column).convert(dtype))
+    output((row + by as f64).equal(&column).convert(dtype))
 }
 
 /// Imports a window of constant size: a sum of cosines of 0, 1 and 2 periods.
@@ -111,7 +111,7 @@ fn window(c: &mut NodeCall, factors: [f64; 3]) -> RuleResult {
     let angle = |i: usize| 2.0 * std::f64::consts::PI * i as f64 / period as f64;
     let value = |i: usize| factors[0] + factors[1] * angle(i).cos() + factors[2] * (2.0 * angle(i)).cos();
     let values: Vec<f64> = (0..size).map(value).collect();
-    plain(c.g.constant(Literal::from_slice([size], &values)?.convert(dtype)))
+    output(c.g.constant(Literal::from_slice([size], &values)?.convert(dtype)))
 }
 
 /// Returns the axes that an attribute list selects.

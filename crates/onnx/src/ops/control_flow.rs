@@ -1,7 +1,7 @@
 //! Imports ONNX control flow: If (both branches, or the constant one), Loop (unrolled, or as while) and Scan (unrolled).
 
 use super::call::{NodeCall, RuleResult, axis, unsupported};
-use super::elementwise::all_plain;
+use super::elementwise::several_outputs;
 use super::op_row::operators;
 use super::values::RuleOutput;
 use crate::model::{DimSize, OnnxGraph, ValueInfo, broken};
@@ -26,15 +26,15 @@ fn inlined(c: &mut NodeCall, graph: &OnnxGraph, inputs: &[Tensor]) -> Result<Vec
     c.values.nested(|values| {
         for (name, value) in &graph.constants {
             let value = values.g.constant(value.clone());
-            values.put(name, RuleOutput::Plain(value))?;
+            values.put(name, RuleOutput::Tensor(value))?;
         }
         for (port, t) in graph.inputs.iter().zip(inputs) {
-            values.put(&port.name, RuleOutput::Plain(t.clone()))?;
+            values.put(&port.name, RuleOutput::Tensor(t.clone()))?;
         }
         for (i, node) in graph.nodes.iter().enumerate() {
             import(node, values, opset).at(|| graph.place(i))?;
         }
-        graph.outputs.iter().map(|p| values.plain(&p.name)).collect()
+        graph.outputs.iter().map(|p| values.tensor(&p.name)).collect()
     })
 }
 
@@ -90,14 +90,14 @@ fn known_bool(c: &mut NodeCall, i: usize) -> Result<Option<bool>> {
 fn branch(c: &mut NodeCall) -> RuleResult {
     let (yes, no) = (c.graph("then_branch")?, c.graph("else_branch")?);
     if let Some(holds) = known_bool(c, 0)? {
-        return all_plain(inlined(c, if holds { yes } else { no }, &[])?);
+        return several_outputs(inlined(c, if holds { yes } else { no }, &[])?);
     }
-    let condition = c.plain(0)?.reshape([]);
+    let condition = c.tensor(0)?.reshape([]);
     let bodies = BodyImport::new(c);
     let run = |graph: &OnnxGraph| bodies.import(graph, &[]).unwrap_or_default();
     let outputs = control_builders::cond(&condition, || run(yes), || run(no));
     bodies.finish();
-    all_plain(outputs)
+    several_outputs(outputs)
 }
 
 /// A Loop node: maximum number of iterations, condition and loop-carried values.
@@ -110,7 +110,7 @@ struct LoopCall<'a> {
 
 fn repeat(c: &mut NodeCall) -> RuleResult {
     let body = c.graph("body")?;
-    let carried = (2..c.node.inputs.len()).map(|i| c.plain(i)).collect::<Result<Vec<_>>>()?;
+    let carried = (2..c.node.inputs.len()).map(|i| c.tensor(i)).collect::<Result<Vec<_>>>()?;
     let stacked = body.outputs.len().checked_sub(1 + carried.len());
     let stacked = stacked.ok_or_else(|| broken("the body has fewer outputs than the loop has values"))?;
     let call = LoopCall { body, carried, stacked };
@@ -119,7 +119,7 @@ fn repeat(c: &mut NodeCall) -> RuleResult {
     if let (Some(begins), Some(limit)) = (begins, limit)
         && let Some(outputs) = call.unrolled(c, if begins { limit } else { 0 })?
     {
-        return all_plain(outputs);
+        return several_outputs(outputs);
     }
     call.looped(c)
 }
@@ -162,9 +162,9 @@ impl LoopCall<'_> {
             return Err(unsupported("a Loop with scan outputs whose length depends on the input data")
                 .hint("export the model with a constant trip count"));
         }
-        let limit = if c.has(0) { Some(c.plain(0)?.reshape([]).convert(DType::I64)) } else { None };
+        let limit = if c.has(0) { Some(c.tensor(0)?.reshape([]).convert(DType::I64)) } else { None };
         let begins =
-            if c.has(1) { c.plain(1)?.reshape([]) } else { c.g.constant(Literal::scalar(DType::Bool, 1.0)) };
+            if c.has(1) { c.tensor(1)?.reshape([]) } else { c.g.constant(Literal::scalar(DType::Bool, 1.0)) };
         let zero = c.g.constant(Literal::from_slice([], &[0i64])?);
         let init: Vec<&Tensor> = [&zero, &begins].into_iter().chain(&self.carried).collect();
         let bodies = BodyImport::new(c);
@@ -182,7 +182,7 @@ impl LoopCall<'_> {
         };
         let outputs = control_builders::while_loop(&init, test, step);
         bodies.finish();
-        all_plain(outputs.into_iter().skip(2).collect())
+        several_outputs(outputs.into_iter().skip(2).collect())
     }
 }
 
@@ -226,7 +226,7 @@ fn per_value(c: &NodeCall, name: &str, n: usize) -> Result<Vec<i64>> {
 /// Imports Scan, unrolled.
 fn scan(c: &mut NodeCall) -> RuleResult {
     let (body, count) = (c.graph("body")?, c.count("num_scan_inputs", 0)?);
-    let all = (0..c.node.inputs.len()).map(|i| c.plain(i)).collect::<Result<Vec<_>>>()?;
+    let all = (0..c.node.inputs.len()).map(|i| c.tensor(i)).collect::<Result<Vec<_>>>()?;
     let n = all.len().checked_sub(count).ok_or_else(|| broken("num_scan_inputs exceeds the inputs"))?;
     let stacked = body.outputs.len().checked_sub(n).ok_or_else(|| broken("the body lacks outputs"))?;
     let axes = per_value(c, "scan_input_axes", count)?;
@@ -260,7 +260,7 @@ fn scan(c: &mut NodeCall) -> RuleResult {
         let dim = axis(output_axes[k], rank)?;
         state.push(stack(c, &stacks[k], dim, port)?);
     }
-    all_plain(state)
+    several_outputs(state)
 }
 
 #[cfg(test)]

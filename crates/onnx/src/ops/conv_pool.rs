@@ -1,6 +1,6 @@
 //! Imports and exports ONNX convolutions and pooling over `[N, C, …]`, computed with channels last.
 
-use super::call::{NodeCall, RuleResult, checked, made, moved, unsupported};
+use super::call::{NodeCall, RuleResult, checked, moved, output, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{TfliteSource, operators};
 use super::pooling::max_with_places;
@@ -109,33 +109,41 @@ impl OnnxWindow {
         }
     }
 
-    /// Returns the window over `[N, …, C]`.
+    /// Returns the window over `[N, C, …]`.
     pub(super) fn window(&self) -> Window {
-        let around = |v: &[usize]| [&[1][..], v, &[1]].concat();
-        let mut padding = vec![[0, 0]];
-        padding.extend_from_slice(&self.padding);
-        padding.push([0, 0]);
-        let mut window = Window::new(&around(&self.kernel), &around(&self.strides), &padding);
-        window.window_dilations = around(&self.dilations).into();
+        let behind = |v: &[usize]| [&[1, 1][..], v].concat();
+        let padding = [&[[0, 0]; 2][..], &self.padding].concat();
+        let mut window = Window::new(&behind(&self.kernel), &behind(&self.strides), &padding);
+        window.window_dilations = behind(&self.dilations).into();
         window
     }
 }
 
-/// Returns the spatial sizes, between batch and channels.
+/// `x: T[N, C, …] → T[N, …, C]`
+pub(super) fn channels_last(x: &Tensor) -> Tensor {
+    x.transpose(&[0].into_iter().chain(2..x.rank()).chain([1]).collect::<Vec<_>>())
+}
+
+/// `x: T[N, …, C] → T[N, C, …]`
+pub(super) fn channels_first(x: &Tensor) -> Tensor {
+    x.transpose(&[0, x.rank() - 1].into_iter().chain(1..x.rank() - 1).collect::<Vec<_>>())
+}
+
+/// Returns the spatial sizes of `[N, C, …]`.
 pub(super) fn spatial(x: &Tensor) -> Result<Vec<usize>> {
     match x.shape().dims() {
-        [_, inner @ .., _] if !inner.is_empty() => Ok(inner.to_vec()),
+        [_, _, inner @ ..] if !inner.is_empty() => Ok(inner.to_vec()),
         _ => Err(broken(format!("cannot apply a window to {}", x.ty()))),
     }
 }
 
 fn conv(c: &mut NodeCall) -> RuleResult {
-    let (x, w) = (c.last(0)?, c.plain(1)?);
+    let (x, w) = (c.tensor(0)?, c.tensor(1)?);
     let y = convolved(c, &x, &w)?;
     biased(c, y)
 }
 
-/// `x: T[N, …, C], w: T[F, C/g, …] → T[N, …', F]`: convolves with the node's attributes.
+/// `x: T[N, C, …], w: T[F, C/g, …] → T[N, F, …']`: convolves with the node's attributes.
 pub(super) fn convolved(c: &NodeCall, x: &Tensor, w: &Tensor) -> Result<Tensor> {
     let input = spatial(x)?;
     let n = input.len();
@@ -147,14 +155,12 @@ pub(super) fn convolved(c: &NodeCall, x: &Tensor, w: &Tensor) -> Result<Tensor> 
         lhs_dilation: vec![1; n].into(),
         rhs_dilation: moves.dilations.into(),
         reversal: vec![false; n],
-        dims: ConvDims::channels_last(n),
+        dims: ConvDims::channels_first(n),
         feature_groups: c.count("group", 1)?,
         batch_groups: 1,
         element_type: x.dtype(),
     };
-    // [F, C, …] → […, C, F]
-    let order: Vec<usize> = (2..n + 2).chain([1, 0]).collect();
-    Ok(x.convolution(&w.transpose(&order), spec))
+    Ok(x.convolution(w, spec))
 }
 
 /// Returns the window sizes of a convolution's weights `[F, C, …]`, which the node may repeat.
@@ -170,13 +176,13 @@ fn kernel(c: &NodeCall, w: &Tensor) -> Result<Vec<usize>> {
 
 fn biased(c: &mut NodeCall, y: Tensor) -> RuleResult {
     match c.optional(2)? {
-        Some(bias) => made(y + bias, true),
-        None => made(y, true),
+        Some(bias) => output(&y + bias.broadcast_in_dim(y.shape(), &[1])),
+        None => output(y),
     }
 }
 
 fn conv_transpose(c: &mut NodeCall) -> RuleResult {
-    let (x, w) = (c.last(0)?, c.plain(1)?);
+    let (x, w) = (c.tensor(0)?, c.tensor(1)?);
     let input = spatial(&x)?;
     let n = input.len();
     let groups = c.count("group", 1)?;
@@ -204,7 +210,7 @@ fn conv_transpose(c: &mut NodeCall) -> RuleResult {
         lhs_dilation: moves.strides.into(),
         rhs_dilation: moves.dilations.into(),
         reversal: vec![false; n],
-        dims: ConvDims::channels_last(n),
+        dims: ConvDims::channels_first(n),
         feature_groups: groups,
         batch_groups: 1,
         element_type: x.dtype(),
@@ -244,27 +250,27 @@ fn cropped(
     Ok(if same == "SAME_UPPER" { [all / 2, all - all / 2] } else { [all - all / 2, all / 2] })
 }
 
-/// Permutes and reverses `[C, F/g, …] → […, C/g, F]`.
+/// Permutes and reverses `[C, F/g, …] → [F, C/g, …]`.
 fn turned(w: &Tensor, groups: usize) -> Tensor {
     let (dims, n) = (w.shape().to_vec(), w.rank() - 2);
     let split = [&[groups, dims[0] / groups, dims[1]], &dims[2..]].concat();
-    let order: Vec<usize> = (3..n + 3).chain([1, 0, 2]).collect();
-    let whole = [&dims[2..], &[dims[0] / groups, dims[1] * groups]].concat();
-    w.reshape(split).transpose(&order).reshape(whole).reverse(&(0..n).collect::<Vec<_>>())
+    let order: Vec<usize> = [0, 2, 1].into_iter().chain(3..n + 3).collect();
+    let whole = [&[dims[1] * groups, dims[0] / groups], &dims[2..]].concat();
+    w.reshape(split).transpose(&order).reshape(whole).reverse(&(2..n + 2).collect::<Vec<_>>())
 }
 
 fn max_pool(c: &mut NodeCall) -> RuleResult {
-    let x = c.last(0)?;
+    let x = c.tensor(0)?;
     let input = spatial(&x)?;
     let moves = OnnxWindow::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
     if c.node.outputs.get(1).is_some_and(|o| !o.is_empty()) {
         return max_with_places(&x, moves.window(), c.is("storage_order", false)?);
     }
-    made(Monoid::Maximum.over_windows(&x, moves.window()), true)
+    output(Monoid::Maximum.over_windows(&x, moves.window()))
 }
 
 fn average_pool(c: &mut NodeCall) -> RuleResult {
-    let x = c.last(0)?;
+    let x = c.tensor(0)?;
     let input = spatial(&x)?;
     let moves = OnnxWindow::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
     let counts_padding = c.is("count_include_pad", false)?;
@@ -272,11 +278,11 @@ fn average_pool(c: &mut NodeCall) -> RuleResult {
     let x = x.convert(sums_in(dtype));
     let mut y = Monoid::Add.over_windows(&x, moves.window());
     if y.is_poisoned() || y.rank() != x.rank() {
-        return made(y, true);
+        return output(y);
     }
     let mut whole = 1.0;
     for (i, &own) in input.iter().enumerate() {
-        let places = y.shape()[i + 1];
+        let places = y.shape()[i + 2];
         c.spend(places)?;
         let counts: Vec<f64> =
             (0..places).map(|out| seen(&moves, i, own as i64, out, counts_padding)).collect();
@@ -286,11 +292,11 @@ fn average_pool(c: &mut NodeCall) -> RuleResult {
             continue;
         }
         let counts = Literal::from_slice([counts.len()], &counts)?.convert(y.dtype());
-        let counts = y.builder().constant(counts).broadcast_in_dim(y.shape(), &[i + 1]);
+        let counts = y.builder().constant(counts).broadcast_in_dim(y.shape(), &[i + 2]);
         y = y / counts;
     }
     let y = if whole == 1.0 { y } else { y / whole };
-    made(y.convert(dtype), true)
+    output(y.convert(dtype))
 }
 
 /// Returns the number of window elements that count along a dimension.
@@ -308,21 +314,21 @@ fn seen(moves: &OnnxWindow, i: usize, size: i64, out: usize, counts_padding: boo
 
 /// Imports global pooling over the whole image.
 fn global_pool(c: &mut NodeCall, is_max: bool) -> RuleResult {
-    let x = c.last(0)?;
+    let x = c.tensor(0)?;
     let inner = spatial(&x)?.len();
-    let dims: Vec<usize> = (1..=inner).collect();
+    let dims: Vec<usize> = (2..inner + 2).collect();
     let y = match is_max {
         true => x.reduce_max(&dims),
         false => x.convert(sums_in(x.dtype())).mean(&dims).convert(x.dtype()),
     };
     let mut shape = x.shape().to_vec();
-    shape[1..=inner].fill(1);
-    made(y.reshape(shape), true)
+    shape[2..].fill(1);
+    output(y.reshape(shape))
 }
 
 /// Imports DepthToSpace: blocks of channels become pixels.
 fn depth_to_space(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let b = c.count("blocksize", 0)?;
     let &[n, channels, h, w] = x.shape().dims() else {
         return Err(broken(format!("block size {b} does not match {}", x.ty())));
@@ -333,12 +339,12 @@ fn depth_to_space(c: &mut NodeCall) -> RuleResult {
         "CRD" => x.reshape([n, own, b, b, h, w]).transpose(&[0, 1, 4, 2, 5, 3]),
         other => return Err(unsupported(format!("unsupported mode {other}"))),
     };
-    made(y.reshape(checked(vec![n, own, h.saturating_mul(b), w.saturating_mul(b)])?), false)
+    output(y.reshape(checked(vec![n, own, h.saturating_mul(b), w.saturating_mul(b)])?))
 }
 
 /// Imports SpaceToDepth: blocks of pixels become channels.
 fn space_to_depth(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let b = c.count("blocksize", 0)?;
     let &[n, channels, h, w] = x.shape().dims() else {
         return Err(broken(format!("block size {b} does not match {}", x.ty())));
@@ -350,7 +356,7 @@ fn space_to_depth(c: &mut NodeCall) -> RuleResult {
         other => return Err(unsupported(format!("unsupported mode {other}"))),
     };
     let all = channels.saturating_mul(b).saturating_mul(b);
-    made(split.reshape(checked(vec![n, all, h / b, w / b])?), false)
+    output(split.reshape(checked(vec![n, all, h / b, w / b])?))
 }
 
 /// Returns the accumulator type of an element type.

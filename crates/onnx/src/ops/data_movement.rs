@@ -1,11 +1,11 @@
 //! Imports and exports ONNX operators that move elements or return sizes: Reshape, Transpose, Slice, Pad, Concat and
 //! others.
 
-use super::call::{NodeCall, RuleResult, axes, axis, checked, in_order, made, moved, plain, unsupported};
-use super::elementwise::all_plain;
+use super::call::{NodeCall, RuleResult, axes, axis, checked, moved, output, unsupported};
+use super::elementwise::several_outputs;
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
 use super::op_row::{BatchCheck, TfliteSource, operators};
-use super::values::{RuleOutput, to_last, to_plain};
+use super::values::RuleOutput;
 use crate::model::{OnnxAttribute, OnnxNode, broken};
 use systole_base::{Result, ensure};
 use systole_ir::Tensor;
@@ -35,7 +35,7 @@ fn reshape(c: &mut NodeCall) -> RuleResult {
         Some(shape) => shape,
         None => c.numbers(1)?,
     };
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let keeps_zeros = c.is("allowzero", false)?;
     let mut dims = Vec::new();
     for (d, &size) in wanted.iter().enumerate() {
@@ -58,20 +58,20 @@ fn reshape(c: &mut NodeCall) -> RuleResult {
         }
         _ => return Err(broken(format!("shape {wanted:?} contains more than one -1"))),
     }
-    plain(x.reshape(dims))
+    output(x.reshape(dims))
 }
 
 fn flatten(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let at = c.int("axis", 1)?;
     let at = if at == x.rank() as i64 { x.rank() } else { axis(at, x.rank())? };
     let (before, after) = x.shape().split_at(at);
-    plain(x.reshape([before.iter().product(), after.iter().product()]))
+    output(x.reshape([before.iter().product(), after.iter().product()]))
 }
 
 fn squeeze(c: &mut NodeCall) -> RuleResult {
     let listed = c.list("axes", 1)?;
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let gone = match listed {
         Some(list) => axes(&list, x.rank())?,
         None => (0..x.rank()).filter(|&d| x.shape()[d] == 1).collect(),
@@ -80,43 +80,36 @@ fn squeeze(c: &mut NodeCall) -> RuleResult {
         return Err(broken(format!("cannot squeeze dimension {d} of {}: its size is not 1", x.ty())));
     }
     let dims: Vec<usize> = (0..x.rank()).filter(|d| !gone.contains(d)).map(|d| x.shape()[d]).collect();
-    plain(x.reshape(dims))
+    output(x.reshape(dims))
 }
 
 fn unsqueeze(c: &mut NodeCall) -> RuleResult {
     let list = c.list("axes", 1)?.ok_or_else(|| broken("axes are missing"))?;
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     checked(vec![1; x.rank() + list.len()])?;
     let new = axes(&list, x.rank() + list.len())?;
     let mut dims = x.shape().to_vec();
     new.iter().for_each(|&d| dims.insert(d, 1));
-    plain(x.reshape(dims))
+    output(x.reshape(dims))
 }
 
-/// Imports Transpose. A permutation between channels first and last is free if the value exists in the other layout.
 fn transpose(c: &mut NodeCall) -> RuleResult {
-    let (x, is_last) = c.oriented(0)?;
+    let x = c.tensor(0)?;
     let rank = x.rank();
     let order = match c.sizes("perm")? {
         Some(order) => order,
         None => (0..rank).rev().collect(),
     };
-    if rank >= 3 && is_last && order == to_last(rank) {
-        return plain(x);
-    }
-    if rank >= 3 && !is_last && order == to_plain(rank) {
-        return made(x, true);
-    }
-    plain(c.plain(0)?.transpose(&order))
+    output(x.transpose(&order))
 }
 
 fn concat(c: &mut NodeCall) -> RuleResult {
-    let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
+    let x = (0..c.node.inputs.len()).map(|i| c.tensor(i)).collect::<Result<Vec<_>>>()?;
     let rank = x.first().map_or(0, Tensor::rank);
-    let dim = in_order(axis(c.int("axis", 0)?, rank)?, rank, is_last);
+    let dim = axis(c.int("axis", 0)?, rank)?;
     let total = x.iter().fold(0usize, |n, t| n.saturating_add(t.shape().get(dim).copied().unwrap_or(0)));
     checked(vec![total])?;
-    made(Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim), is_last)
+    output(Tensor::concatenate(&x.iter().collect::<Vec<_>>(), dim))
 }
 
 fn split(c: &mut NodeCall) -> RuleResult {
@@ -128,8 +121,8 @@ fn split(c: &mut NodeCall) -> RuleResult {
             c.node.outputs.len()
         )));
     }
-    let (x, is_last) = c.oriented(0)?;
-    let dim = in_order(axis(c.int("axis", 0)?, x.rank())?, x.rank(), is_last);
+    let x = c.tensor(0)?;
+    let dim = axis(c.int("axis", 0)?, x.rank())?;
     let (size, parts) = (x.shape()[dim], c.node.outputs.len().max(1));
     let sizes = match listed {
         Some(list) => list.iter().map(|&s| usize::try_from(s).unwrap_or(usize::MAX)).collect(),
@@ -144,8 +137,7 @@ fn split(c: &mut NodeCall) -> RuleResult {
     let mut at = 0;
     let mut all = Vec::new();
     for size in sizes {
-        let part = x.slice_dim(dim, at, at + size);
-        all.push(if is_last { RuleOutput::Last(part) } else { RuleOutput::Plain(part) });
+        all.push(RuleOutput::Tensor(x.slice_dim(dim, at, at + size)));
         at += size;
     }
     Ok(all)
@@ -157,17 +149,17 @@ fn slice(c: &mut NodeCall) -> RuleResult {
     let ends = c.list("ends", 2)?.ok_or_else(missing)?;
     let listed = c.list("axes", 3)?;
     let steps = if c.has(4) { c.numbers(4)? } else { vec![1; starts.len()] };
-    let (mut x, is_last) = c.oriented(0)?;
+    let mut x = c.tensor(0)?;
     let rank = x.rank();
     let dims = listed.unwrap_or((0..starts.len() as i64).collect());
     if ends.len() != starts.len() || dims.len() != starts.len() || steps.len() != starts.len() {
         return Err(broken(format!("got {} starts and {} ends", starts.len(), ends.len())));
     }
     for (((&start, &end), &step), &dim) in starts.iter().zip(&ends).zip(&steps).zip(&dims) {
-        let dim = in_order(axis(dim, rank)?, rank, is_last);
+        let dim = axis(dim, rank)?;
         x = cut(&x, dim, start, end, step)?;
     }
-    made(x, is_last)
+    output(x)
 }
 
 /// Slices one dimension: elements start, start + step, … before `end`; negative indices count from the end.
@@ -194,7 +186,7 @@ fn cut(x: &Tensor, dim: usize, start: i64, end: i64, step: i64) -> Result<Tensor
 
 fn pad(c: &mut NodeCall) -> RuleResult {
     let pads = c.list("pads", 1)?.ok_or_else(|| broken("pads are missing"))?;
-    let (x, is_last) = c.oriented(0)?;
+    let x = c.tensor(0)?;
     let rank = x.rank();
     let dims = match c.has(3) {
         true => {
@@ -206,7 +198,6 @@ fn pad(c: &mut NodeCall) -> RuleResult {
     ensure!(pads.len() == 2 * dims.len(), broken(format!("pads {pads:?} do not match {}", x.ty())));
     let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
     for (i, &d) in dims.iter().enumerate() {
-        let d = in_order(d, rank, is_last);
         (low[d], high[d]) = (moved(pads[i])?, moved(pads[i + dims.len()])?);
     }
     let value = c.float("value", 0.0)?;
@@ -226,7 +217,7 @@ fn pad(c: &mut NodeCall) -> RuleResult {
                 .hint("use Pad mode constant, reflect, edge or wrap"));
         }
     };
-    made(y, is_last)
+    output(y)
 }
 
 /// Pads by reflection at the border elements.
@@ -301,7 +292,7 @@ fn wrapped(x: &Tensor, low: &[i64], high: &[i64]) -> Result<Tensor> {
 /// Imports Expand: broadcasts in both directions, like NumPy.
 fn expand(c: &mut NodeCall) -> RuleResult {
     let wanted = c.numbers(1)?;
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let rank = x.rank().max(wanted.len());
     let mut dims = vec![1; rank];
     for (d, &size) in wanted.iter().enumerate() {
@@ -312,12 +303,12 @@ fn expand(c: &mut NodeCall) -> RuleResult {
         let at = &mut dims[rank - x.rank() + d];
         *at = if *at == 1 { size } else { *at };
     }
-    plain(x.broadcast_to(&checked(dims)?.into()))
+    output(x.broadcast_to(&checked(dims)?.into()))
 }
 
 fn tile(c: &mut NodeCall) -> RuleResult {
     let repeats = c.numbers(1)?;
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     ensure!(repeats.len() == x.rank(), broken(format!("repeats {repeats:?} do not match {}", x.ty())));
     let (mut apart, mut wide, mut all) = (Vec::new(), Vec::new(), Vec::new());
     for (&n, &size) in repeats.iter().zip(x.shape().iter()) {
@@ -327,13 +318,13 @@ fn tile(c: &mut NodeCall) -> RuleResult {
         all.push(n.saturating_mul(size));
     }
     let all = checked(all)?;
-    plain(x.reshape(apart).broadcast_to(&wide.into()).reshape(all))
+    output(x.reshape(apart).broadcast_to(&wide.into()).reshape(all))
 }
 
 /// Imports Trilu: the upper or lower triangle of matrices.
 fn triangle(c: &mut NodeCall) -> RuleResult {
     let by = if c.has(1) { moved(c.number(1)?)? } else { 0 };
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let n = x.rank();
     ensure!(n >= 2, broken(format!("Trilu requires matrices, got {}", x.ty())));
     let places = x.ty().with_dtype(systole_base::DType::I64);
@@ -341,20 +332,20 @@ fn triangle(c: &mut NodeCall) -> RuleResult {
     let distance = column - row;
     let by = distance.scalar_like(by as f64).broadcast_to(distance.shape());
     let keeps = if c.is("upper", true)? { distance.greater_equal(&by) } else { distance.less_equal(&by) };
-    plain(keeps.select(&x, &x.zeros_like()))
+    output(keeps.select(&x, &x.zeros_like()))
 }
 
 /// Imports TopK: the largest elements of an axis and their indices, in descending order.
 fn top_k(c: &mut NodeCall) -> RuleResult {
     let k = if c.has(1) { c.number(1)? } else { c.int("k", 1)? };
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let dim = axis(c.int("axis", -1)?, x.rank())?;
     let k = usize::try_from(k).ok().filter(|k| *k <= x.shape()[dim]);
     let k = k.ok_or_else(|| broken(format!("k exceeds the size of {}", x.ty())))?;
     let greatest = c.is("largest", true)?;
     let places = x.argsort(dim, greatest).slice_dim(dim, 0, k).convert(systole_base::DType::I64);
     let values = x.sort(dim, greatest).slice_dim(dim, 0, k);
-    all_plain(vec![values, places])
+    several_outputs(vec![values, places])
 }
 
 fn joins_within_samples(s: &BatchCheck) -> bool {

@@ -1,6 +1,6 @@
 //! Imports ONNX Einsum: any number of operands, `...`, repeated letters and implicit results.
 
-use super::call::{NodeCall, RuleResult, plain, unsupported};
+use super::call::{NodeCall, RuleResult, output, unsupported};
 use super::op_row::operators;
 use crate::model::broken;
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ impl EinsumSubscripts {
 
 fn einsum(c: &mut NodeCall) -> RuleResult {
     let equation: String = c.word("equation", "")?.chars().filter(|l| !l.is_whitespace()).collect();
-    let x = (0..c.node.inputs.len()).map(|i| c.plain(i)).collect::<Result<Vec<_>>>()?;
+    let x = (0..c.node.inputs.len()).map(|i| c.tensor(i)).collect::<Result<Vec<_>>>()?;
     let ranks: Vec<usize> = x.iter().map(Tensor::rank).collect();
     let parsed = EinsumSubscripts::parse(&equation, &ranks).ok_or_else(|| {
         broken(format!("the equation `{equation}` does not match operands of ranks {ranks:?}"))
@@ -92,7 +92,7 @@ fn einsum(c: &mut NodeCall) -> RuleResult {
     let order: Vec<usize> =
         parsed.result.iter().filter_map(|l| letters.iter().position(|k| k == l)).collect();
     match order.len() == y.rank() {
-        true => plain(y.transpose(&order)),
+        true => output(y.transpose(&order)),
         false => Err(unsupported(format!("unsupported equation `{equation}`"))),
     }
 }

@@ -1,6 +1,6 @@
 //! Imports and exports element-wise ONNX operators.
 
-use super::call::{NodeCall, RuleResult, made, unsupported};
+use super::call::{NodeCall, RuleResult, output, unsupported};
 use super::conv_pool::sums_in;
 use super::graph_builder::{OnnxBuilder, operand_of};
 use super::op_row::{BatchCheck, TfliteSource, operators};
@@ -78,42 +78,35 @@ operators! {
 
 /// Imports a unary operator.
 pub(super) fn unary(c: &mut NodeCall, f: impl FnOnce(&Tensor) -> Tensor) -> RuleResult {
-    let (x, is_last) = c.oriented(0)?;
-    made(f(&x), is_last)
+    output(f(&c.tensor(0)?))
 }
 
 /// Imports a binary operator with broadcasting.
 pub(super) fn binary(c: &mut NodeCall, f: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> RuleResult {
-    let (x, is_last) = c.aligned(&[0, 1])?;
-    match &x[..] {
-        [a, b] => made(f(a, b), is_last),
-        _ => Err(broken("two operands are required")),
-    }
+    output(f(&c.tensor(0)?, &c.tensor(1)?))
 }
 
 /// Imports a variadic operator as a chain of binary ones.
 fn several(c: &mut NodeCall, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> RuleResult {
-    let (t, is_last) = folded(c, f)?;
-    made(t, is_last)
+    output(folded(c, f)?)
 }
 
-fn folded(c: &mut NodeCall, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<(Tensor, bool)> {
-    let (x, is_last) = c.aligned(&(0..c.node.inputs.len()).collect::<Vec<_>>())?;
-    let all = x.into_iter().reduce(|a, b| f(&a, &b));
-    Ok((all.ok_or_else(|| broken("the node has no operands"))?, is_last))
+fn folded(c: &mut NodeCall, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<Tensor> {
+    let all = (0..c.node.inputs.len()).map(|i| c.tensor(i)).collect::<Result<Vec<_>>>()?;
+    all.into_iter().reduce(|a, b| f(&a, &b)).ok_or_else(|| broken("the node has no operands"))
 }
 
 fn mean(c: &mut NodeCall) -> RuleResult {
     let n = c.node.inputs.len() as f64;
-    let (dtype, wide) = (c.oriented(0)?.0.dtype(), |t: &Tensor| t.convert(sums_in(t.dtype())));
-    let (sum, is_last) = folded(c, |a, b| wide(a) + wide(b))?;
-    made((sum / n).convert(dtype), is_last)
+    let (dtype, wide) = (c.tensor(0)?.dtype(), |t: &Tensor| t.convert(sums_in(t.dtype())));
+    let sum = folded(c, |a, b| wide(a) + wide(b))?;
+    output((sum / n).convert(dtype))
 }
 
 fn sum(c: &mut NodeCall) -> RuleResult {
-    let (dtype, wide) = (c.oriented(0)?.0.dtype(), |t: &Tensor| t.convert(sums_in(t.dtype())));
-    let (sum, is_last) = folded(c, |a, b| wide(a) + wide(b))?;
-    made(sum.convert(dtype), is_last)
+    let (dtype, wide) = (c.tensor(0)?.dtype(), |t: &Tensor| t.convert(sums_in(t.dtype())));
+    let sum = folded(c, |a, b| wide(a) + wide(b))?;
+    output(sum.convert(dtype))
 }
 
 /// Imports Identity.
@@ -129,8 +122,8 @@ fn dropout(c: &mut NodeCall) -> RuleResult {
             .hint("export the model in evaluation mode"));
     }
     // The mask of kept elements.
-    let x = c.plain(0)?;
-    all_plain(vec![x.clone(), x.zeros_like().equal(&x.zeros_like())])
+    let x = c.tensor(0)?;
+    several_outputs(vec![x.clone(), x.zeros_like().equal(&x.zeros_like())])
 }
 
 fn shrink(c: &mut NodeCall) -> RuleResult {
@@ -154,7 +147,7 @@ fn cast(c: &mut NodeCall) -> RuleResult {
 }
 
 fn cast_like(c: &mut NodeCall) -> RuleResult {
-    let to = c.plain(1)?.dtype();
+    let to = c.tensor(1)?.dtype();
     unary(c, |x| converted(x, to))
 }
 
@@ -164,15 +157,11 @@ fn converted(x: &Tensor, to: DType) -> Tensor {
 }
 
 fn choose(c: &mut NodeCall) -> RuleResult {
-    let (x, is_last) = c.aligned(&[0, 1, 2])?;
-    match &x[..] {
-        [condition, a, b] => made(condition.select(a, b), is_last),
-        _ => Err(broken("three operands are required")),
-    }
+    output(c.tensor(0)?.select(&c.tensor(1)?, &c.tensor(2)?))
 }
 
 fn clip(c: &mut NodeCall) -> RuleResult {
-    let (mut x, is_last) = c.oriented(0)?;
+    let mut x = c.tensor(0)?;
     let dtype = x.dtype();
     let bound = |c: &mut NodeCall, i: usize, name: &str| -> Result<Option<Tensor>> {
         match c.node.attributes.contains_key(name) {
@@ -186,7 +175,7 @@ fn clip(c: &mut NodeCall) -> RuleResult {
     if let Some(high) = bound(c, 2, "max")? {
         x = x.minimum(&high);
     }
-    made(x, is_last)
+    output(x)
 }
 
 /// Imports Pow; the result has the base's type.
@@ -292,8 +281,8 @@ fn is_infinite(c: &mut NodeCall) -> RuleResult {
 }
 
 /// Returns several outputs in the file's layout.
-pub(super) fn all_plain(all: Vec<Tensor>) -> RuleResult {
-    Ok(all.into_iter().map(RuleOutput::Plain).collect())
+pub(super) fn several_outputs(all: Vec<Tensor>) -> RuleResult {
+    Ok(all.into_iter().map(RuleOutput::Tensor).collect())
 }
 
 /// Whether operands have the output's rank and batch size 1, or are constants of lower rank.

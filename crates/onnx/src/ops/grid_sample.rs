@@ -1,7 +1,7 @@
 //! Imports ONNX GridSample (nearest, linear, cubic over any number of spatial dimensions) and AffineGrid.
 
-use super::call::{NodeCall, RuleResult, checked, made, plain, unsupported};
-use super::conv_pool::{spatial, sums_in};
+use super::call::{NodeCall, RuleResult, checked, output, unsupported};
+use super::conv_pool::{channels_first, channels_last, spatial, sums_in};
 use super::op_row::operators;
 use crate::model::broken;
 use systole_base::{DType, Literal, Result, TensorType};
@@ -111,9 +111,9 @@ fn cubic_weights(t: &Tensor) -> [Tensor; 4] {
 
 /// Imports GridSample: `x: T[N, C, …], grid: T[N, …', n] → T[N, C, …']`.
 fn grid_sample(c: &mut NodeCall) -> RuleResult {
-    let (x, grid) = (c.last(0)?, c.plain(1)?);
+    let (x, grid) = (c.tensor(0)?, c.tensor(1)?);
     let sizes = spatial(&x)?;
-    let (n, batch, channels) = (sizes.len(), x.shape()[0], x.shape()[x.rank() - 1]);
+    let (n, batch, channels) = (sizes.len(), x.shape()[0], x.shape()[1]);
     let shape = grid.shape().to_vec();
     if shape.len() != n + 2 || shape[0] != batch || shape[n + 1] != n || sizes.contains(&0) {
         return Err(broken(format!("cannot sample {} at {}", x.ty(), grid.ty())));
@@ -135,7 +135,7 @@ fn grid_sample(c: &mut NodeCall) -> RuleResult {
         };
         taps = taps.iter().flat_map(|tap| own.iter().map(move |more| join(tap, more))).collect();
     }
-    let rows = x.reshape([batch * image, channels]);
+    let rows = channels_last(&x).reshape([batch * image, channels]);
     let sampled = taps.iter().map(|(place, weight)| {
         let y = rows.take(place).convert(wide);
         match weight {
@@ -145,12 +145,12 @@ fn grid_sample(c: &mut NodeCall) -> RuleResult {
     });
     let y = sampled.reduce(|a, b| a + b).ok_or_else(|| broken("the grid is empty"))?;
     let dims = [&shape[..=n], &[channels]].concat();
-    made(y.reshape(checked(dims)?).convert(x.dtype()), true)
+    output(channels_first(&y.reshape(checked(dims)?)).convert(x.dtype()))
 }
 
 /// Imports AffineGrid: the points of a grid of constant size under one affine map per sample.
 fn affine_grid(c: &mut NodeCall) -> RuleResult {
-    let (theta, size) = (c.plain(0)?, c.numbers(1)?);
+    let (theta, size) = (c.tensor(0)?, c.numbers(1)?);
     let aligns = c.is("align_corners", false)?;
     let size = size.iter().map(|&s| usize::try_from(s).ok()).collect::<Option<Vec<usize>>>();
     let size = checked(size.ok_or_else(|| broken("a size is negative"))?)?;
@@ -177,7 +177,7 @@ fn affine_grid(c: &mut NodeCall) -> RuleResult {
     }
     let table = c.g.constant(Literal::from_slice([points, n + 1], &table)?.convert(theta.dtype()));
     let y = theta.dot_general(&table, &[], &[], &[2], &[1]).transpose(&[0, 2, 1]);
-    plain(y.reshape([&[size[0]], sizes, &[n]].concat()))
+    output(y.reshape([&[size[0]], sizes, &[n]].concat()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Imports and exports ONNX operators that read elements by index: Gather, GatherElements, GatherND, OneHot.
 
-use super::call::{NodeCall, RuleResult, axis, checked, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axis, checked, output, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{BatchCheck, TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
@@ -18,7 +18,7 @@ operators! {
 
 /// Normalizes indices; negative ones count from the end.
 pub(super) fn places(c: &mut NodeCall, i: usize, size: usize) -> Result<Tensor> {
-    let t = c.plain(i)?;
+    let t = c.tensor(i)?;
     ensure!(t.dtype().is_int(), broken(format!("indices have type {}, expected integers", t.ty())));
     if let Some(known) = c.perhaps_known(i)? {
         c.spend(known.ty().elements())?;
@@ -36,13 +36,13 @@ pub(super) fn places(c: &mut NodeCall, i: usize, size: usize) -> Result<Tensor> 
 
 /// Imports Gather: slices along an axis, such as embedding rows.
 fn gather(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?;
     let (rank, more) = (x.rank(), at.rank());
     let dims = [&x.shape()[..dim], at.shape().dims(), &x.shape()[dim + 1..]].concat();
     if dims.contains(&0) {
-        return plain(c.g.full(&TensorType::new(x.dtype(), dims), 0.0));
+        return output(c.g.full(&TensorType::new(x.dtype(), dims), 0.0));
     }
     let mut slice_sizes = x.shape().to_vec();
     slice_sizes[dim] = 1;
@@ -54,16 +54,16 @@ fn gather(c: &mut NodeCall) -> RuleResult {
         slice_sizes: slice_sizes.into(),
         ..Gather::rows(x.ty(), more)
     };
-    plain(x.gather(&at, spec))
+    output(x.gather(&at, spec))
 }
 
 /// Imports GatherElements: one element per index, along an axis.
 fn gather_elements(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?.convert(DType::I64);
     ensure!(at.rank() == x.rank(), broken(format!("indices {} do not match {}", at.ty(), x.ty())));
-    plain(element_gather(&x, dim, &at))
+    output(element_gather(&x, dim, &at))
 }
 
 /// `x: T[…], at: i64[…'] → T[…']`: elements by their index along `dim` and their own position in the other dimensions.
@@ -91,7 +91,7 @@ pub(super) fn from_start(c: &NodeCall, at: &Tensor, sizes: &[usize]) -> Result<T
 
 /// Imports GatherND: slices indexed by the dimensions after `batch_dims`.
 fn gather_nd(c: &mut NodeCall) -> RuleResult {
-    let (x, at) = (c.plain(0)?, c.plain(1)?);
+    let (x, at) = (c.tensor(0)?, c.tensor(1)?);
     let n = at.shape().last().copied().unwrap_or(0);
     let batch = usize::try_from(c.int("batch_dims", 0)?).unwrap_or(usize::MAX);
     let fits = n > 0 && batch < at.rank() && batch.saturating_add(n) <= x.rank() && at.dtype().is_int();
@@ -102,7 +102,7 @@ fn gather_nd(c: &mut NodeCall) -> RuleResult {
     let indexed = batch..batch + n;
     let dims = [&at.shape()[..leading], &x.shape()[indexed.end..]].concat();
     if dims.contains(&0) {
-        return plain(c.g.full(&TensorType::new(x.dtype(), dims), 0.0));
+        return output(c.g.full(&TensorType::new(x.dtype(), dims), 0.0));
     }
     let mut slice_sizes = x.shape().to_vec();
     slice_sizes[..indexed.end].fill(1);
@@ -117,16 +117,16 @@ fn gather_nd(c: &mut NodeCall) -> RuleResult {
         slice_sizes: slice_sizes.into(),
         ..Gather::rows(x.ty(), leading)
     };
-    plain(x.gather(&at, spec))
+    output(x.gather(&at, spec))
 }
 
 fn one_hot(c: &mut NodeCall) -> RuleResult {
     let depth = c.number(1)?;
     let depth = usize::try_from(depth).map_err(|_| broken(format!("invalid number of classes {depth}")))?;
     // Indices may be floats; those out of range have no element.
-    let at = c.plain(0)?.convert(DType::I64);
+    let at = c.tensor(0)?.convert(DType::I64);
     let at = at.less(&at.zeros_like()).select(&(&at + depth as f64), &at);
-    let values = c.plain(2)?;
+    let values = c.tensor(2)?;
     if values.shape().dims() != [2] {
         return Err(broken(format!("values must have two elements, got {}", values.ty())));
     }
@@ -137,7 +137,7 @@ fn one_hot(c: &mut NodeCall) -> RuleResult {
     let wide = |t: &Tensor| t.broadcast_to(hot.shape());
     let mut order: Vec<usize> = (0..at.rank()).collect();
     order.insert(dim, at.rank());
-    plain(hot.select(&wide(&on), &wide(&off)).transpose(&order))
+    output(hot.select(&wide(&on), &wide(&off)).transpose(&order))
 }
 
 /// Exports Gather; the indices stay integers.

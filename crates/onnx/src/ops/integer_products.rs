@@ -1,8 +1,8 @@
 //! Imports ONNX integer products: MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv; and DynamicQuantizeLinear.
 
-use super::call::{NodeCall, RuleResult, made, plain, unsupported};
+use super::call::{NodeCall, RuleResult, output, unsupported};
 use super::conv_pool::convolved;
-use super::elementwise::all_plain;
+use super::elementwise::several_outputs;
 use super::matmul::product;
 use super::op_row::operators;
 use crate::model::broken;
@@ -35,7 +35,7 @@ fn spread(t: Tensor, dim: QuantizedDim) -> Tensor {
 
 /// Returns an integer operand minus its optional zero point, as int32.
 fn centered(c: &mut NodeCall, i: usize, zero: usize, dim: QuantizedDim) -> Result<Tensor> {
-    let x = integers(c.plain(i)?)?;
+    let x = integers(c.tensor(i)?)?;
     Ok(match c.optional(zero)? {
         Some(zero) => x - spread(zero, dim).convert(DType::I32),
         None => x,
@@ -52,7 +52,7 @@ fn integers(x: Tensor) -> Result<Tensor> {
 fn matmul_integer(c: &mut NodeCall) -> RuleResult {
     let a = centered(c, 0, 2, QuantizedDim::Row)?;
     let b = centered(c, 1, 3, QuantizedDim::Column)?;
-    plain(product(&a, &b)?)
+    output(product(&a, &b)?)
 }
 
 /// Imports QLinearMatMul: round(a · b · (a_scale · b_scale / y_scale)) + y_zero_point.
@@ -60,11 +60,11 @@ fn qlinear_matmul(c: &mut NodeCall) -> RuleResult {
     let a = centered(c, 0, 2, QuantizedDim::Row)?;
     let b = centered(c, 3, 5, QuantizedDim::Column)?;
     let sums = product(&a, &b)?;
-    let a_scale = spread(c.plain(1)?, QuantizedDim::Row).convert(DType::F32);
-    let b_scale = spread(c.plain(4)?, QuantizedDim::Column).convert(DType::F32);
-    let y_scale = spread(c.plain(6)?, QuantizedDim::Row).convert(DType::F32);
-    let zero = spread(c.plain(7)?, QuantizedDim::Row);
-    plain(requantized(&sums, &(a_scale * b_scale / y_scale), &zero))
+    let a_scale = spread(c.tensor(1)?, QuantizedDim::Row).convert(DType::F32);
+    let b_scale = spread(c.tensor(4)?, QuantizedDim::Column).convert(DType::F32);
+    let y_scale = spread(c.tensor(6)?, QuantizedDim::Row).convert(DType::F32);
+    let zero = spread(c.tensor(7)?, QuantizedDim::Row);
+    output(requantized(&sums, &(a_scale * b_scale / y_scale), &zero))
 }
 
 /// Scales int32 sums, and rounds them to the zero point's type.
@@ -81,7 +81,7 @@ fn clamped(x: &Tensor, dtype: DType) -> Tensor {
 
 /// Returns the weights `[F, C, …]` minus their zero points, one for all or one per output channel.
 fn centered_weights(c: &mut NodeCall, i: usize, zero: usize) -> Result<Tensor> {
-    let w = integers(c.plain(i)?)?;
+    let w = integers(c.tensor(i)?)?;
     let Some(zero) = c.optional(zero)? else { return Ok(w) };
     let zero = zero.convert(DType::I32);
     match zero.shape().dims() {
@@ -93,7 +93,7 @@ fn centered_weights(c: &mut NodeCall, i: usize, zero: usize) -> Result<Tensor> {
 }
 
 fn centered_image(c: &mut NodeCall, i: usize, zero: usize) -> Result<Tensor> {
-    let x = integers(c.last(i)?)?;
+    let x = integers(c.tensor(i)?)?;
     Ok(match c.optional(zero)? {
         Some(zero) => x - zero.reshape([]).convert(DType::I32),
         None => x,
@@ -102,7 +102,7 @@ fn centered_image(c: &mut NodeCall, i: usize, zero: usize) -> Result<Tensor> {
 
 fn conv_integer(c: &mut NodeCall) -> RuleResult {
     let (x, w) = (centered_image(c, 0, 2)?, centered_weights(c, 1, 3)?);
-    made(convolved(c, &x, &w)?, true)
+    output(convolved(c, &x, &w)?)
 }
 
 /// Imports QLinearConv; scales of weights are one for all or one per output channel.
@@ -110,17 +110,18 @@ fn qlinear_conv(c: &mut NodeCall) -> RuleResult {
     let (x, w) = (centered_image(c, 0, 2)?, centered_weights(c, 3, 5)?);
     let mut sums = convolved(c, &x, &w)?;
     if let Some(bias) = c.optional(8)? {
-        sums = sums + bias;
+        sums = &sums + bias.broadcast_in_dim(sums.shape(), &[1]);
     }
-    let scalar = |c: &mut NodeCall, i: usize| Ok::<_, systole_base::Error>(c.plain(i)?.reshape([]));
+    let scalar = |c: &mut NodeCall, i: usize| Ok::<_, systole_base::Error>(c.tensor(i)?.reshape([]));
     let (x_scale, y_scale, zero) = (scalar(c, 1)?, scalar(c, 6)?, scalar(c, 7)?);
-    let w_scale = spread(c.plain(4)?, QuantizedDim::Column);
-    made(requantized(&sums, &(x_scale * w_scale / y_scale), &zero), true)
+    let factor = x_scale * spread(c.tensor(4)?, QuantizedDim::Column) / y_scale;
+    let factor = if factor.rank() == 0 { factor } else { factor.broadcast_in_dim(sums.shape(), &[1]) };
+    output(requantized(&sums, &factor, &zero))
 }
 
 /// Imports DynamicQuantizeLinear: uint8 with the range of the data, which is extended to contain 0.
 fn dynamic_quantize(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let dims: Vec<usize> = (0..x.rank()).collect();
     let low = x.reduce_min(&dims).minimum(&x.scalar_like(0.0));
     let high = x.reduce_max(&dims).maximum(&x.scalar_like(0.0));
@@ -129,7 +130,7 @@ fn dynamic_quantize(c: &mut NodeCall) -> RuleResult {
     let scale = scale.equal(&scale.zeros_like()).select(&scale.ones_like(), &scale);
     let zero = clamped(&(-low / &scale).round_nearest_even(), DType::U8);
     let y = clamped(&((&x / &scale).round_nearest_even() + zero.convert(x.dtype())), DType::U8);
-    all_plain(vec![y, scale, zero])
+    several_outputs(vec![y, scale, zero])
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::call::{NodeCall, RuleResult, unsupported};
 use super::conv_pool::sums_in;
-use super::elementwise::all_plain;
+use super::elementwise::several_outputs;
 use super::op_row::operators;
 use crate::model::broken;
 use systole_base::{DType, Result, ensure};
@@ -14,27 +14,27 @@ operators! {
 }
 
 fn negative_log_likelihood(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let loss = class_loss(c, &x.convert(sums_in(x.dtype())))?;
-    all_plain(vec![loss.convert(x.dtype())])
+    several_outputs(vec![loss.convert(x.dtype())])
 }
 
 /// Imports SoftmaxCrossEntropyLoss, with the log-probabilities as second output.
 fn softmax_cross_entropy(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let wide = x.convert(sums_in(x.dtype()));
     ensure!(x.rank() >= 2, broken(format!("scores {} have no class dimension", x.ty())));
     let shifted = &wide - wide.reduce_max(&[1]).broadcast_except(x.shape(), &[1]);
     let sum = shifted.exp().sum(&[1]).broadcast_except(x.shape(), &[1]);
     let log_probabilities = shifted - sum.log();
     let loss = class_loss(c, &log_probabilities)?;
-    all_plain(vec![loss.convert(x.dtype()), log_probabilities.convert(x.dtype())])
+    several_outputs(vec![loss.convert(x.dtype()), log_probabilities.convert(x.dtype())])
 }
 
 /// `x: T[N, C, …], classes: I[N, …], weights: T[C] → T[N, …]` or `T[]`: the negative elements at the classes, weighted
 /// by class and reduced; elements of class `ignore_index` have weight 0.
 fn class_loss(c: &mut NodeCall, x: &Tensor) -> Result<Tensor> {
-    let classes = c.plain(1)?;
+    let classes = c.tensor(1)?;
     let count = x.shape().get(1).copied().unwrap_or(0);
     let mut expected = x.shape().to_vec();
     expected.truncate(1);

@@ -1,6 +1,6 @@
 //! Imports and exports ONNX operators on matrices: Det, Gemm, MatMul.
 
-use super::call::{NodeCall, RuleResult, checked, plain, unsupported};
+use super::call::{NodeCall, RuleResult, checked, output, unsupported};
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
 use super::op_row::{TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
@@ -17,8 +17,8 @@ operators! {
 
 /// Imports MatMul with NumPy semantics: batched over leading dimensions with broadcasting.
 fn matmul(c: &mut NodeCall) -> RuleResult {
-    let (a, b) = (c.plain(0)?, c.plain(1)?);
-    plain(product(&a, &b)?)
+    let (a, b) = (c.tensor(0)?, c.tensor(1)?);
+    output(product(&a, &b)?)
 }
 
 /// Multiplies like NumPy's matmul.
@@ -61,7 +61,7 @@ fn side_by_side(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// Imports Gemm: α·A·B + β·C.
 fn gemm(c: &mut NodeCall) -> RuleResult {
-    let (a, b) = (c.plain(0)?, c.plain(1)?);
+    let (a, b) = (c.tensor(0)?, c.tensor(1)?);
     if a.rank() != 2 || b.rank() != 2 {
         return Err(broken(format!("Gemm requires matrices, got {} and {}", a.ty(), b.ty())));
     }
@@ -74,7 +74,7 @@ fn gemm(c: &mut NodeCall) -> RuleResult {
     if let Some(bias) = c.optional(2)? {
         y = y + if beta == 1.0 { bias } else { bias * beta };
     }
-    plain(y)
+    output(y)
 }
 
 /// Largest matrix whose determinant is unrolled.
@@ -82,7 +82,7 @@ const MOST_ELIMINATED: usize = 64;
 
 /// Imports Det: `T[…, M, M] → T[…]` by Gaussian elimination with row pivots, unrolled.
 fn determinant(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let Some(&[rows, n]) = x.shape().last_chunk().filter(|[rows, n]| rows == n) else {
         return Err(broken(format!("Det requires square matrices, got {}", x.ty())));
     };
@@ -113,7 +113,7 @@ fn determinant(c: &mut NodeCall) -> RuleResult {
         let factor = rest.slice_dim(2, 0, 1) / safe.reshape([whole[0], 1, 1]);
         a = (&rest - factor * pivot_row.reshape([whole[0], 1, k])).slice_dim(2, 1, k);
     }
-    plain(y.reshape(leading))
+    output(y.reshape(leading))
 }
 
 /// Exports FULLY_CONNECTED, `x: [N, I], w: [O, I]`, as Gemm, or as MatMul and Add for higher ranks.

@@ -1,6 +1,6 @@
 //! Imports ONNX NonMaxSuppression: selects boxes by score that overlap little. Boxes and scores must be known.
 
-use super::call::{NodeCall, RuleResult, plain, unsupported};
+use super::call::{NodeCall, RuleResult, output, unsupported};
 use super::op_row::operators;
 use crate::model::broken;
 use std::cmp::Ordering;
@@ -108,7 +108,7 @@ fn non_max_suppression(c: &mut NodeCall) -> RuleResult {
         }
     }
     c.spend(table.len())?;
-    plain(c.g.constant(Literal::from_slice([table.len() / 3, 3], &table)?))
+    output(c.g.constant(Literal::from_slice([table.len() / 3, 3], &table)?))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Imports and exports ONNX normalizations: batch, layer, RMS, instance, group and Lp.
 
-use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axes, axis, output, unsupported};
 use super::conv_pool::sums_in;
-use super::elementwise::all_plain;
+use super::elementwise::several_outputs;
 use super::graph_builder::{ChannelOrder, OnnxBuilder};
 use super::op_row::{TfliteSource, operators};
 use crate::model::{OnnxAttribute, OnnxNode, broken};
@@ -31,23 +31,19 @@ fn batch(c: &mut NodeCall) -> RuleResult {
         return Err(unsupported("attribute spatial = 0 is not supported: one mean per element"));
     }
     let epsilon = c.float("epsilon", 1e-5)?;
-    let (x, _) = c.oriented(0)?;
-    let (rank, dtype) = (x.rank(), x.dtype());
-    let channels = x.shape().get(if c.is_last(0)? { rank - 1 } else { 1 }).copied().unwrap_or(0);
+    let x = c.tensor(0)?;
+    let (channels, dtype) = (x.shape().get(1).copied().unwrap_or(0), x.dtype());
     let wide = sums_in(dtype);
     let (factor, offset) = affine(c, channels, epsilon, wide)?;
     let x = x.convert(wide);
-    if c.is_last(0)? {
-        return made((x * factor + offset).convert(dtype), true);
-    }
     let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[1]);
-    made((&x * wide(&factor) + wide(&offset)).convert(dtype), false)
+    output((&x * wide(&factor) + wide(&offset)).convert(dtype))
 }
 
 fn affine(c: &mut NodeCall, channels: usize, epsilon: f64, dtype: DType) -> Result<(Tensor, Tensor)> {
     let mut all = Vec::new();
     for i in 1..5 {
-        let t = c.plain(i)?;
+        let t = c.tensor(i)?;
         if t.shape().dims() != [channels] {
             return Err(broken(format!("operand {i} is {}, expected {channels} channels", t.ty())));
         }
@@ -69,18 +65,18 @@ fn affine(c: &mut NodeCall, channels: usize, epsilon: f64, dtype: DType) -> Resu
 
 /// Imports LayerNormalization and RMSNormalization over all dimensions from `axis` on.
 fn layer(c: &mut NodeCall, subtracts_mean: bool) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     c.stash_type()?;
     let first = axis(c.int("axis", -1)?, x.rank())?;
     let dims: Vec<usize> = (first..x.rank()).collect();
     let epsilon = c.float("epsilon", 1e-5)?;
     let y = standardized(&x, &dims, epsilon, subtracts_mean);
-    let mut y = y * c.plain(1)?;
+    let mut y = y * c.tensor(1)?;
     if subtracts_mean && let Some(bias) = c.optional(2)? {
         y = y + bias;
     }
     if c.node.outputs.len() < 2 {
-        return plain(y);
+        return output(y);
     }
     // The statistics are float32, with the normalized dimensions as 1.
     let wide = x.convert(sums_in(x.dtype()));
@@ -89,17 +85,17 @@ fn layer(c: &mut NodeCall, subtracts_mean: bool) -> RuleResult {
     let mean = wide.mean(&dims);
     let centred = &wide - mean.broadcast_except(x.shape(), &dims);
     let factor = ((&centred * &centred).mean(&dims) + epsilon).rsqrt();
-    all_plain(vec![y, mean.reshape(kept.clone()), factor.reshape(kept)])
+    several_outputs(vec![y, mean.reshape(kept.clone()), factor.reshape(kept)])
 }
 
 /// Imports MeanVarianceNormalization: (x − mean) / √variance over `axes`.
 fn mean_variance(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let dims = axes(&c.ints("axes")?.unwrap_or(vec![0, 2, 3]), x.rank())?;
     let wide = x.convert(sums_in(x.dtype()));
     let centred = &wide - wide.mean(&dims).broadcast_except(x.shape(), &dims);
     let deviation = (&centred * &centred).mean(&dims).sqrt() + 1e-9;
-    plain((&centred / deviation.broadcast_except(x.shape(), &dims)).convert(x.dtype()))
+    output((&centred / deviation.broadcast_except(x.shape(), &dims)).convert(x.dtype()))
 }
 
 fn standardized(x: &Tensor, dims: &[usize], epsilon: f64, subtracts_mean: bool) -> Tensor {
@@ -115,18 +111,18 @@ fn standardized(x: &Tensor, dims: &[usize], epsilon: f64, subtracts_mean: bool) 
 
 /// Imports InstanceNormalization: each channel of each sample separately.
 fn instance(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     ensure!(x.rank() >= 3, broken(format!("cannot normalize {}", x.ty())));
     let dims: Vec<usize> = (2..x.rank()).collect();
     let y = standardized(&x, &dims, c.float("epsilon", 1e-5)?, true);
     let wide = |t: &Tensor| t.broadcast_in_dim(x.shape(), &[1]);
-    plain(y * wide(&c.plain(1)?) + wide(&c.plain(2)?))
+    output(y * wide(&c.tensor(1)?) + wide(&c.tensor(2)?))
 }
 
 /// Imports GroupNormalization: groups of channels of each sample.
 fn group(c: &mut NodeCall) -> RuleResult {
     c.stash_type()?;
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let groups = c.count("num_groups", 0)?;
     let channels = x.shape().get(1).copied().unwrap_or(0);
     if x.rank() < 2 || !channels.is_multiple_of(groups) {
@@ -135,20 +131,20 @@ fn group(c: &mut NodeCall) -> RuleResult {
     let inner = x.shape().elements() / (x.shape()[0] * groups).max(1);
     let parts = x.reshape([x.shape()[0], groups, inner]);
     let y = standardized(&parts, &[2], c.float("epsilon", 1e-5)?, true).reshape(x.shape());
-    let (scale, bias) = (c.plain(1)?, c.plain(2)?);
+    let (scale, bias) = (c.tensor(1)?, c.tensor(2)?);
     // Before opset 21 there is one factor per group.
     let each = |t: &Tensor| match t.shape().dims() == [groups] && groups != channels {
         true => t.broadcast_in_dim(&[groups, channels / groups].into(), &[0]).reshape([channels]),
         false => t.clone(),
     };
     let wide = |t: &Tensor| each(t).broadcast_in_dim(x.shape(), &[1]);
-    plain(y * wide(&scale) + wide(&bias))
+    output(y * wide(&scale) + wide(&bias))
 }
 
 /// Imports LpNormalization: divides by the norm along an axis; 0 if the norm is 0.
 fn unit(c: &mut NodeCall) -> RuleResult {
-    let (x, is_last) = c.oriented(0)?;
-    let dim = in_order(axis(c.int("axis", -1)?, x.rank())?, x.rank(), is_last);
+    let x = c.tensor(0)?;
+    let dim = axis(c.int("axis", -1)?, x.rank())?;
     let wide = x.convert(sums_in(x.dtype()));
     let length = match c.int("p", 2)? {
         1 => wide.abs().sum(&[dim]),
@@ -160,7 +156,7 @@ fn unit(c: &mut NodeCall) -> RuleResult {
     };
     let length = length.broadcast_except(wide.shape(), &[dim]);
     let is_zero = length.equal(&length.zeros_like());
-    made(is_zero.select(&length, &(wide / &length)).convert(x.dtype()), is_last)
+    output(is_zero.select(&length, &(wide / &length)).convert(x.dtype()))
 }
 
 fn write_unit(e: &mut OnnxBuilder, &TfliteSource { o, y, name }: &TfliteSource) -> Result<()> {

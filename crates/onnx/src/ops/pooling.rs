@@ -1,6 +1,6 @@
 //! Imports ONNX Lp pooling, LRN, and the indices of MaxPool.
 
-use super::call::{NodeCall, RuleResult, made, unsupported};
+use super::call::{NodeCall, RuleResult, output, unsupported};
 use super::conv_pool::{OnnxWindow, spatial, sums_in};
 use super::op_row::operators;
 use super::values::RuleOutput;
@@ -35,36 +35,36 @@ fn root(x: &Tensor, p: i64) -> Tensor {
 }
 
 fn lp_pool(c: &mut NodeCall) -> RuleResult {
-    let (x, p) = (c.last(0)?, c.int("p", 2)?);
+    let (x, p) = (c.tensor(0)?, c.int("p", 2)?);
     let input = spatial(&x)?;
     let moves = OnnxWindow::of(c, &input, c.sizes("kernel_shape")?.unwrap_or_default())?;
     let wide = raised(&x.convert(sums_in(x.dtype())), p)?;
-    made(root(&Monoid::Add.over_windows(&wide, moves.window()), p).convert(x.dtype()), true)
+    output(root(&Monoid::Add.over_windows(&wide, moves.window()), p).convert(x.dtype()))
 }
 
 fn global_lp_pool(c: &mut NodeCall) -> RuleResult {
-    let (x, p) = (c.last(0)?, c.int("p", 2)?);
-    let dims: Vec<usize> = (1..=spatial(&x)?.len()).collect();
+    let (x, p) = (c.tensor(0)?, c.int("p", 2)?);
+    let dims: Vec<usize> = (2..spatial(&x)?.len() + 2).collect();
     let mut shape = x.shape().to_vec();
     dims.iter().for_each(|&d| shape[d] = 1);
     let sum = raised(&x.convert(sums_in(x.dtype())), p)?.sum(&dims);
-    made(root(&sum, p).convert(x.dtype()).reshape(shape), true)
+    output(root(&sum, p).convert(x.dtype()).reshape(shape))
 }
 
 /// Imports LRN: x / (bias + alpha / size · Σ x²)^beta, summed over the nearest `size` channels.
 fn local_response(c: &mut NodeCall) -> RuleResult {
-    let (x, size) = (c.last(0)?, c.count("size", 0)?);
+    let (x, size) = (c.tensor(0)?, c.count("size", 0)?);
     let (alpha, beta, bias) = (c.float("alpha", 1e-4)?, c.float("beta", 0.75)?, c.float("bias", 1.0)?);
     let rank = x.rank();
     ensure!(rank >= 2, broken(format!("{} has no channels", x.ty())));
     let wide = x.convert(sums_in(x.dtype()));
     let (mut window, mut padding) = (vec![1; rank], vec![[0, 0]; rank]);
-    window[rank - 1] = size;
-    padding[rank - 1] = [(size as i64 - 1) / 2, size as i64 / 2];
+    window[1] = size;
+    padding[1] = [(size as i64 - 1) / 2, size as i64 / 2];
     let sums = (&wide * &wide).sum_pool(&window, &vec![1; rank], &padding);
     let base = sums * (alpha / size as f64) + bias;
     let power = base.power(&base.scalar_like(beta).broadcast_to(base.shape()));
-    made((wide / power).convert(x.dtype()), true)
+    output((wide / power).convert(x.dtype()))
 }
 
 /// Body `(best, place, x, i) → (best, place)`: the larger value, or the first of equal ones.
@@ -81,24 +81,19 @@ fn first_maximum(dtype: DType) -> Result<Arc<Graph>> {
 /// Returns the maximum of each window and its index in the flattened array `[N, C, …]`; by columns, the first spatial
 /// dimension is contiguous.
 pub(super) fn max_with_places(x: &Tensor, window: Window, by_columns: bool) -> RuleResult {
-    let (g, rank) = (x.builder(), x.rank());
+    let g = x.builder();
     let places = x.ty().with_dtype(DType::I64);
-    let image: usize = x.shape()[1..rank - 1].iter().product();
-    let channels = x.shape()[rank - 1];
-    let mut at = g.iota(places.clone(), 0) * (image * channels) as f64;
-    at = at + g.iota(places.clone(), rank - 1) * image as f64;
-    for d in 1..rank - 1 {
-        at = at + g.iota(places.clone(), d) * x.shape()[d + 1..rank - 1].iter().product::<usize>() as f64;
-    }
+    let along = |d: usize| g.iota(places.clone(), d) * x.shape()[d + 1..].iter().product::<usize>() as f64;
+    let at = (1..x.rank()).fold(along(0), |at, d| at + along(d));
     let dtype = x.dtype();
     let least = Literal::splat(TensorType::scalar(dtype), Monoid::Maximum.identity(dtype));
     let inits = [g.constant(least), g.constant(Literal::from_slice([], &[i64::MAX])?)];
     let body = first_maximum(dtype)?;
     let mut made = Tensor::reduce_window(&[x, &at], &[&inits[0], &inits[1]], window, body);
     if by_columns && let Some(at) = made.get_mut(1) {
-        *at = column_order(at, &x.shape()[1..rank - 1]);
+        *at = column_order(at, &x.shape()[2..]);
     }
-    Ok(made.into_iter().map(RuleOutput::Last).collect())
+    Ok(made.into_iter().map(RuleOutput::Tensor).collect())
 }
 
 /// Converts indices of images from row order to column order.

@@ -1,6 +1,6 @@
 //! Imports and exports ONNX QuantizeLinear and DequantizeLinear: real = scale · (q − zero point).
 
-use super::call::{NodeCall, RuleResult, axis, in_order, made, unsupported};
+use super::call::{NodeCall, RuleResult, axis, output, unsupported};
 use super::graph_builder::OnnxBuilder;
 use super::op_row::{TfliteSource, operators};
 use crate::model::{OnnxNode, broken, dtype_of};
@@ -14,20 +14,20 @@ operators! {
 }
 
 /// Returns scale and zero point, broadcast to an operand, and the integer type.
-fn scheme(c: &mut NodeCall, x: &Tensor, is_last: bool) -> Result<(Tensor, Option<Tensor>)> {
+fn scheme(c: &mut NodeCall, x: &Tensor) -> Result<(Tensor, Option<Tensor>)> {
     if c.is("block_size", false)? {
         return Err(unsupported("blocked quantization (attribute block_size) is not supported")
             .hint("use one scale per tensor or per channel"));
     }
     let along = c.int("axis", 1)?;
-    let scale = c.plain(1)?;
+    let scale = c.tensor(1)?;
     let zero = c.optional(2)?;
     let spread = |t: Tensor| -> Result<Tensor> {
         match t.shape().dims() {
             [] | [1] => Ok(t.reshape([]).broadcast_to(x.shape())),
             [_] => {
                 let dim = axis(along, x.rank())?;
-                Ok(t.broadcast_in_dim(x.shape(), &[in_order(dim, x.rank(), is_last)]))
+                Ok(t.broadcast_in_dim(x.shape(), &[dim]))
             }
             _ => Err(broken(format!("scales or zero points {} do not match {}", t.ty(), x.ty()))),
         }
@@ -36,8 +36,8 @@ fn scheme(c: &mut NodeCall, x: &Tensor, is_last: bool) -> Result<(Tensor, Option
 }
 
 fn quantize(c: &mut NodeCall) -> RuleResult {
-    let (x, is_last) = c.oriented(0)?;
-    let (scale, zero) = scheme(c, &x, is_last)?;
+    let x = c.tensor(0)?;
+    let (scale, zero) = scheme(c, &x)?;
     if let Some(to) = element_type(c, "precision")?.filter(|to| *to != scale.dtype()) {
         return Err(unsupported(format!(
             "attribute precision = {to} is not supported with scales of {}",
@@ -62,7 +62,7 @@ fn quantize(c: &mut NodeCall) -> RuleResult {
         None => q,
     };
     let (low, high) = (dtype.lowest().as_f64(), dtype.max_value().as_f64());
-    made(q.clamp(&c.scalar(scale.dtype(), low), &c.scalar(scale.dtype(), high)).convert(dtype), is_last)
+    output(q.clamp(&c.scalar(scale.dtype(), low), &c.scalar(scale.dtype(), high)).convert(dtype))
 }
 
 /// Returns an attribute that is an element type; `None` if it is absent or 0.
@@ -76,8 +76,8 @@ fn element_type(c: &NodeCall, name: &str) -> Result<Option<DType>> {
 }
 
 fn dequantize(c: &mut NodeCall) -> RuleResult {
-    let (q, is_last) = c.oriented(0)?;
-    let (scale, zero) = scheme(c, &q, is_last)?;
+    let q = c.tensor(0)?;
+    let (scale, zero) = scheme(c, &q)?;
     let dtype = scale.dtype();
     let whole = match zero {
         // Differences of int32 values are computed in integers, which are exact where f32 is not.
@@ -86,7 +86,7 @@ fn dequantize(c: &mut NodeCall) -> RuleResult {
         None => q.convert(dtype),
     };
     let to = element_type(c, "output_dtype")?.unwrap_or(dtype);
-    made((whole * scale).convert(to), is_last)
+    output((whole * scale).convert(to))
 }
 
 fn write_quantize(e: &mut OnnxBuilder, &TfliteSource { o, y, .. }: &TfliteSource) -> Result<()> {

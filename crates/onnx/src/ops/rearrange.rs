@@ -1,7 +1,7 @@
 //! Imports ONNX operators that crop, select or reorder elements: CenterCropPad, Col2Im, Compress, NonZero,
 //! ReverseSequence.
 
-use super::call::{NodeCall, RuleResult, axes, axis, checked, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axes, axis, checked, output, unsupported};
 use super::indexing::element_gather;
 use super::op_row::operators;
 use super::resize::taken;
@@ -19,7 +19,7 @@ operators! {
 
 /// Imports CenterCropPad: crops or pads with zeros around the center.
 fn center_crop_pad(c: &mut NodeCall) -> RuleResult {
-    let (x, sizes) = (c.plain(0)?, c.numbers(1)?);
+    let (x, sizes) = (c.tensor(0)?, c.numbers(1)?);
     let dims = match c.ints("axes")? {
         Some(list) => list.iter().map(|&a| axis(a, x.rank())).collect::<Result<Vec<_>>>()?,
         None => (0..x.rank()).collect(),
@@ -35,7 +35,7 @@ fn center_crop_pad(c: &mut NodeCall) -> RuleResult {
         low[d] = if size >= own { (size - own) / 2 } else { -((own - size) / 2) };
         high[d] = size - own - low[d];
     }
-    plain(x.pad(&x.scalar_like(0.0), &low, &high, &vec![0; x.rank()]))
+    output(x.pad(&x.scalar_like(0.0), &low, &high, &vec![0; x.rank()]))
 }
 
 /// Returns an attribute with one positive size per dimension.
@@ -57,7 +57,7 @@ fn sizes(c: &mut NodeCall, i: usize) -> Result<Vec<usize>> {
 
 /// Imports Col2Im: adds the columns `[N, C · block, L]` to the blocks of an image.
 fn column_to_image(c: &mut NodeCall) -> RuleResult {
-    let (x, image, block) = (c.plain(0)?, sizes(c, 1)?, sizes(c, 2)?);
+    let (x, image, block) = (c.tensor(0)?, sizes(c, 1)?, sizes(c, 2)?);
     let n = image.len();
     let (dilations, strides) = (per_dim(c, "dilations", n)?, per_dim(c, "strides", n)?);
     let pads = c.sizes("pads")?.unwrap_or(vec![0; 2 * n]);
@@ -94,12 +94,12 @@ fn column_to_image(c: &mut NodeCall) -> RuleResult {
         let placed = part.pad(&x.scalar_like(0.0), &low, &high, &between);
         sum = Some(sum.map_or(placed.clone(), |all| all + &placed));
     }
-    plain(sum.ok_or_else(|| broken("the block is empty"))?)
+    output(sum.ok_or_else(|| broken("the block is empty"))?)
 }
 
 /// Imports Compress with a constant condition: the elements of an axis, or of the flattened array, where it holds.
 fn compress(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let (x, dim) = match c.attribute("axis") {
         Some(_) => (x.clone(), axis(c.int("axis", 0)?, x.rank())?),
         None => (x.reshape([x.shape().elements()]), 0),
@@ -108,7 +108,7 @@ fn compress(c: &mut NodeCall) -> RuleResult {
     let count = holds.ty().elements().min(x.shape()[dim]);
     c.spend(count)?;
     let places: Vec<i64> = (0..count).filter(|&i| holds.get(i).as_bool()).map(|i| i as i64).collect();
-    plain(taken(&x, dim, &places)?)
+    output(taken(&x, dim, &places)?)
 }
 
 /// Imports NonZero of a constant: the indices of its nonzero elements, one column each.
@@ -122,12 +122,12 @@ fn non_zero(c: &mut NodeCall) -> RuleResult {
     for (d, &size) in x.shape().iter().enumerate() {
         table.extend(places.iter().map(|&i| (i / strides[d].max(1) % size.max(1)) as i64));
     }
-    plain(c.g.constant(Literal::from_slice([x.shape().rank(), places.len()], &table)?))
+    output(c.g.constant(Literal::from_slice([x.shape().rank(), places.len()], &table)?))
 }
 
 /// Imports ReverseSequence: reverses the first elements of each sample, as many as its length.
 fn reverse_sequence(c: &mut NodeCall) -> RuleResult {
-    let (x, lengths) = (c.plain(0)?, c.plain(1)?.convert(DType::I64));
+    let (x, lengths) = (c.tensor(0)?, c.tensor(1)?.convert(DType::I64));
     let (time, batch) = (axis(c.int("time_axis", 0)?, x.rank())?, axis(c.int("batch_axis", 1)?, x.rank())?);
     axes(&[time as i64, batch as i64], x.rank())?;
     if lengths.shape().dims() != [x.shape()[batch]] {
@@ -137,7 +137,7 @@ fn reverse_sequence(c: &mut NodeCall) -> RuleResult {
     let lengths = lengths.broadcast_in_dim(&wide.shape, &[batch]);
     let at = c.g.iota(wide, time);
     let at = at.less(&lengths).select(&(&lengths - 1.0 - &at), &at);
-    plain(element_gather(&x, time, &at))
+    output(element_gather(&x, time, &at))
 }
 
 #[cfg(test)]

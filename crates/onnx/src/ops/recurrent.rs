@@ -1,7 +1,7 @@
 //! Imports and exports ONNX LSTM and GRU, and imports RNN, as loops over time steps, in one or both directions.
 
 use super::call::{NodeCall, RuleResult, unsupported};
-use super::elementwise::all_plain;
+use super::elementwise::several_outputs;
 use super::graph_builder::{ChannelOrder, OnnxBuilder};
 use super::op_row::operators;
 use crate::model::{OnnxAttribute, OnnxNode, broken};
@@ -106,8 +106,8 @@ fn rnn(c: &mut NodeCall) -> RuleResult {
 }
 
 fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
-    let x = c.plain(0)?;
-    let (w, r) = (c.plain(1)?, c.plain(2)?);
+    let x = c.tensor(0)?;
+    let (w, r) = (c.tensor(1)?, c.tensor(2)?);
     let (&[steps, n, _], &[directions, _, h]) = (x.shape().dims(), r.shape().dims()) else {
         return Err(broken(format!(
             "{}: input {} does not match recurrent weights {}",
@@ -160,7 +160,9 @@ fn over_steps(c: &mut NodeCall, kind: &CellSpec) -> RuleResult {
         [one] => one.clone(),
         all => Tensor::concatenate(&all.iter().collect::<Vec<_>>(), dim),
     };
-    all_plain(std::iter::once(joined(&outputs, 1)).chain(last.iter().map(|all| joined(all, 0))).collect())
+    several_outputs(
+        std::iter::once(joined(&outputs, 1)).chain(last.iter().map(|all| joined(all, 0))).collect(),
+    )
 }
 
 /// Returns `an LSTM` or `a GRU`.

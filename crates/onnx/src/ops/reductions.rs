@@ -1,6 +1,6 @@
 //! Imports and exports ONNX reductions (sum, mean, max), softmax, argmax and cumulative sums.
 
-use super::call::{NodeCall, RuleResult, axes, axis, in_order, made, plain};
+use super::call::{NodeCall, RuleResult, axes, axis, output};
 use super::conv_pool::sums_in;
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of, place_in};
 use super::op_row::{BatchCheck, TfliteSource, operators};
@@ -52,23 +52,15 @@ fn reduce(c: &mut NodeCall, fold: ReduceKind) -> RuleResult {
     if listed.is_none() && does_nothing && !fold.has_elementwise_part() {
         return super::elementwise::identity(c);
     }
-    let (mut x, mut is_last) = c.oriented(0)?;
+    let x = c.tensor(0)?;
     let rank = x.rank();
     let dims = match &listed {
         Some(list) => axes(list, rank)?,
         None if does_nothing => Vec::new(),
         None => (0..rank).collect(),
     };
-    let spatial = dims.iter().copied().eq(2..rank);
-    if is_last && !keeps && !spatial {
-        (x, is_last) = (c.plain(0)?, false);
-    }
-    let own: Vec<usize> = dims.iter().map(|&d| in_order(d, rank, is_last)).collect();
-    let y = folded(&x, fold, &own);
-    if !keeps {
-        return plain(y);
-    }
-    made(kept(&y, &x, &own), is_last)
+    let y = folded(&x, fold, &dims);
+    output(if keeps { kept(&y, &x, &dims) } else { y })
 }
 
 /// Keeps reduced dimensions with size 1.
@@ -145,37 +137,37 @@ fn normalised(c: &NodeCall, rank: usize) -> Result<Vec<usize>> {
 }
 
 fn softmax(c: &mut NodeCall, is_log: bool) -> RuleResult {
-    let (x, is_last) = c.oriented(0)?;
+    let x = c.tensor(0)?;
     let (rank, dtype) = (x.rank(), x.dtype());
     let x = x.convert(sums_in(dtype));
-    let dims: Vec<usize> = normalised(c, rank)?.iter().map(|&d| in_order(d, rank, is_last)).collect();
+    let dims = normalised(c, rank)?;
     if dims[..] == [rank.saturating_sub(1)] && rank > 0 {
         let y = if is_log { x.log_softmax() } else { x.softmax() };
-        return made(y.convert(dtype), is_last);
+        return output(y.convert(dtype));
     }
     let top = x.reduce_max(&dims).broadcast_except(x.shape(), &dims);
     let shifted = &x - top;
     let e = shifted.exp();
     let sum = e.sum(&dims).broadcast_except(x.shape(), &dims);
     let y = if is_log { shifted - sum.log() } else { e / sum };
-    made(y.convert(dtype), is_last)
+    output(y.convert(dtype))
 }
 
 fn arg_max(c: &mut NodeCall, is_least: bool) -> RuleResult {
     let keeps = c.is("keepdims", true)?;
     let takes_last = c.is("select_last_index", false)?;
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let own = if takes_last { x.reverse(&[dim]) } else { x.clone() };
     let place = if is_least { (-&own).argmax(dim) } else { own.argmax(dim) };
     let place = place.convert(DType::I64);
     let place = if takes_last { (x.shape()[dim] as f64 - 1.0) - place } else { place };
-    plain(if keeps { kept(&place, &x, &[dim]) } else { place })
+    output(if keeps { kept(&place, &x, &[dim]) } else { place })
 }
 
 /// Imports Hardmax: one at the first maximum, zero elsewhere; before opset 13 over all dimensions from `axis` on.
 fn hardmax(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let dims = normalised(c, x.rank())?;
     let flat = match dims[..] {
         [_] => x.clone(),
@@ -187,12 +179,12 @@ fn hardmax(c: &mut NodeCall) -> RuleResult {
     let dim = if let [one] = dims[..] { one } else { 1 };
     let place = flat.argmax(dim).broadcast_except(flat.shape(), &[dim]);
     let hot = place.equal(&c.g.iota(place.ty().clone(), dim)).convert(x.dtype());
-    plain(hot.reshape(x.shape().clone()))
+    output(hot.reshape(x.shape().clone()))
 }
 
 /// Imports CumSum and CumProd as windows over all elements before, or from, each position.
 fn cumulative(c: &mut NodeCall, monoid: Monoid) -> RuleResult {
-    let (along, x) = (c.number(1)?, c.plain(0)?);
+    let (along, x) = (c.number(1)?, c.tensor(0)?);
     let dim = axis(along, x.rank())?;
     let (backwards, without) = (c.is("reverse", false)?, c.is("exclusive", false)?);
     let n = x.shape()[dim];
@@ -209,7 +201,7 @@ fn cumulative(c: &mut NodeCall, monoid: Monoid) -> RuleResult {
         (true, true) => shifted(&wide, dim, [-1, 1], neutral),
     };
     let window = Window::new(&window, &vec![1; x.rank()], &padding);
-    plain(monoid.over_windows(&wide, window).convert(dtype))
+    output(monoid.over_windows(&wide, window).convert(dtype))
 }
 
 /// Pads a dimension with a value; a negative count removes elements.

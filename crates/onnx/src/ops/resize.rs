@@ -1,6 +1,6 @@
 //! Imports and exports ONNX Resize: nearest, linear and cubic, one dimension at a time.
 
-use super::call::{MOST_ELEMENTS, NodeCall, RuleResult, checked, in_order, made, unsupported};
+use super::call::{MOST_ELEMENTS, NodeCall, RuleResult, checked, output, unsupported};
 use super::constants::dims_of;
 use super::conv_pool::picture;
 use super::graph_builder::{ChannelOrder, OnnxBuilder, operand_of};
@@ -105,14 +105,13 @@ impl ResizeModes {
 
 fn resize(c: &mut NodeCall) -> RuleResult {
     let modes = ResizeModes::of(c)?;
-    let (x, is_last) = c.oriented(0)?;
+    let x = c.tensor(0)?;
     let rank = x.rank();
     let dims = dims_of(c, "axes", rank)?.unwrap_or((0..rank).collect());
     let crops = crops(c, &modes, dims.len())?;
     let mut y = x.clone();
-    let sizes = wanted(c, &x, &dims, is_last)?;
+    let sizes = wanted(c, &x, &dims)?;
     for (k, (&d, (size, scale))) in dims.iter().zip(sizes).enumerate() {
-        let d = in_order(d, rank, is_last);
         let old = y.shape()[d];
         if let Some(crops) = &crops {
             c.spend(3 * size)?;
@@ -131,13 +130,13 @@ fn resize(c: &mut NodeCall) -> RuleResult {
         let places = (0..size).map(from).collect::<Result<Vec<f32>>>()?;
         y = resized(c, &modes, &y, d, &places, scale)?;
     }
-    made(y, is_last)
+    output(y)
 }
 
 /// Returns the new size and scale of each dimension.
-fn wanted(c: &mut NodeCall, x: &Tensor, dims: &[usize], is_last: bool) -> Result<Vec<(usize, f32)>> {
+fn wanted(c: &mut NodeCall, x: &Tensor, dims: &[usize]) -> Result<Vec<(usize, f32)>> {
     let policy = c.word("keep_aspect_ratio_policy", "stretch")?;
-    let old: Vec<usize> = dims.iter().map(|&d| x.shape()[in_order(d, x.rank(), is_last)]).collect();
+    let old: Vec<usize> = dims.iter().map(|&d| x.shape()[d]).collect();
     let is_filled =
         |c: &mut NodeCall, i: usize| -> Result<bool> { Ok(c.has(i) && c.known(i)?.ty().elements() > 0) };
     let all = if is_filled(c, 3)? {

@@ -1,6 +1,7 @@
 //! Imports ONNX RoiAlign: samples regions of a feature map bilinearly, averaged or maximal within each bin.
 
-use super::call::{NodeCall, RuleResult, checked, made, unsupported};
+use super::call::{NodeCall, RuleResult, checked, output, unsupported};
+use super::conv_pool::{channels_first, channels_last};
 use super::op_row::operators;
 use crate::model::broken;
 use systole_base::{DType, Result, TensorType, ensure};
@@ -105,7 +106,7 @@ fn sample_count(c: &mut NodeCall, bin: &Tensor) -> Result<(Tensor, usize)> {
 
 /// `x: T[N, C, H, W], rois: T[R, 4], batch: I[R] → T[R, C, PH, PW]`.
 fn roi_align(c: &mut NodeCall) -> RuleResult {
-    let (x, rois, batch) = (c.last(0)?, c.plain(1)?, c.plain(2)?);
+    let (x, rois, batch) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
     let (bins_high, bins_wide) = (c.count("output_height", 1)?, c.count("output_width", 1)?);
     let is_average = match c.word("mode", "avg")?.as_str() {
         "avg" => true,
@@ -116,7 +117,7 @@ fn roi_align(c: &mut NodeCall) -> RuleResult {
     let is_half_pixel = c.word("coordinate_transformation_mode", default)? == "half_pixel";
     let (scale, regions) = (c.float("spatial_scale", 1.0)?, rois.shape().first().copied().unwrap_or(0));
     let fits = x.rank() == 4 && rois.shape().dims() == [regions, 4] && batch.shape().dims() == [regions];
-    let &[_, height, width, channels] = x.shape().dims() else { return Err(broken("x must have rank 4")) };
+    let &[_, channels, height, width] = x.shape().dims() else { return Err(broken("x must have rank 4")) };
     ensure!(
         fits && height > 0 && width > 0,
         broken(format!("cannot sample {} in {} regions {}", x.ty(), batch.ty(), rois.ty()))
@@ -135,7 +136,9 @@ fn roi_align(c: &mut NodeCall) -> RuleResult {
     let ((rows, most_rows), (columns, most_columns)) =
         (side(1, height, bins_high)?, side(0, width, bins_wide)?);
     let features = FeatureRows {
-        rows: x.reshape([x.shape().elements() / channels.max(1), channels]).convert(DType::F32),
+        rows: channels_last(&x)
+            .reshape([x.shape().elements() / channels.max(1), channels])
+            .convert(DType::F32),
         batch: batch.convert(DType::I64) * (height * width) as f64,
         width,
     };
@@ -158,7 +161,7 @@ fn roi_align(c: &mut NodeCall) -> RuleResult {
         true => &y / count.broadcast_in_dim(y.shape(), &[0]),
         false => y,
     };
-    made(y.convert(x.dtype()), true)
+    output(channels_first(&y).convert(x.dtype()))
 }
 
 /// Replaces samples that do not exist by the lowest value.

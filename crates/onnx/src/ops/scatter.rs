@@ -1,6 +1,6 @@
 //! Imports ONNX scatters: ScatterND, ScatterElements, Scatter, TensorScatter.
 
-use super::call::{NodeCall, RuleResult, axis, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axis, output, unsupported};
 use super::indexing::{from_start, places};
 use super::op_row::operators;
 use crate::model::broken;
@@ -31,7 +31,7 @@ fn combiner(c: &NodeCall, dtype: DType) -> Result<Arc<Graph>> {
 
 /// Imports ScatterND: replaces or combines the slices at index vectors.
 fn scatter_nd(c: &mut NodeCall) -> RuleResult {
-    let (x, at, updates) = (c.plain(0)?, c.plain(1)?, c.plain(2)?);
+    let (x, at, updates) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
     let n = at.shape().last().copied().unwrap_or(0);
     let leading = at.rank().saturating_sub(1);
     let fits = (1..=x.rank()).contains(&n) && updates.rank() == leading + x.rank() - n;
@@ -52,12 +52,12 @@ fn scatter_nd(c: &mut NodeCall) -> RuleResult {
         index_vector_dim: leading,
         ..Scatter::rows(x.ty(), leading, body)
     };
-    plain(x.scatter(&at, &updates, spec))
+    output(x.scatter(&at, &updates, spec))
 }
 
 /// Imports ScatterElements: one element per index, along an axis.
 fn scatter_elements(c: &mut NodeCall) -> RuleResult {
-    let (x, updates) = (c.plain(0)?, c.plain(2)?);
+    let (x, updates) = (c.tensor(0)?, c.tensor(2)?);
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let at = places(c, 1, x.shape()[dim])?;
     if at.rank() != x.rank() || at.shape() != updates.shape() {
@@ -69,7 +69,7 @@ fn scatter_elements(c: &mut NodeCall) -> RuleResult {
         )));
     }
     let body = combiner(c, x.dtype())?;
-    plain(element_scatter(&x, dim, &at, &updates, body))
+    output(element_scatter(&x, dim, &at, &updates, body))
 }
 
 /// `x: T[…], at: I[updates…], updates: T[updates…] → T[…]`: combines elements whose index along `dim` is in `at`.
@@ -91,7 +91,7 @@ fn element_scatter(x: &Tensor, dim: usize, at: &Tensor, updates: &Tensor, body: 
 
 /// Imports TensorScatter: writes new positions into a cache, from each sample's write index on.
 fn tensor_scatter(c: &mut NodeCall) -> RuleResult {
-    let (x, updates) = (c.plain(0)?, c.plain(1)?);
+    let (x, updates) = (c.tensor(0)?, c.tensor(1)?);
     let dim = axis(c.int("axis", -2)?, x.rank())?;
     if updates.rank() != x.rank() || dim == 0 {
         return Err(broken(format!("updates {} do not match {}", updates.ty(), x.ty())));
@@ -105,7 +105,7 @@ fn tensor_scatter(c: &mut NodeCall) -> RuleResult {
         "circular" => at.remainder(&at.scalar_like(x.shape()[dim] as f64)),
         other => return Err(unsupported(format!("unsupported mode {other}"))),
     };
-    plain(element_scatter(&x, dim, &at, &updates, overwrite_body(x.dtype())))
+    output(element_scatter(&x, dim, &at, &updates, overwrite_body(x.dtype())))
 }
 
 #[cfg(test)]

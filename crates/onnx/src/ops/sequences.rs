@@ -1,6 +1,6 @@
 //! Imports ONNX sequences of tensors whose lengths and positions are known at import.
 
-use super::call::{NodeCall, RuleResult, axis, plain, unsupported};
+use super::call::{NodeCall, RuleResult, axis, output, unsupported};
 use super::op_row::operators;
 use super::values::RuleOutput;
 use crate::model::broken;
@@ -11,7 +11,7 @@ operators! {
     "ConcatFromSequence" 11..11: concat_from_sequence;
     "SequenceAt" 11..11: sequence_at;
     "SequenceConstruct" 11..11: |c| {
-        let all = (0..c.node.inputs.len()).map(|i| c.plain(i)).collect::<Result<Vec<_>>>()?;
+        let all = (0..c.node.inputs.len()).map(|i| c.tensor(i)).collect::<Result<Vec<_>>>()?;
         sequence(all)
     };
     "SequenceEmpty" 11..11: |c| {
@@ -26,7 +26,7 @@ operators! {
         sequence(all)
     };
     "SequenceInsert" 11..11: |c| {
-        let (mut all, t) = (c.sequence(0)?, c.plain(1)?);
+        let (mut all, t) = (c.sequence(0)?, c.tensor(1)?);
         let end = all.len();
         let at = position(c, 2, end as i64, end + 1)?;
         all.insert(at, t);
@@ -34,7 +34,7 @@ operators! {
     };
     "SequenceLength" 11..11: |c| {
         let n = c.sequence(0)?.len() as i64;
-        plain(c.g.constant(Literal::from_slice([], &[n])?))
+        output(c.g.constant(Literal::from_slice([], &[n])?))
     };
     "SplitToSequence" 11..24: split_to_sequence;
 }
@@ -55,7 +55,7 @@ fn position(c: &mut NodeCall, i: usize, default: i64, limit: usize) -> Result<us
 fn sequence_at(c: &mut NodeCall) -> RuleResult {
     let all = c.sequence(0)?;
     let at = position(c, 1, 0, all.len())?;
-    plain(all[at].clone())
+    output(all[at].clone())
 }
 
 fn concat_from_sequence(c: &mut NodeCall) -> RuleResult {
@@ -71,12 +71,12 @@ fn concat_from_sequence(c: &mut NodeCall) -> RuleResult {
         t.reshape(dims)
     };
     let all: Vec<Tensor> = all.iter().map(apart).collect();
-    plain(Tensor::concatenate(&all.iter().collect::<Vec<_>>(), dim))
+    output(Tensor::concatenate(&all.iter().collect::<Vec<_>>(), dim))
 }
 
 /// Imports SplitToSequence with constant sizes: slices of one index, of equal sizes, or of given sizes.
 fn split_to_sequence(c: &mut NodeCall) -> RuleResult {
-    let x = c.plain(0)?;
+    let x = c.tensor(0)?;
     let dim = axis(c.int("axis", 0)?, x.rank())?;
     let (size, keeps) = (x.shape()[dim], c.is("keepdims", true)?);
     let sizes = match c.has(1) {

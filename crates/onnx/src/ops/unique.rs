@@ -74,7 +74,7 @@ fn unique(c: &mut NodeCall) -> RuleResult {
         numbers(inverse)?,
         numbers(groups.iter().map(|group| group.len() as i64).collect())?,
     ];
-    Ok(made.into_iter().map(|value| RuleOutput::Plain(c.g.constant(value))).collect())
+    Ok(made.into_iter().map(|value| RuleOutput::Tensor(c.g.constant(value))).collect())
 }
 
 /// Returns the slices at these positions along a dimension.

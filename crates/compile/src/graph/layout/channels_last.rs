@@ -165,20 +165,24 @@ impl LayoutPropagation {
         self.results(g, first, &kept_order, node)
     }
 
-    /// Adds a reshape that only inserts or removes dimensions of size 1; `None` for others.
+    /// Adds a reshape that merges or splits dimensions that are neighbors in both orders, or inserts or removes
+    /// dimensions of size 1; `None` for others.
     fn reshape(&mut self, g: &mut Rewriter, array: ValueId, order: &Order, node: &Node) -> Option<ValueId> {
         let to = node.outs[0].shape.clone();
         let from = g.ty(array).shape.clone();
         // Sizes in the original order.
         let sizes: Dims = (0..order.len()).map(|d| from[place(order, d)]).collect();
-        let long = |sizes: &[usize]| (0..sizes.len()).filter(|&d| sizes[d] != 1).collect::<Dims>();
-        let (before, after) = (long(&sizes), long(to.dims()));
-        if !before.iter().map(|&d| sizes[d]).eq(after.iter().map(|&d| to[d])) {
-            return None;
+        let mut left: Order = order.iter().copied().filter(|&d| sizes[d] != 1).collect();
+        let groups = dimension_groups(&sizes, to.dims())?;
+        let mut new_order: Order = (0..to.rank()).filter(|&d| to[d] == 1).collect();
+        while let Some(&first) = left.first() {
+            let (before, after) = groups.iter().find(|(before, _)| before.first() == Some(&first))?;
+            if !left.starts_with(before) {
+                return None;
+            }
+            left.drain(..before.len());
+            new_order.extend(after.iter().copied());
         }
-        let moved = order.iter().filter(|d| before.contains(d)).map(|&d| after[place(&before, d)]);
-        let short = (0..to.rank()).filter(|d| !after.contains(d));
-        let new_order: Order = short.chain(moved).collect();
         let shape: Shape = new_order.iter().map(|&d| to[d]).collect();
         let y = g.push(Reshape { shape }, &[array], node);
         Some(self.result(g, y, new_order, node))
@@ -223,6 +227,10 @@ impl LayoutPropagation {
                 let x = self.in_order(g, producer.inputs[0], &permutation, like);
                 g.push(Reverse { dims: r.dims.iter().map(|&d| place(&permutation, d)).collect() }, &[x], like)
             }
+            Op::Transpose(t) => {
+                let order = permutation.iter().map(|&d| t.permutation[d]).collect();
+                self.in_order(g, producer.inputs[0], &order, like)
+            }
             Op::Convert(c) => {
                 let x = self.in_order(g, producer.inputs[0], &permutation, like);
                 g.push(c.clone(), &[x], like)
@@ -255,6 +263,30 @@ impl LayoutPropagation {
 fn is_map(g: &Rewriter, node: &Node, inputs: &[ValueId]) -> bool {
     let alike = |&v: &ValueId| g.ty(v).rank() == 0 || g.ty(v).shape == node.outs[0].shape;
     node.op.rule().lower() == LoweringClass::Map && node.outs.len() == 1 && inputs.iter().all(alike)
+}
+
+/// Returns the smallest groups of dimensions that a reshape maps to each other, without dimensions of size 1; `None` if an
+/// array is empty.
+fn dimension_groups(from: &[usize], to: &[usize]) -> Option<Vec<(Dims, Dims)>> {
+    let long = |sizes: &[usize]| (0..sizes.len()).filter(|&d| sizes[d] != 1).collect::<Dims>();
+    let (mut before, mut after) = (long(from).into_iter(), long(to).into_iter());
+    let mut groups = Vec::new();
+    while let Some(first) = before.next() {
+        let (mut own, mut made) = (Dims::from_slice(&[first]), Dims::from_slice(&[after.next()?]));
+        let (mut m, mut n) = (from[own[0]], to[made[0]]);
+        while m != n {
+            let (product, dims, rest, sizes) = if m < n {
+                (&mut m, &mut own, &mut before, from)
+            } else {
+                (&mut n, &mut made, &mut after, to)
+            };
+            let d = rest.next()?;
+            *product *= sizes[d];
+            dims.push(d);
+        }
+        groups.push((own, made));
+    }
+    Some(groups)
 }
 
 fn window_in(w: &Window, order: &[usize]) -> Window {
