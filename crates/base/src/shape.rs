@@ -38,9 +38,11 @@ impl Shape {
         self.0.iter().product()
     }
 
-    /// Number of elements, or `None` if it overflows `usize` (malicious input).
+    /// Number of elements, or `None` if it overflows `usize` (malicious input), also without the dimensions of size 0:
+    /// strides are products of some of the sizes.
     pub fn checked_elements(&self) -> Option<usize> {
-        self.0.iter().try_fold(1usize, |a, &d| a.checked_mul(d))
+        let all = self.0.iter().try_fold(1usize, |a, &d| a.checked_mul(d.max(1)))?;
+        Some(if self.0.contains(&0) { 0 } else { all })
     }
 
     /// Row-major strides of the dimensions, in elements.

@@ -16,6 +16,9 @@ fn ravel_inverts_unravel() {
 #[test]
 fn overflowing_sizes_are_seen() {
     assert_eq!(Shape::new([usize::MAX, 2]).checked_elements(), None);
+    // Empty, but the strides overflow.
+    assert_eq!(Shape::new([0, usize::MAX, 2]).checked_elements(), None);
+    assert_eq!(Shape::new([3, 0, 2]).checked_elements(), Some(0));
     assert_eq!(TensorType::new(DType::BF16, [2, 3]).bytes(), 12);
     assert_eq!(TensorType::new(DType::F32, [2, 3]).to_string(), "f32[2, 3]");
 }

@@ -1,8 +1,9 @@
 //! End-to-end tests of the command line: runs the real program on small generated datasets.
 
+use crate::program::made::npz;
 use crate::program::{Done, Folder, TINY};
 use serde_json::Value;
-use systole_data::format::png;
+use systole_data::format::{npy, png};
 use systole_ir::Literal;
 
 fn train(folder: &Folder, more: &[&str]) -> Done {
@@ -716,6 +717,7 @@ fn models_become_int8_files_that_run_and_predict() {
     let profile = f.run(&["run", "m.tflite", "--random=3", "--profile=kernels"]).ok().out;
     let rows = profile.lines().filter(|line| line.trim_end().ends_with('%')).count();
     assert!(rows == ops["operators"].as_array().unwrap().len() && profile.contains("product"), "{profile}");
+    int8_files_are_programs_too(&f);
     // The same samples that quantize looked at.
     let of = |file: &str| f.run(&["evaluate", file, "--data-dir=data", "--json"]).ok().json();
     let (whole, ours) = (of("m"), of("m.tflite"));
@@ -739,6 +741,28 @@ fn models_become_int8_files_that_run_and_predict() {
     let whole = std::fs::read(f.path("m.tflite")).unwrap();
     std::fs::write(f.path("cut.tflite"), &whole[..whole.len() / 2]).unwrap();
     f.run(&["summary", "cut.tflite"]).fails("data", &["5788", "cut.tflite"]);
+}
+
+/// `m.tflite` is shown, planned and run as a program: within two steps of its own fixed-point arithmetic.
+fn int8_files_are_programs_too(f: &Folder) {
+    let kernels = f.run(&["show", "m.tflite", "--stage=kernels"]).ok().out;
+    assert!(kernels.contains("CONV_2D") && kernels.contains("bytes of intermediate results"), "{kernels}");
+    assert!(f.run(&["show", "m.tflite"]).ok().out.contains("stablehlo.convolution"));
+    assert!(f.run(&["plan", "m.tflite", "--targets=v5e-1"]).ok().out.contains("v5e-1"));
+    let image: Vec<i8> = (0..784).map(|i| (i * 37 % 251 - 125) as i8).collect();
+    let image = Literal::from_slice([1, 28, 28, 1], &image).unwrap();
+    f.write("image.npz", npz(&[("arg0", npy::to_bytes(&image).unwrap())]));
+    let run = |more: &[&str]| {
+        let args = [&["run", "m.tflite", "--input=image.npz", "--json"], more].concat();
+        f.run(&args).ok().json()
+    };
+    let (exact, program) = (first(&run(&[])), first(&run(&["--dim=N=1"])));
+    assert!(
+        exact.len() == 8 && exact.iter().zip(&program).all(|(a, b)| (a - b).abs() <= 2.0),
+        "{exact:?} {program:?}"
+    );
+    let precise = ["run", "m.tflite", "--random=3", "--precision=mixed_bfloat16"];
+    f.run(&precise).fails("usage", &["--precision", "quantized"]);
 }
 
 /// The first numbers of the first result.

@@ -45,11 +45,11 @@ fn commands_tell_what_a_file_of_another_format_is() {
         (&["export", "FILE", "--format", "torch", "--out", "out.pt"], &[]),
         (&["train", "mlp", "--from", "FILE", "--out", "out"], &[]),
         (&["import", "FILE", "--out", "out.safetensors"], &["h5", "pth", "pt", "keras"]),
-        (&["show", "FILE"], &["onnx"]),
+        (&["show", "FILE"], &["onnx", "tflite"]),
         (&["run", "FILE"], &["onnx", "tflite"]),
-        (&["check", "FILE"], &["onnx"]),
-        (&["translate", "FILE", "out.mlir"], &["onnx"]),
-        (&["plan", "FILE"], &["onnx"]),
+        (&["check", "FILE"], &["onnx", "tflite"]),
+        (&["translate", "FILE", "out.mlir"], &["onnx", "tflite"]),
+        (&["plan", "FILE"], &["onnx", "tflite"]),
     ];
     let mut wrong = Vec::new();
     for (words, reads) in commands {

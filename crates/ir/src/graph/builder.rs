@@ -4,7 +4,10 @@
 //! one is poisoned. [`GraphBuilder::finish`] returns the error, with the op, the violated constraint, the types, the
 //! layer path and the user's file and line.
 
-use super::{Constant, DERIVATIVE, Graph, Iota, Node, Op, Parameter, ResultTypes, SourceLoc, ValueId};
+use super::{
+    Constant, DERIVATIVE, Graph, Iota, Node, Op, Parameter, ResultTypes, SourceLoc, SpecConstraint, ValueId,
+};
+use crate::op::window::checked_type;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -139,7 +142,7 @@ impl GraphBuilder {
             return self.poison(count, &inputs);
         }
         let types: SmallVec<[&TensorType; 4]> = inputs.iter().map(|t| &t.ty).collect();
-        match op.rule().infer(&types) {
+        match op.rule().infer(&types).and_then(representable) {
             Ok(outs) => self.push(op, inputs.iter().map(|t| t.id).collect(), outs, loc),
             Err(constraint) => {
                 let shown: Vec<String> = types.iter().map(|t| t.to_string()).collect();
@@ -489,6 +492,12 @@ fn error_of(results: &[Tensor]) -> Option<Error> {
     let poisoned = results.iter().find(|t| t.is_poisoned())?;
     let unknown = || err!(Graph, "a result is invalid because of an error in another graph");
     Some(poisoned.builder.error().unwrap_or_else(unknown))
+}
+
+/// Rejects result types whose size overflows; operands without elements can have such results.
+fn representable(outs: ResultTypes) -> Result<ResultTypes, SpecConstraint> {
+    outs.iter().try_for_each(|ty| checked_type("-", ty.dtype, ty.shape.dims()).map(|_| ()))?;
+    Ok(outs)
 }
 
 /// Sorts `nodes` topologically into a graph: parameters first, otherwise in creation order. Drops captures that nothing uses.

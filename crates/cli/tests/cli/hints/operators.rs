@@ -6,7 +6,7 @@ use crate::program::made::npz;
 use systole_data::format::npy;
 use systole_ir::{DType, Literal};
 use systole_onnx::{DimSize, OnnxModel, OnnxNode, ValueInfo};
-use systole_tflite::{TfliteModel, TfliteOp, TfliteOperator, TfliteTensor};
+use systole_tflite::{TfliteModel, TfliteOp, TfliteOperator, TfliteQuantization, TfliteTensor};
 
 /// Arguments, and those after following the hint.
 const ROWS: &[(&str, &str)] = &[
@@ -17,6 +17,7 @@ const ROWS: &[(&str, &str)] = &[
     ("predict turned.onnx u.csv", "run turned.onnx `--random` `1`"),
     ("predict sum.tflite t.csv", "run sum.tflite --input `sum.npz`"),
     ("predict two.tflite n.csv", "run two.tflite --input `x.npz`"),
+    ("run int8.tflite --random 1 --precision mixed_bfloat16", "run int8.tflite --random 1"),
 ];
 
 pub(super) fn cases() -> (Folder, Vec<Case>) {
@@ -32,7 +33,19 @@ pub(super) fn cases() -> (Folder, Vec<Case>) {
     f.write("any_width.onnx", onnx("Relu", &[("x", Some(vec![batch(), DimSize::Named("W".into())]))]));
     f.write("turned.onnx", onnx("Transpose", &[("x", pair())]));
     f.write("sum.tflite", tflite(TfliteOperator::new(TfliteOp::Add, [0, 1], [2]), &[0, 1], &[2]));
-    f.write("two.tflite", tflite(TfliteOperator::new(TfliteOp::Relu, [0], [1]), &[0], &[0, 1]));
+    let relu = || TfliteOperator::new(TfliteOp::Relu, [0], [1]);
+    f.write("two.tflite", tflite(relu(), &[0], &[0, 1]));
+    let half = || TfliteQuantization::per_tensor(0.5, 0);
+    let tensors =
+        ["x", "y"].map(|name| TfliteTensor::new(name, [1, 2], DType::I8).quantized(half())).to_vec();
+    let int8 = TfliteModel {
+        tensors,
+        operators: vec![relu()],
+        inputs: vec![0],
+        outputs: vec![1],
+        ..TfliteModel::default()
+    };
+    f.write("int8.tflite", int8.to_bytes().unwrap());
     (f, ROWS.iter().map(|(wrong, right)| row(wrong, right)).collect())
 }
 

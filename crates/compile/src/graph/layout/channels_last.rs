@@ -233,7 +233,7 @@ impl LayoutPropagation {
             }
             Op::Convert(c) => {
                 let x = self.in_order(g, producer.inputs[0], &permutation, like);
-                g.push(c.clone(), &[x], like)
+                g.push(*c, &[x], like)
             }
             _ => g.push(Transpose { permutation: permutation.clone() }, &[array], like),
         };
