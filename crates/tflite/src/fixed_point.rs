@@ -159,6 +159,78 @@ mod tests {
     }
 
     #[test]
+    fn multipliers_outside_the_range_are_zero_or_the_greatest() {
+        for d in [f64::INFINITY, f64::NAN, 0.0, 2f64.powi(-33)] {
+            assert_eq!(quantize_multiplier(d), (0, 0), "{d}");
+        }
+        assert_eq!(quantize_multiplier(2f64.powi(-32)), (1 << 30, -31));
+        assert_eq!(quantize_multiplier(2f64.powi(40)), (1 << 30, 30));
+    }
+
+    #[test]
+    fn high_halves_are_floors_of_the_product_and_a_half() {
+        let ends = [0, 1, 2, 3, 7, 1 << 15, (1 << 15) + 1, 1 << 29, 1 << 30, 1717986918, i32::MAX];
+        let all = || ends.into_iter().flat_map(|x| [x, -x]).chain([i32::MIN, i32::MIN + 1]);
+        for (a, b) in all().flat_map(|a| all().map(move |b| (a, b))) {
+            let floor = (i128::from(a) * i128::from(b) + (1 << 30)) >> 31;
+            assert_eq!(i128::from(high_mul(a, b)), floor.min(i32::MAX.into()), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn quotients_by_powers_are_the_nearest_ones() {
+        let ends = [0, 1, 2, 3, 5, 6, 12345, 1 << 29, 1 << 30, (1 << 30) + 1, i32::MAX];
+        for x in ends.into_iter().flat_map(|x| [x, -x]).chain([i32::MIN]) {
+            for exponent in 0..=31 {
+                let nearest = (f64::from(x) / 2f64.powi(exponent)).round();
+                assert_eq!(f64::from(divide_by_power(x, exponent)), nearest, "{x} / 2^{exponent}");
+            }
+        }
+    }
+
+    #[test]
+    fn activations_bound_integers() {
+        use FusedActivation::{None, Relu, Relu6, ReluN1To1};
+        for (activation, scale, zero, range) in [
+            (None, 0.5, 3, (-128, 127)),
+            (Relu, 0.5, -3, (-3, 127)),
+            (Relu6, 0.05, -100, (-100, 20)),
+            (Relu6, 0.01, 0, (0, 127)),
+            (ReluN1To1, 0.25, 10, (6, 14)),
+            (ReluN1To1, 0.25, 200, (127, 127)),
+            (ReluN1To1, 0.25, -300, (-128, -128)),
+        ] {
+            assert_eq!(activation_range(activation, scale, zero), range, "{activation:?} {scale} {zero}");
+        }
+    }
+
+    #[test]
+    fn sums_and_means_have_the_reference_multipliers() {
+        // 0.75/1.5, 0.25/1.5 and 1.5/(2²⁰ · 0.5).
+        let all = [(1 << 30, 0), (1431655765, -2), (1610612736, -18)];
+        assert_eq!(sum_multipliers(0.75, 0.25, 0.5), all);
+        assert_eq!(sum_multipliers(0.25, 0.75, 0.5), [all[1], all[0], all[2]]);
+        for ((x, y, n), multiplier) in [
+            ((0.5, 0.25, 1), (1 << 30, 2)),
+            ((0.5, 0.25, 3), (715827882, 1)),
+            ((0.1, 0.2, 49), (701219150, -5)),
+            ((1.0, 1.0, 1 << 40), (1 << 22, -31)),
+            ((2f32.powi(-31), 1.0, 1000), (2147483, -31)),
+            ((1.0, 1.0, 0), (1 << 30, 1)),
+        ] {
+            assert_eq!(mean_multiplier(x, y, n), multiplier, "{x} {y} {n}");
+        }
+    }
+
+    /// The bits of the three Newton iterations, computed with integers of any size.
+    #[test]
+    fn reciprocals_have_the_reference_bits() {
+        for (sum, value) in [(524_289, 2_147_479_552), (524_293, 2_147_463_170), (524_295, 2_147_454_972)] {
+            assert_eq!(reciprocal(sum), (value, 0));
+        }
+    }
+
+    #[test]
     fn division_rounds_half_away_from_zero() {
         assert_eq!([3, -3, 5, -5, 1, -1].map(|x| divide_by_power(x, 1)), [2, -2, 3, -3, 1, -1]);
         assert_eq!([2, -2, 6, -6].map(|x| divide_by_power(x, 2)), [1, -1, 2, -2]);
