@@ -320,8 +320,8 @@ fn the_client_takes_no_other_processes() {
     let plugin = Plugin::load(&file).unwrap();
     let options = ["cpu_device_count", "num_nodes", "node_id"].map(|name| (name, OptionValue::Int(1)));
     let e = Client::open(&plugin, &options).err().expect("it is none of several").to_string();
-    assert!(e.contains("Unexpected option name passed to PJRT_Client_Create"), "{e}");
-    assert!(["num_nodes", "node_id"].iter().any(|name| e.contains(name)), "{e}");
+    // The option that makes several processes is unknown to it.
+    assert!(e.contains("PJRT_Client_Create") && (e.contains("num_nodes") || e.contains("node_id")), "{e}");
 }
 
 /// Bytes of memory that this process holds.
