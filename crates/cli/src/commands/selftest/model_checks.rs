@@ -232,7 +232,7 @@ fn offers(device: &Arc<dyn Backend>, count: usize) -> bool {
 fn preset(name: &str, settings: Settings) -> Result<RunConfig> {
     let mut draft = ConfigDraft::preset(name)?;
     for (key, value) in settings {
-        draft.set(format!("--set {key}={value}"), *key, value);
+        draft.set(format!("--set {key}={value}"), key, value);
     }
     draft.finish().map_err(|refused| refused.error)
 }
