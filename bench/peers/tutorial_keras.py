@@ -1,8 +1,8 @@
 """The TPU tutorials' convolutional network on Fashion-MNIST in Keras on TensorFlow, on the CPU: one run, as JSON.
 
-The tutorial gives `fit` arrays and `steps_per_epoch=60` without a batch size, so TensorFlow 1.14 took 60,000 / 60 =
-1,000 images for a step. Keras 3 takes 32 (`--batch-size 0`). With arrays under TPUStrategy it shuffled in a buffer of
-8 batches (`--shuffle-buffer 8000`). The default here: batches of 1,000, all images shuffled.
+The tutorial gives `fit` arrays and `steps_per_epoch=60` without a batch size: 60,000 / 60 = 1,000 images for a step, in
+Keras 3 too. With arrays under TPUStrategy, TensorFlow 1.14 shuffled in a buffer of 8 batches (`--shuffle-buffer 8000`).
+The default here: batches of 1,000, all images shuffled.
 """
 import argparse
 import gzip
@@ -18,7 +18,6 @@ parser = argparse.ArgumentParser()
 parser.add_argument("data")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--threads", type=int, default=0)
-parser.add_argument("--batch-size", type=int, default=1000)
 parser.add_argument("--shuffle-buffer", type=int, default=0)
 parser.add_argument("--validate-on", choices=["test", "train"], default="test")
 options = parser.parse_args()
@@ -61,16 +60,15 @@ with tf.distribute.get_strategy().scope():  # the tutorial: TPUStrategy(resolver
         metrics=[keras.metrics.SparseCategoricalAccuracy()],
     )
 
-arguments = {"x": x_train, "y": y_train}
-if options.batch_size:
-    arguments["batch_size"] = options.batch_size
+BATCH_SIZE = 1000
+arguments = {"x": x_train, "y": y_train, "batch_size": BATCH_SIZE}
 if options.shuffle_buffer:
     pairs = tf.data.Dataset.from_tensor_slices((x_train, y_train)).shuffle(options.shuffle_buffer).repeat()
-    arguments = {"x": pairs.batch(options.batch_size, drop_remainder=True).prefetch(2)}
+    arguments = {"x": pairs.batch(BATCH_SIZE, drop_remainder=True).prefetch(2)}
 history = model.fit(
     **arguments, epochs=5, steps_per_epoch=60, verbose=0,
     validation_data=(x_train, y_train) if options.validate_on == "train" else (x_test, y_test),
-    validation_freq=5, validation_batch_size=1000,
+    validation_freq=5, validation_batch_size=BATCH_SIZE,
 ).history
 name = "sparse_categorical_accuracy"
 print(json.dumps({"accuracy": history[name], "val_accuracy": history[f"val_{name}"][-1], "val_loss": history["val_loss"][-1]}))
