@@ -84,6 +84,8 @@ knobs! {
     COMPILE_CACHE: "BYTES|8GiB|off", "8GiB";
     /// on: GPU programs give the same bits in every run (xla_gpu_deterministic_ops); off: XLA picks the fastest algorithms
     GPU_DETERMINISM: "on|off", "on";
+    /// cuda: `--device xla` gets programs in the form for GPUs (unrolled layers, GPU workarounds and flags), to test that form without a GPU
+    XLA_FORM: "cpu|cuda", "cpu";
     /// time in which training may finish its step and save after Ctrl-C or SIGTERM; afterwards it exits with the last backup
     GRACE: "SECONDS", "25";
     /// 1: verify the graph after every compiler pass (always on in debug builds)

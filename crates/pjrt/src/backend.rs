@@ -35,7 +35,7 @@ impl PjrtBackend {
     pub fn new(name: impl Into<String>, client: Client) -> PjrtBackend {
         // XLA for GPUs is as fast with unrolled programs, which need half the memory traffic of those that stack
         // weights.
-        let loops = !client.platform().is_ok_and(|(platform, _)| of_gpus(&platform));
+        let loops = !of_gpus(client.form());
         PjrtBackend {
             name: name.into(),
             client,

@@ -29,6 +29,8 @@ pub const REJECTED_CONNECTIONS: &str = "rejected_connections";
 pub struct Client {
     connection: Arc<Connection>,
     cache: Option<Arc<CompileCache>>,
+    /// Platform whose form programs get.
+    form: Arc<str>,
 }
 
 /// The client handle and how it was opened.
@@ -89,7 +91,8 @@ impl Client {
             process: 0,
         };
         connection.list()?;
-        Ok(Client { connection: Arc::new(connection), cache: None })
+        let form = connection.platform()?.0.into();
+        Ok(Client { connection: Arc::new(connection), cache: None, form })
     }
 
     /// Opens another client of the plugin with the same options and this number of devices; `None` if the plugin has no
@@ -105,7 +108,7 @@ impl Client {
             given.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
         options.push((option, PluginValue::Int(count as i64)));
         let client = Client::open(self.plugin(), &options);
-        Some(client.map(|client| Client { cache: self.cache.clone(), ..client }))
+        Some(client.map(|client| Client { connection: client.connection, ..self.clone() }))
     }
 
     /// Adds a compile cache to the client, used if the plugin can serialize executables.
@@ -138,16 +141,18 @@ impl Client {
 
     /// Returns the platform's name and version as the plugin reports them.
     pub fn platform(&self) -> Result<(String, String)> {
-        let Connection { plugin, object: client, .. } = &*self.connection;
-        let name = plugin.call(sys::Client_PlatformName { client: *client, ..ApiArgs::new() })?;
-        let version = plugin.call(sys::Client_PlatformVersion { client: *client, ..ApiArgs::new() })?;
-        // SAFETY: both strings belong to the client, which is alive.
-        Ok(unsafe {
-            (
-                text(name.platform_name, name.platform_name_size),
-                text(version.platform_version, version.platform_version_size),
-            )
-        })
+        self.connection.platform()
+    }
+
+    /// Compiles programs in the form for another XLA platform: `cuda` on XLA for CPUs tests the unrolled layers,
+    /// workarounds and flags that GPUs get.
+    pub fn with_form(self, platform: &str) -> Client {
+        Client { form: platform.into(), ..self }
+    }
+
+    /// Returns the platform whose form programs get.
+    pub(crate) fn form(&self) -> &str {
+        &self.form
     }
 
     /// Starts copying a host array to a device of this process.
@@ -221,11 +226,17 @@ impl Client {
 
     /// Returns the graph with workarounds for this platform's compiler.
     pub(crate) fn as_it_is_right<'g>(&self, graph: &'g Graph) -> Result<Cow<'g, Graph>> {
-        match self.platform()?.0.as_str() {
-            platform if of_gpus(platform) => mended(graph, XlaTarget::Gpu),
-            "cpu" => mended(graph, XlaTarget::Cpu),
-            _ => Ok(Cow::Borrowed(graph)),
+        let said = match of_gpus(self.form()) {
+            true => mended(graph, XlaTarget::Gpu)?,
+            false => Cow::Borrowed(graph),
+        };
+        if self.platform()?.0 != "cpu" {
+            return Ok(said);
         }
+        Ok(match said {
+            Cow::Borrowed(graph) => mended(graph, XlaTarget::Cpu)?,
+            Cow::Owned(graph) => Cow::Owned(mended(&graph, XlaTarget::Cpu)?.into_owned()),
+        })
     }
 
     /// Compiles for each of these devices.
@@ -242,7 +253,7 @@ impl Client {
             }
             .compile_options()
         };
-        let options: Vec<Vec<u8>> = deterministic_flags(&platform)?.iter().map(with).collect();
+        let options: Vec<Vec<u8>> = deterministic_flags(self.form())?.iter().map(with).collect();
         let Some(cache) = &self.cache else { return self.compile_by(text, &options, ids.len()) };
         let identity = self.identity(options.first().map_or(&[][..], Vec::as_slice))?;
         let asked = [("client.json", &identity[..]), ("program.mlir", text.as_bytes())];
@@ -331,6 +342,19 @@ impl Client {
 }
 
 impl Connection {
+    fn platform(&self) -> Result<(String, String)> {
+        let name = self.plugin.call(sys::Client_PlatformName { client: self.object, ..ApiArgs::new() })?;
+        let version =
+            self.plugin.call(sys::Client_PlatformVersion { client: self.object, ..ApiArgs::new() })?;
+        // SAFETY: both strings belong to the client, which is alive.
+        Ok(unsafe {
+            (
+                text(name.platform_name, name.platform_name_size),
+                text(version.platform_version, version.platform_version_size),
+            )
+        })
+    }
+
     fn list(&mut self) -> Result<()> {
         let all = self.plugin.call(sys::Client_Devices { client: self.object, ..ApiArgs::new() })?;
         let own =

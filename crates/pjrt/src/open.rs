@@ -64,10 +64,16 @@ fn open_client(plugin: &Plugin, cache: Option<CompileCache>) -> Result<Client> {
                 knobs::PJRT_OPTIONS.name
             )),
         })?;
-    Ok(match cache {
+    let client = match cache {
         Some(cache) => client.with_cache(cache),
         None => client,
-    })
+    };
+    match knobs::XLA_FORM.get().as_str() {
+        "cpu" => Ok(client),
+        "cuda" if client.platform()?.0 == "cpu" => Ok(client.with_form("cuda")),
+        "cuda" => Ok(client),
+        other => Err(knobs::XLA_FORM.no_value(other)),
+    }
 }
 
 /// Parses options separated by commas, or by lines if a value contains a comma; the last one with a name wins.

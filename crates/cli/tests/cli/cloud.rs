@@ -548,7 +548,7 @@ fn files_fit_the_schemas_of_others() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     for (what, told) in [
         ("manifests", "11 objects of Kubernetes"),
-        ("notebooks", "8 notebooks by nbformat"),
+        ("notebooks", "9 notebooks by nbformat"),
         ("dockerfiles", "5 Dockerfiles by hadolint"),
     ] {
         let mut command = Command::new(&python);

@@ -195,10 +195,22 @@ fn the_notebook_of_fine_tuning_runs_as_it_stands() {
     assert!(told["val_sparse_categorical_accuracy"].as_f64() > Some(0.5), "{told}");
 }
 
-/// The checkpoint is a small ResNet that is trained here and written as Keras would.
+/// Training beside JAX's CPU backend, eight devices and an exported program: from a clean kernel, with nothing set.
+#[test]
+fn the_notebook_of_jax_runs_as_it_stands() {
+    let Some(e) = Environment::without_wheel("notebooks-jax", "jax, nbclient, ipykernel, matplotlib") else {
+        return;
+    };
+    e.notebook("jax_on_systole", "cpu", &[], &[]);
+}
+
+/// The checkpoint is a small ResNet that is trained here and written as Keras would; with nothing set, the notebook trains
+/// one itself and fetches it from its own server.
 #[test]
 fn the_notebook_of_resnet50_runs_as_it_stands() {
     let Some(e) = Environment::without_wheel("notebooks-resnet50", FOR_NOTEBOOKS) else { return };
+    e.notebook("resnet50_inference", "clean", &[], &[]);
+    assert_eq!(e.json("clean/answers.json")[0]["top"].as_array().unwrap().len(), 5);
     let f = &e.folder;
     let small = ["classes=10", "depths=[1, 1]", "width=8"].map(|part| format!("--set=model.{part}"));
     let few = ["image_size=[32, 32]", "train_samples=16", "test_samples=16"]

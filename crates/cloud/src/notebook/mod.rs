@@ -82,7 +82,8 @@ impl NotebookService {
         }
         let kind = if matches!(job.chips, RequestedChips::Tpu(..)) { "TPU" } else { "GPU" };
         let about = format!(
-            "# Training on {title}, or on the available hardware\n\nFirst {}: {title}. Then run the cells from the top. A failing cell prints what to do.\n\n\
+            "# Training on {title}, or on the available hardware\n\nFirst {}: {title}. Then run the cells from the top. A failing cell prints what to do. \
+             Every cell also runs on a CPU; lines that need a {kind} are marked with it.\n\n\
              Written by `systole cloud {}`. It has not been run on the service: see docs/guide/cloud.md for what was checked.",
             self.how, self.name
         );

@@ -5,13 +5,14 @@
 //! hang the process, and the report then names the check that was running.
 
 mod args;
+mod model_checks;
 mod protocol;
 mod run_checks;
 
 pub(crate) use args::SelftestArgs;
 
 use crate::args::common::CommonArgs;
-use crate::args::exit_status::{CommandResult, RunCommand};
+use crate::args::exit_status::{CommandError, CommandResult, RunCommand};
 use crate::render::screen::{Screen, quoted};
 use serde_json::{Map, Value, json};
 use std::io::{BufRead, BufReader};
@@ -21,12 +22,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 use systole_data::file_system::{OsFileSystem, write_atomically};
 use systole_ir::{Result, err, knobs};
+use systole_nn::did_you_mean::nearest_three;
 
 /// Number of failures printed; the report has all.
 const SHOWN: usize = 10;
 
 impl RunCommand for SelftestArgs {
     fn run(self, common: &CommonArgs, screen: &Screen) -> CommandResult {
+        self.check_ops().map_err(CommandError::usage)?;
         if self.here {
             run_checks::run(&self, screen)?;
             return Ok(0);
@@ -52,6 +55,19 @@ impl RunCommand for SelftestArgs {
     }
 }
 
+impl SelftestArgs {
+    /// Rejects unknown operations before the device is opened.
+    fn check_ops(&self) -> Result<()> {
+        let names: Vec<&str> = run_checks::operations().map(|entry| entry.name).collect();
+        match self.ops.iter().find(|name| !names.contains(&name.as_str())) {
+            Some(name) => Err(err!(Config, "unknown operation `{name}`")
+                .at("--ops")
+                .hint_command(nearest_three(name, &names, "systole ops"))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Results received from the child process.
 #[derive(Default)]
 struct ChildOutput {
@@ -68,6 +84,10 @@ fn watch(args: &SelftestArgs, common: &CommonArgs, screen: &Screen) -> Result<Ch
     let mut child = Command::new(program);
     child.args(["selftest", "--here", "--steps", &args.steps.to_string()]);
     child.args(["--batch-size", &args.batch_size.to_string()]);
+    if !args.ops.is_empty() {
+        child.args(["--ops", &args.ops.join(",")]);
+    }
+    child.args(args.size.map(|size| format!("--size={}", size.name())));
     common.pass_on(&mut child);
     // Thousands of small programs are compiled once each; caching them would evict other programs.
     child.env(knobs::COMPILE_CACHE.name, "off");

@@ -1,6 +1,7 @@
 //! Runs the self-test checks in the process that loads the device plugin: ops, training, speed.
 
 use super::args::SelftestArgs;
+use super::model_checks::MODELS;
 use super::protocol;
 use crate::render::screen::{Screen, number_of};
 use crate::run::run_summary::threads;
@@ -9,20 +10,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use systole_config::{ConfigDraft, RunConfig};
-use systole_ir::op::{OpSample, TABLE};
-use systole_ir::{DType, Literal, Result, ensure, err, interp};
+use systole_dist::Strategy;
+use systole_ir::op::{OpEntry, OpSample, TABLE};
+use systole_ir::{DType, Literal, Result, TensorType, ensure, err, interp};
 use systole_nn::{Batch, Model};
 use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg, backend};
 
 /// Sections of the report, in order.
-pub(super) const SECTIONS: [&str; 4] = ["machine", "ops", "training", "speed"];
+pub(super) const SECTIONS: [&str; 8] =
+    ["machine", "ops", "training", "speed", "tutorial", "resnet50", "gpt2-small", "devices"];
 /// Preset with the tutorial's network and synthetic images.
-const TUTORIAL: &str = "glyphs";
+pub(super) const TUTORIAL: &str = "glyphs";
 /// Relative error up to which a result counts as lower precision rather than wrong: bf16 products keep 8 bits.
 const NEAR: f64 = 0.02;
 /// Relative tolerance of the losses: of the first steps, and at the end, where all rounding errors accumulate.
-const NEAR_FIRST: f64 = 0.02;
-const NEAR_LAST: f64 = 0.15;
+pub(super) const NEAR_FIRST: f64 = 0.02;
+pub(super) const NEAR_LAST: f64 = 0.15;
 /// Number of steps averaged to one point of a loss curve.
 const POINTS: usize = 10;
 /// Duration of the step timing.
@@ -45,12 +48,17 @@ pub(super) fn run(args: &SelftestArgs, screen: &Screen) -> Result<()> {
     test.section("ops", test.ops(&*device));
     test.guarded("training", || test.training(&device));
     test.guarded("speed", || test.speed(&device));
+    test.guarded("tutorial", || test.tutorial(&device));
+    for model in &MODELS {
+        test.guarded(model.name, || test.model(model, &device));
+    }
+    test.guarded("devices", || test.several(&device));
     Ok(())
 }
 
-struct DeviceCheck<'a> {
+pub(super) struct DeviceCheck<'a> {
     screen: &'a Screen,
-    args: &'a SelftestArgs,
+    pub(super) args: &'a SelftestArgs,
 }
 
 fn machine(device: &dyn Backend) -> Result<Value> {
@@ -61,11 +69,11 @@ fn machine(device: &dyn Backend) -> Result<Value> {
 }
 
 impl DeviceCheck<'_> {
-    fn begin(&self, what: &str) {
+    pub(super) fn begin(&self, what: &str) {
         self.screen.object(&json!({protocol::BEGIN: what}));
     }
 
-    fn fail(&self, check: &str, what: &str, more: Value) {
+    pub(super) fn fail(&self, check: &str, what: &str, more: Value) {
         let mut failure = json!({"check": check, "what": what});
         if let (Some(all), Value::Object(more)) = (failure.as_object_mut(), more) {
             all.extend(more);
@@ -90,8 +98,8 @@ impl DeviceCheck<'_> {
     /// need up to a second per sample.
     fn ops(&self, device: &dyn Backend) -> Value {
         let began = Instant::now();
-        // Accelerators cannot call functions of this program.
-        let ops = || TABLE.iter().filter(|entry| entry.name != "custom_call");
+        let wanted = &self.args.ops;
+        let ops = || operations().filter(|e| wanted.is_empty() || wanted.iter().any(|name| name == e.name));
         let samples: Vec<(String, OpSample)> = ops()
             .flat_map(|entry| (entry.samples)().into_iter().map(|s| (entry.name, s)))
             .map(|(name, sample)| (format!("op {name} {}", sample.label), sample))
@@ -151,7 +159,8 @@ impl DeviceCheck<'_> {
         let data = config.load_data(|dir| dir)?;
         let batches = config.train_pipeline(&data);
         let sample = config.sample_of(&data);
-        let mut models = [compiled(&config, &sample, &backend("cpu")?)?, compiled(&config, &sample, device)?];
+        let on = |device: &Arc<dyn Backend>| compiled(&config, &sample, device, Strategy::one_device());
+        let mut models = [on(&backend("cpu")?)?, on(device)?];
         let [mut host, mut own] = [Vec::new(), Vec::new()];
         for (i, sample) in batches.iter().take(self.args.steps as usize).enumerate() {
             self.begin(&format!("training, step {}", i + 1));
@@ -161,8 +170,7 @@ impl DeviceCheck<'_> {
             }
         }
         let (host, own) = (points(&host), points(&own));
-        let apart = |a: &f64, b: &f64| (a - b).abs() / b.abs().max(1e-3);
-        let each: Vec<f64> = own.iter().zip(&host).map(|(a, b)| apart(a, b)).collect();
+        let each: Vec<f64> = own.iter().zip(&host).map(|(a, b)| difference(*a, *b)).collect();
         let (first, last) = (each.first().copied().unwrap_or(0.0), each.last().copied().unwrap_or(0.0));
         // NaN must fail.
         let is_near = first <= NEAR_FIRST && last <= NEAR_LAST;
@@ -194,7 +202,7 @@ impl DeviceCheck<'_> {
         let mut shown = Vec::new();
         for (name, device) in [(device.name().to_string(), device.clone()), ("cpu".into(), backend("cpu")?)] {
             self.begin(&format!("speed of {name}"));
-            let mut model = compiled(&config, &config.usual_sample(), &device)?;
+            let mut model = compiled(&config, &config.usual_sample(), &device, Strategy::one_device())?;
             let batch = config.synthetic_batch(&model)?;
             let mut step = model.device_batch_training(&batch)?;
             let ms = median_ms(|| step.run().and_then(|()| step.loss().map(drop)))?;
@@ -239,22 +247,38 @@ impl CheckCounts {
     }
 }
 
+/// Operations that a device can run: accelerators cannot call functions of this program.
+pub(super) fn operations() -> impl Iterator<Item = &'static OpEntry> {
+    TABLE.iter().filter(|entry| entry.name != "custom_call")
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn tutorial(batch_size: u64) -> Result<RunConfig> {
+/// Relative difference of two losses.
+pub(super) fn difference(a: f64, b: f64) -> f64 {
+    (a - b).abs() / b.abs().max(1e-3)
+}
+
+pub(super) fn tutorial(batch_size: u64) -> Result<RunConfig> {
     let mut draft = ConfigDraft::preset(TUTORIAL)?;
     draft.set("--batch-size", "fit.batch_size", &batch_size.to_string());
     draft.finish().map_err(|r| r.error)
 }
 
 /// Builds the configuration's model on a device, with the same weights on each.
-fn compiled(config: &RunConfig, sample: &systole_ir::TensorType, device: &Arc<dyn Backend>) -> Result<Model> {
+pub(super) fn compiled(
+    config: &RunConfig,
+    sample: &TensorType,
+    device: &Arc<dyn Backend>,
+    strategy: Strategy,
+) -> Result<Model> {
     let mut model = config.layers_only()?;
     let output = model.output_for(std::slice::from_ref(sample))?.shape.to_vec();
     let mut compile = config.compile_config(&output)?;
     compile.backend = Some(device.clone());
+    compile.strategy = strategy;
     model.compile(compile)?;
     model.build(std::slice::from_ref(sample))?;
     Ok(model)
@@ -265,7 +289,7 @@ fn points(losses: &[f64]) -> Vec<f64> {
     losses.chunks(POINTS).map(|c| c.iter().sum::<f64>() / c.len() as f64).collect()
 }
 
-fn median_ms(mut step: impl FnMut() -> Result<()>) -> Result<f64> {
+pub(super) fn median_ms(mut step: impl FnMut() -> Result<()>) -> Result<f64> {
     step()?;
     let (began, mut times) = (Instant::now(), Vec::new());
     while times.is_empty() || began.elapsed() < TIMED {

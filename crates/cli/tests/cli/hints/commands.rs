@@ -26,6 +26,7 @@ const ROWS: &[(&str, &str)] = &[
     ("check add.mlir --devices cpu", "check add.mlir --devices cpu,ref"),
     ("chips v5", "chips v5e"),
     ("chips nosuch", "chips v5e"),
+    ("selftest --device=cpu --ops=scater", "selftest --device=cpu --ops=scatter `--steps` `1`"),
     ("compare runs/t --metric acuracy", "compare runs/t --metric sparse_categorical_accuracy"),
     ("compare imported.safetensors", "compare `runs/t`"),
     // Compilation for other machines.

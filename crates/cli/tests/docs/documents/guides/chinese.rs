@@ -18,6 +18,8 @@ const PAGES: &[(&str, &[&str])] = &[
     ("cloud", &["docs/guide/cloud.md"]),
     ("tpu", &["docs/guide/tpu.md"]),
     ("gpu", &["docs/guide/gpu.md"]),
+    ("first-gpu-run", &["docs/guide/first-gpu-run.md"]),
+    ("first-tpu-run", &["docs/guide/first-tpu-run.md"]),
     ("tutorials", &["docs/guide/tutorials.md"]),
 ];
 /// Pages without code.
