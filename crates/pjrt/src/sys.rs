@@ -453,6 +453,10 @@ structs! {
     0 Shardings_Executable_OutputShardings {
         executable: OpaquePtr, num_outputs: usize, shardings: *const CharPtr, sharding_sizes: *const usize,
     }
+    0 FFI_Type_Register {
+        type_name: CharPtr, type_name_size: usize, type_id: i64, type_info: *const c_void,
+    }
+    0 FFI_UserData_Add { context: OpaquePtr, type_id: i64, data: *mut c_void, deleter: *const c_void }
     0 ShapeSpec { dims: *const i64, num_dims: usize, element_type: i32 }
     0 MemoryLayout_Tiled {
         minor_to_major: *const i64, minor_to_major_size: usize, tile_dims: *const i64,

@@ -6,6 +6,7 @@ use crate::call::{ApiCall, CallError, CallResult, chars, handle, list, seen};
 use crate::device::{LogicalDevice, PluginClient};
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine, ProgramMemory};
 use crate::executable_info::{ExecutableFacts, ExecutableInfo};
+use crate::ffi::FfiCallSites;
 use crate::host_callbacks::PythonFunctions;
 use crate::options::CompileSettings;
 use crate::profiler::module_of;
@@ -161,6 +162,7 @@ fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<Compil
         is_long,
         memory: parts.memory,
         python: PythonFunctions::of(&parts.graph),
+        _ffi: FfiCallSites::of(&parts.graph)?,
         told,
     })
 }

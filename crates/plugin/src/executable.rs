@@ -8,6 +8,7 @@ use crate::call::{ApiCall, CallError, CallResult, chars, destroy, handle, seen};
 use crate::device::free_bytes;
 use crate::event::SimulatedLatency;
 use crate::executable_info::ExecutableInfo;
+use crate::ffi::FfiCallSites;
 use crate::host_callbacks::PythonFunctions;
 use crate::queue::RunQueue;
 use crate::serialized::SerializedSource;
@@ -51,6 +52,7 @@ pub(crate) struct CompiledProgram {
     pub(crate) is_long: bool,
     pub(crate) memory: ProgramMemory,
     pub(crate) python: PythonFunctions,
+    pub(crate) _ffi: FfiCallSites,
     pub(crate) told: ExecutableInfo,
 }
 

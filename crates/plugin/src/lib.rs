@@ -28,6 +28,7 @@ mod executable;
 mod executable_info;
 mod execute;
 mod extensions;
+mod ffi;
 mod handshake;
 mod host_callbacks;
 mod layout;
@@ -40,6 +41,7 @@ mod serialized;
 mod table;
 mod transfer;
 
+pub use ffi::{systole_free_text, systole_register_ffi_handler, systole_register_ffi_type};
 pub use host_callbacks::{systole_python_callback_uses, systole_set_python_callback};
 pub use linked::open_linked;
 pub use table::GetPjrtApi;

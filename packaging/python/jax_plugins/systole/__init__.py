@@ -6,7 +6,7 @@ It has lower priority than JAX's CPU backend: nothing changes until `JAX_PLATFOR
 
 import os
 
-from . import callbacks
+from . import callbacks, ffi
 
 NAME = "systole"
 LIBRARY = os.path.join(os.path.dirname(__file__), "libsystole_plugin.so")
@@ -24,6 +24,7 @@ def initialize():
     _give_memory_away()
     _keep_programs()
     callbacks.register(NAME, LIBRARY)
+    ffi.register(NAME, LIBRARY)
     _refuse()
     _decompose()
     _exchange()
