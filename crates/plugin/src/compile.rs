@@ -83,6 +83,21 @@ fn own_parts(assigned: &[OpaquePtr]) -> CallResult<Range<usize>> {
     }
 }
 
+/// Checks that a program on devices of several processes has devices of all of them, in order.
+fn check_processes(assigned: &[OpaquePtr], processes: usize) -> CallResult {
+    // SAFETY: pointers to devices, which the client owns.
+    let process = |device: &OpaquePtr| Ok::<_, CallError>(unsafe { seen::<LogicalDevice>(*device)? }.process);
+    let mut owners = assigned.iter().map(process).collect::<Result<Vec<i32>, _>>()?;
+    owners.dedup();
+    if owners.iter().copied().eq(0..processes as i32) {
+        return Ok(());
+    }
+    Err(CallError::unimplemented(format!(
+        "a program runs on devices of one process, or of all {processes} processes in their order; \
+         this one runs on processes {owners:?}"
+    )))
+}
+
 /// Devices that run a program.
 struct DeviceAssignment {
     ids: Vec<i32>,
@@ -103,6 +118,9 @@ impl DeviceAssignment {
         let ids = options.devices(wanted, first)?;
         let assigned = ids.iter().map(|id| client.device(*id)).collect::<Result<Vec<_>, _>>()?;
         let own = own_parts(&assigned)?;
+        if own.len() < assigned.len() {
+            check_processes(&assigned, client.processes())?;
+        }
         Ok(DeviceAssignment { ids, assigned, own })
     }
 
@@ -152,6 +170,8 @@ fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<Compil
         replicas: options.replicas,
         partitions: options.partitions,
         devices,
+        first: place.own.start,
+        line: client.line.clone().filter(|_| place.own.len() < place.ids.len()),
         ids: Arc::new(place.ids),
         result_arrays: parts.signature.results.iter().map(|k| k.face.types().len()).collect(),
         queue: Arc::downgrade(&client.queue),
@@ -267,11 +287,8 @@ fn other(
 ) -> Result<(DeviceAssignment, ProgramParts), CallError> {
     let wanted = options.count();
     let place = DeviceAssignment::new(client, options, wanted)?;
-    if place.own.len() < wanted {
-        return Err(CallError::unimplemented(
-            "external programs on devices of several processes are not supported",
-        ));
-    }
+    let devices = DeviceCounts { replicas: options.replicas, partitions: options.partitions };
+    let team = place.team(client, devices);
     let split = if options.replicas == 1 { options.partitions } else { 1 };
     let annotated = annotations::take(&mut module, split, &options.chooses_results)?;
     let import::ImportedProgram { program, interface, terms, .. } =
@@ -289,9 +306,7 @@ fn other(
     };
     let meets = graph.nodes.iter().any(|n| n.op.meets());
     let (engine, memory) = if wanted > 1 && meets {
-        let devices = DeviceCounts { replicas: options.replicas, partitions: options.partitions };
-        let program =
-            SimulatedMesh::compile(&*client.engine, &graph, &DeviceOwnership::alone(devices), &compiled)?;
+        let program = SimulatedMesh::compile(&*client.engine, &graph, &team, &compiled)?;
         let memory = ProgramMemory::new(program.report());
         (if split == wanted { ProgramEngine::Same(program) } else { ProgramEngine::Each(program) }, memory)
     } else {

@@ -10,6 +10,7 @@ use crate::event::SimulatedLatency;
 use crate::executable_info::ExecutableInfo;
 use crate::ffi::FfiCallSites;
 use crate::host_callbacks::PythonFunctions;
+use crate::multi_host::HostLinks;
 use crate::queue::RunQueue;
 use crate::serialized::SerializedSource;
 use std::ops::Deref;
@@ -38,6 +39,10 @@ pub(crate) struct CompiledProgram {
     pub(crate) partitions: usize,
     /// Devices of this process.
     pub(crate) devices: Vec<OpaquePtr>,
+    /// Index of the first of them among all.
+    pub(crate) first: usize,
+    /// Connections to the other processes, if the program has devices of theirs.
+    pub(crate) line: Option<Arc<HostLinks>>,
     /// Devices of all processes.
     pub(crate) ids: Arc<Vec<i32>>,
     /// Number of arrays that hold each result.

@@ -31,6 +31,7 @@ mod extensions;
 mod ffi;
 mod handshake;
 mod host_callbacks;
+mod key_value;
 mod layout;
 mod linked;
 mod multi_host;

@@ -31,12 +31,17 @@ def initialize():
 
 
 def _options():
-    """The plugin refuses the processes of `jax.distributed.initialize` if the user selected it; otherwise it must not stop others."""
+    """The processes of `jax.distributed.initialize` meet if the user selected the platform; otherwise it must not stop others."""
     import jax
     from jax._src import distributed
 
     is_selected = NAME in (jax.config.jax_platforms or "").split(",")
-    return {"jax_processes": distributed.global_state.num_processes or 1} if is_selected else None
+    state = distributed.global_state
+    if not is_selected or state.client is None:
+        return None
+    # Process 0 listens on the host of JAX's own coordinator.
+    address = getattr(state, "coordinator_address", None) or "127.0.0.1:0"
+    return {"jax_host": address.rsplit(":", 1)[0].strip("[]")}
 
 
 # Whether the user selected `systole` without JAX's CPU backend.
