@@ -11,6 +11,7 @@ use crate::host_callbacks::PythonFunctions;
 use crate::options::CompileSettings;
 use crate::profiler::module_of;
 use crate::serialized::SerializedSource;
+use crate::signals::check_fork;
 use crate::{annotations, layout};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -144,6 +145,7 @@ struct ProgramParts {
 }
 
 fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<CompiledProgram> {
+    check_fork()?;
     let options = CompileSettings::read(&source.options)?;
     let (place, parts) = match parse(&source.code)? {
         ProgramSource::Own(program) => own(client, &options, *program)?,

@@ -5,6 +5,7 @@ use crate::event::SimulatedLatency;
 use crate::key_value::KeyValueStore;
 use crate::multi_host::{HostLinks, ProcessOptions};
 use crate::queue::RunQueue;
+use crate::signals::watch_forks;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -252,6 +253,7 @@ impl ApiCall for sys::Client_Create {
         IS_OLD.store(self.struct_size < Self::SIZE, Relaxed);
         // SAFETY: the caller's list has that length.
         let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
+        watch_forks();
         let store = KeyValueStore::of(self);
         self.client = Box::into_raw(Box::new(PluginClient::new(place, store.as_ref())?)).cast();
         Ok(())

@@ -5,8 +5,10 @@ use crate::call::{ApiCall, CallError, CallResult, destroy, list, seen};
 use crate::event::PluginEvent;
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
 use crate::multi_host::HostLinks;
+use crate::signals::check_fork;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use systole_cpu::InterruptMark;
 use systole_dist::ProcessExchange;
 use systole_ir::{Literal, TensorType, ensure};
 use systole_mlir::device_sharding::DeviceSharding;
@@ -183,12 +185,12 @@ impl CompiledProgram {
         (0..self.devices.len()).map(|d| BufferContent::Part(whole.clone(), self.first + d)).collect()
     }
 
-    /// Runs the program on this thread.
-    fn compute(&self, given: DeviceArgs) -> CallResult<RunOutputs> {
-        match self.module.is_empty() {
+    /// Runs the program on this thread; an interrupt after `mark` ends it.
+    fn compute(&self, mark: InterruptMark, given: DeviceArgs) -> CallResult<RunOutputs> {
+        mark.run(|| match self.module.is_empty() {
             true => self.computed(given),
             false => trace::within(&self.module, || self.computed(given)),
-        }
+        })
     }
 
     fn computed(&self, given: DeviceArgs) -> CallResult<RunOutputs> {
@@ -310,9 +312,9 @@ impl CompiledProgram {
         let pending: Vec<Arc<PendingArrays>> =
             self.signature.results.iter().map(|_| PendingArrays::new(event.clone())).collect();
         let held = pending.iter().map(|p| EngineArrays::Later(p.clone())).collect();
-        let (program, told) = (self.clone(), event.clone());
+        let (program, told, mark) = (self.clone(), event.clone(), InterruptMark::now());
         let job = move || {
-            let made = catch_unwind(AssertUnwindSafe(|| program.compute(given)));
+            let made = catch_unwind(AssertUnwindSafe(|| program.compute(mark, given)));
             let defect = CallError { code: code::INTERNAL, message: "a bug in Systole's plugin".into() };
             let outcome = match made.unwrap_or(Err(defect)) {
                 Ok(RunOutputs::Together(results)) => {
@@ -425,6 +427,7 @@ impl ExecuteCall<'_> {
 
 impl ApiCall for sys::LoadedExecutable_Execute {
     unsafe fn handle(&mut self) -> CallResult {
+        check_fork()?;
         // SAFETY: the caller passes a pointer that this plugin returned.
         let loaded = unsafe { seen::<PluginExecutable>(self.executable)? };
         let program = &loaded.program;
@@ -453,7 +456,7 @@ impl ApiCall for sys::LoadedExecutable_Execute {
             let (held, end) = program.compute_later(given)?;
             (held.into_iter().enumerate().map(|(k, held)| program.shares(None, k, held)).collect(), end)
         } else {
-            (program.contents(program.compute(given)?), program.pace.end_of_run())
+            (program.contents(program.compute(InterruptMark::now(), given)?), program.pace.end_of_run())
         };
         // The contents know when an asynchronous run is complete. SAFETY: same contract as this function.
         unsafe { ExecuteCall(self).hand_out(program, &devices, shares, &end) }

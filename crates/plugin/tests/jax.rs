@@ -106,4 +106,5 @@ scripts! {
     callbacks_on_devices: 8;
     distributed: 1;
     ffi_handlers: 2;
+    signals: 1;
 }
