@@ -5,7 +5,7 @@ use crate::event::SimulatedLatency;
 use crate::key_value::KeyValueStore;
 use crate::multi_host::{HostLinks, ProcessOptions};
 use crate::queue::RunQueue;
-use crate::signals::watch_forks;
+use crate::signals::{check_fork, watch_forks};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -411,7 +411,17 @@ impl ApiCall for sys::TopologyDescription_Deserialize {
     }
 }
 
+impl ApiCall for sys::Client_Destroy {
+    /// In a forked child, the client's threads do not exist and cannot be joined: the client is leaked.
+    unsafe fn handle(&mut self) -> CallResult {
+        if !self.client.is_null() && check_fork().is_ok() {
+            // SAFETY: a box of that type that was leaked, returned once.
+            drop(unsafe { Box::from_raw(self.client.cast::<PluginClient>()) });
+        }
+        Ok(())
+    }
+}
+
 destroy! {
-    Client_Destroy: PluginClient, client;
     TopologyDescription_Destroy: PluginTopology, topology;
 }

@@ -30,7 +30,7 @@ extern "C" fn on_interrupt(number: i32) {
     }
 }
 
-/// Makes Ctrl-C end runs that take longer than half a second more, before Python's own handler acts. Python's package calls this if
+/// Makes Ctrl-C end runs that take 0.3 seconds longer, before Python's own handler acts. Python's package calls this if
 /// the handler is Python's usual one; a handler that is installed later replaces it.
 #[unsafe(no_mangle)]
 pub extern "C" fn systole_watch_interrupts() {
