@@ -150,6 +150,8 @@ c = f.lower(x).compile()
 print("go", flush=True)
 jax.block_until_ready(c(x))
 """
+    # A background shell ignores the signal, and its processes inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.readline()
     time.sleep(2)

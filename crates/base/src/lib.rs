@@ -12,11 +12,11 @@ mod literal;
 pub mod rng;
 mod shape;
 
+pub use aligned_words::ForeignMemory;
 pub use caller::user_line;
 pub use dtype::{DType, Element, Scalar};
 pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use half::{bf16, f16};
-pub use aligned_words::ForeignMemory;
 pub use literal::{Literal, LiteralBuilder};
 pub use shape::{Dims, Shape, TensorType};
 

@@ -49,7 +49,7 @@ fn solve_vector<T: MatrixScalar>(l: MatrixSlice<T>, unit: bool, mut b: MatrixSli
                 x[k] = x[k] / column[0];
             }
             let value = x[k];
-            x[k + 1..end].iter_mut().zip(&column[1..]).for_each(|(x, l)| *x = *x - value * *l);
+            x[k + 1..end].iter_mut().zip(&column[1..]).for_each(|(x, l)| *x -= value * *l);
         }
         let (known, rest) = x.split_at_mut(end);
         if end < n {

@@ -1,6 +1,9 @@
 # Ctrl-C ends a long program within a second; short ones end as usual.
 import signal, subprocess, sys, time
 
+# A background shell ignores the signal, and its processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 start = """
 import jax, jax.numpy as jnp, time, threading, os, signal
 x = jnp.ones((300, 300))
