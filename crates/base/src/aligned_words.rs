@@ -5,8 +5,7 @@
 
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Number of words stored inline, without an allocation.
 const INLINE: usize = 2;
@@ -21,13 +20,52 @@ const FAR: usize = 4 << 20;
 const PLACES: usize = 16;
 
 /// 64-bit words: 8-byte alignment without unsafe code.
-pub(crate) struct AlignedWords(SmallVec<[u64; INLINE]>);
+pub(crate) struct AlignedWords {
+    own: SmallVec<[u64; INLINE]>,
+    /// Memory of another library, which is read in place of `own` and copied by the first write.
+    foreign: Option<Arc<dyn ForeignMemory>>,
+}
+
+/// Memory of another library that an array reads in place, released when the last owner is dropped.
+pub trait ForeignMemory: Send + Sync {
+    /// The elements, row-major, little endian, aligned to 8 bytes.
+    fn bytes(&self) -> &[u8];
+}
+
+impl From<SmallVec<[u64; INLINE]>> for AlignedWords {
+    fn from(own: SmallVec<[u64; INLINE]>) -> AlignedWords {
+        AlignedWords { own, foreign: None }
+    }
+}
 
 impl AlignedWords {
+    /// Wraps memory of another library.
+    pub fn foreign(memory: Arc<dyn ForeignMemory>) -> AlignedWords {
+        AlignedWords { own: SmallVec::new(), foreign: Some(memory) }
+    }
+
+    /// The first `n` bytes.
+    #[inline]
+    pub fn bytes(&self, n: usize) -> &[u8] {
+        match &self.foreign {
+            None => &bytemuck::cast_slice(&self.own)[..n],
+            Some(memory) => &memory.bytes()[..n],
+        }
+    }
+
+    /// The first `n` bytes for writing; memory of another library is copied first.
+    #[inline]
+    pub fn bytes_mut(&mut self, n: usize) -> &mut [u8] {
+        if self.foreign.is_some() {
+            *self = self.clone();
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.own)[..n]
+    }
+
     /// Allocates words filled with zeros.
     pub fn zeros(n: usize) -> AlignedWords {
         let mut words = AlignedWords::unfilled(n);
-        words.fill(0);
+        words.own.fill(0);
         words
     }
 
@@ -35,52 +73,42 @@ impl AlignedWords {
     pub fn unfilled(n: usize) -> AlignedWords {
         let Some(mut spare) = take(n) else {
             if n < SMALL {
-                return AlignedWords(SmallVec::from_elem(0, n));
+                return AlignedWords::from(SmallVec::from_elem(0, n));
             }
             let mut fresh = vec![0; roomy(n)];
             fresh.truncate(n);
-            return AlignedWords(SmallVec::from_vec(fresh));
+            return AlignedWords::from(SmallVec::from_vec(fresh));
         };
         spare.resize(n, 0);
-        AlignedWords(SmallVec::from_vec(spare))
+        AlignedWords::from(SmallVec::from_vec(spare))
     }
 
     /// Copies bytes into words; the last word is padded with zeros.
     pub fn of(bytes: &[u8]) -> AlignedWords {
         let mut words = AlignedWords::unfilled(bytes.len().div_ceil(8));
-        if let Some(last) = words.last_mut() {
+        if let Some(last) = words.own.last_mut() {
             *last = 0;
         }
-        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        words.bytes_mut(bytes.len()).copy_from_slice(bytes);
         words
     }
 }
 
 impl Clone for AlignedWords {
     fn clone(&self) -> AlignedWords {
-        let mut words = AlignedWords::unfilled(self.len());
-        words.copy_from_slice(self);
+        if let Some(memory) = &self.foreign {
+            return AlignedWords::of(memory.bytes());
+        }
+        let mut words = AlignedWords::unfilled(self.own.len());
+        words.own.copy_from_slice(&self.own);
         words
-    }
-}
-
-impl Deref for AlignedWords {
-    type Target = [u64];
-    fn deref(&self) -> &[u64] {
-        &self.0
-    }
-}
-
-impl DerefMut for AlignedWords {
-    fn deref_mut(&mut self) -> &mut [u64] {
-        &mut self.0
     }
 }
 
 impl Drop for AlignedWords {
     fn drop(&mut self) {
-        if self.0.capacity() >= SMALL {
-            keep(std::mem::take(&mut self.0).into_vec());
+        if self.own.capacity() >= SMALL {
+            keep(std::mem::take(&mut self.own).into_vec());
         }
     }
 }

@@ -12,6 +12,7 @@ mod literal;
 pub mod rng;
 mod shape;
 
+pub use aligned_words::ForeignMemory;
 pub use caller::user_line;
 pub use dtype::{DType, Element, Scalar};
 pub use error::{Error, ErrorKind, Result, ResultExt};

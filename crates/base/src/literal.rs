@@ -1,6 +1,6 @@
 //! Host arrays ([`Literal`]): dense, row-major, copy-on-write.
 
-use crate::aligned_words::AlignedWords;
+use crate::aligned_words::{AlignedWords, ForeignMemory};
 use crate::{DType, Element, Result, Scalar, Shape, TensorType, err};
 use std::fmt;
 use std::sync::Arc;
@@ -81,6 +81,15 @@ impl Literal {
         Ok(out)
     }
 
+    /// Wraps memory of another library without a copy. `None` if its size, alignment (8 bytes) or bool elements do not fit.
+    pub fn from_foreign(ty: TensorType, memory: Arc<dyn ForeignMemory>) -> Option<Literal> {
+        let bytes = memory.bytes();
+        let is_aligned = bytes.as_ptr().addr().is_multiple_of(8);
+        let is_valid = ty.dtype != DType::Bool || bytes.iter().all(|b| *b <= 1);
+        let fits = is_aligned && is_valid && bytes.len() == ty.bytes();
+        fits.then(|| Literal { ty, words: Arc::new(AlignedWords::foreign(memory)) })
+    }
+
     /// Element type and shape of the array.
     #[inline]
     pub fn ty(&self) -> &TensorType {
@@ -100,15 +109,14 @@ impl Literal {
     /// The raw bytes of the array, row-major, little endian.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice::<u64, u8>(&self.words)[..self.ty.bytes()]
+        self.words.bytes(self.ty.bytes())
     }
 
     /// The raw bytes of the array for writing; copies first if the storage is shared. A bool byte must be 0 or 1.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let n = self.ty.bytes();
-        let words: &mut AlignedWords = Arc::make_mut(&mut self.words);
-        &mut bytemuck::cast_slice_mut::<u64, u8>(words)[..n]
+        Arc::make_mut(&mut self.words).bytes_mut(n)
     }
 
     /// The elements as a slice. Errors if `T` is not the element type.
@@ -251,15 +259,14 @@ impl LiteralBuilder {
     /// Stores `value` at row-major index `i`: floats round to nearest even, integers wrap.
     pub fn set(&mut self, i: usize, value: Scalar) {
         let (size, bits) = (self.ty.dtype.size(), value.to_bits(self.ty.dtype).to_le_bytes());
-        bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[i * size..][..size]
-            .copy_from_slice(&bits[..size]);
+        self.words.bytes_mut((i + 1) * size)[i * size..].copy_from_slice(&bits[..size]);
     }
 
     /// Returns the element stored at row-major index `i`.
     pub fn get(&self, i: usize) -> Scalar {
         let size = self.ty.dtype.size();
         let mut raw = [0u8; 8];
-        raw[..size].copy_from_slice(&bytemuck::cast_slice::<u64, u8>(&self.words)[i * size..][..size]);
+        raw[..size].copy_from_slice(&self.words.bytes((i + 1) * size)[i * size..]);
         Scalar::from_bits(self.ty.dtype, u64::from_le_bytes(raw))
     }
 

@@ -24,6 +24,7 @@ mod simd;
 
 pub use crate::backend::{CpuBackend, kernel_names, kernel_tables, provider};
 pub use crate::machine::checked_allocator::CheckedAllocator;
+pub use crate::machine::interrupt::{InterruptMark, note_interrupt};
 pub use crate::machine::memory::available as available_memory;
 pub use crate::machine::peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
 pub use crate::machine::thread_pool::{ThreadPool, with_subnormals};

@@ -23,7 +23,11 @@ impl RunSecret {
         RunSecret::parse(&knobs::SECRET.get())
     }
 
-    fn parse(text: &str) -> Result<Option<RunSecret>> {
+    /// Parses a secret; `None` if the text is empty.
+    ///
+    /// # Errors
+    /// If the secret has fewer than 16 characters.
+    pub fn parse(text: &str) -> Result<Option<RunSecret>> {
         let text = text.trim();
         match text.chars().count() {
             0 => Ok(None),

@@ -32,8 +32,8 @@ pub use graph::{DERIVATIVE, Graph, GraphBuilder, Node, Op, SourceLoc, Tensor, Va
 pub use op::{attention, composites, control_builders, quantized_weights};
 pub use sharding::{Mesh, Sharding, Shardings};
 pub use systole_base::{
-    DType, Dims, Element, Error, ErrorKind, Literal, LiteralBuilder, Result, ResultExt, Scalar, Shape,
-    TensorType, bf16, bug, conversions, ensure, err, f16, knobs, renamed, rng, user_line,
+    DType, Dims, Element, Error, ErrorKind, ForeignMemory, Literal, LiteralBuilder, Result, ResultExt,
+    Scalar, Shape, TensorType, bf16, bug, conversions, ensure, err, f16, knobs, renamed, rng, user_line,
 };
 
 systole_base::renamed! { Loc => SourceLoc, Spread => Shardings }

@@ -26,8 +26,11 @@ pub struct Kernels<T> {
     pub her2: fn(&[T], &[T], MatrixSliceMut<T>),
     /// `C += alpha A B`.
     pub gemm: fn(T, MatrixSlice<T>, MatrixSlice<T>, MatrixSliceMut<T>),
-    /// Solves `L x = b` in place for each column of b; with `true` the diagonal of L is 1.
-    pub forward: fn(MatrixSlice<T>, bool, MatrixSliceMut<T>),
+    /// Solves `X Lᵀ = B` in place of B for a small lower triangular L; with `true` its diagonal is 1.
+    pub solve_right: fn(MatrixSlice<T>, bool, MatrixSliceMut<T>),
+    /// Replaces the lower triangle of a small matrix by L with `L Lᴴ = A`; returns the 1-based index of the first pivot that
+    /// is not positive, or 0.
+    pub cholesky: fn(MatrixSliceMut<T>) -> i32,
     /// Rotates pairs of columns; see [`Rotation`].
     pub rotate: fn(&[Rotation<T>], MatrixSliceMut<T>),
 }
@@ -82,6 +85,8 @@ pub trait RealLanes<R: Real>: Copy {
     fn load_few<T: MatrixScalar<Real = R>>(from: &[T]) -> Self;
     /// Writes to the first elements; there must be enough.
     fn store<T: MatrixScalar<Real = R>>(self, to: &mut [T]);
+    /// Writes to all elements, fewer than a vector holds.
+    fn store_few<T: MatrixScalar<Real = R>>(self, to: &mut [T]);
     /// `a b + self`.
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// Products of lanes.
@@ -130,6 +135,13 @@ impl<R: Real> RealLanes<R> for PortableLanes<R> {
     }
 
     #[inline(always)]
+    fn store_few<T: MatrixScalar<Real = R>>(self, to: &mut [T]) {
+        let mut all = [T::zero(); 4];
+        self.store(&mut all);
+        to.copy_from_slice(&all[..to.len()]);
+    }
+
+    #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
         PortableLanes(std::array::from_fn(|i| self.0[i] + a.0[i] * b.0[i]))
     }
@@ -163,7 +175,8 @@ macro_rules! tables {
             hemv: hemv::<$ty, PortableLanes<$real>>,
             her2: her2::<$ty, PortableLanes<$real>>,
             gemm: gemm::<$ty, PortableLanes<$real>>,
-            forward: forward::<$ty, PortableLanes<$real>>,
+            solve_right: solve_right::<$ty, PortableLanes<$real>>,
+            cholesky: cholesky::<$ty, PortableLanes<$real>>,
             rotate: rotate::<$ty, PortableLanes<$real>>,
         });
     )*};
@@ -193,7 +206,6 @@ fn dots<T: MatrixScalar, V: RealLanes<T::Real>, const N: usize, const U: usize>(
     let (mut re, mut im) = ([[zero; U]; N], [[zero; U]; N]);
     let step = width::<T, V>() * U;
     let whole = x.len() / step * step;
-    let columns = columns.map(|c| &c[..x.len()]);
     let mut at = 0;
     while at < whole {
         for u in 0..U {
@@ -211,10 +223,9 @@ fn dots<T: MatrixScalar, V: RealLanes<T::Real>, const N: usize, const U: usize>(
     }
     while at < x.len() {
         let end = (at + width::<T, V>()).min(x.len());
-        let read = |from: &[T]| if end - at == width::<T, V>() { V::load(from) } else { V::load_few(from) };
-        let v = read(&x[at..end]);
+        let v: V = load_part(&x[at..end]);
         for n in 0..N {
-            let a = read(&columns[n][at..end]);
+            let a = load_part(&columns[n][at..end]);
             re[n][0] = re[n][0].mul_add(a, v);
             if T::IS_COMPLEX {
                 im[n][0] = im[n][0].mul_add(a, v.swapped());
@@ -222,44 +233,54 @@ fn dots<T: MatrixScalar, V: RealLanes<T::Real>, const N: usize, const U: usize>(
         }
         at = end;
     }
-    std::array::from_fn(|n| {
-        let mut sum = T::zero();
+    let mut all = [T::zero(); N];
+    for n in 0..N {
         for u in 0..U {
             let (even, odd) = re[n][u].sums();
             let (plus, minus) = if T::IS_COMPLEX { im[n][u].sums() } else { Default::default() };
-            sum += T::new(even + odd, plus - minus);
+            all[n] += T::new(even + odd, plus - minus);
         }
-        sum
-    })
+    }
+    all
+}
+
+/// Reads a vector, or fewer elements at the end of an array.
+#[inline(always)]
+fn load_part<T: MatrixScalar, V: RealLanes<T::Real>>(from: &[T]) -> V {
+    if from.len() == width::<T, V>() { V::load(from) } else { V::load_few(from) }
+}
+
+/// Writes what [`load_part`] reads.
+#[inline(always)]
+fn store_part<T: MatrixScalar, V: RealLanes<T::Real>>(x: V, to: &mut [T]) {
+    if to.len() == width::<T, V>() { x.store(to) } else { x.store_few(to) }
 }
 
 /// `y += Σ aₙ xₙ` over N columns.
 #[inline(always)]
 fn axpys<T: MatrixScalar, V: RealLanes<T::Real>, const N: usize>(a: [T; N], columns: [&[T]; N], y: &mut [T]) {
-    let columns = columns.map(|c| &c[..y.len()]);
     let step = width::<T, V>();
-    let re = a.map(|a| V::splat(a.re()));
-    // i x is (−im, re).
-    let im = a.map(|a| alternating::<T::Real, V>(a.im()));
+    let zero = V::splat(T::Real::default());
+    let (mut re, mut im) = ([zero; N], [zero; N]);
+    for n in 0..N {
+        re[n] = V::splat(a[n].re());
+        if T::IS_COMPLEX {
+            // i x is (−im, re).
+            im[n] = alternating::<T::Real, V>(a[n].im());
+        }
+    }
     let mut at = 0;
     while at < y.len() {
         let end = (at + step).min(y.len());
-        let read = |from: &[T]| if end - at == step { V::load(from) } else { V::load_few(from) };
-        let mut sum = read(&y[at..end]);
+        let mut sum: V = load_part(&y[at..end]);
         for n in 0..N {
-            let x = read(&columns[n][at..end]);
+            let x: V = load_part(&columns[n][at..end]);
             sum = sum.mul_add(re[n], x);
             if T::IS_COMPLEX {
                 sum = sum.mul_add(im[n], x.swapped());
             }
         }
-        if end - at == step {
-            sum.store(&mut y[at..end]);
-        } else {
-            let mut few = [T::zero(); 16];
-            sum.store(&mut few);
-            y[at..end].iter_mut().zip(few).for_each(|(y, x)| *y = x);
-        }
+        store_part(sum, &mut y[at..end]);
         at = end;
     }
 }
@@ -370,42 +391,135 @@ pub fn hemv<T: MatrixScalar, V: RealLanes<T::Real>>(a: MatrixSlice<T>, x: &[T], 
     }
 }
 
-/// Forward substitution.
+/// Rows and columns of the largest triangle of [`Kernels::solve_right`].
+const MOST_TRIANGLE: usize = 32;
+
+/// Triangle of a system of equations: rows below the diagonal, negated, and the reciprocals of the diagonal.
+struct PackedTriangle<T> {
+    rows: [T; MOST_TRIANGLE * MOST_TRIANGLE],
+    inverse: [T; MOST_TRIANGLE],
+    size: usize,
+}
+
+/// Solves for U vectors of rows: columns of X in order, each from the previous ones.
 #[inline(always)]
-pub fn forward<T: MatrixScalar, V: RealLanes<T::Real>>(
+fn solve_strip<T: MatrixScalar, V: RealLanes<T::Real>, const U: usize>(
+    l: &PackedTriangle<T>,
+    b: &mut MatrixSliceMut<T>,
+    (at, end): (usize, usize),
+) {
+    let step = width::<T, V>();
+    let zero = V::splat(T::Real::default());
+    let mut x = [[zero; U]; MOST_TRIANGLE];
+    for j in 0..l.size {
+        let column = &mut b.column(j)[at..end];
+        let mut sum = [zero; U];
+        for (u, part) in column.chunks(step).enumerate().take(U) {
+            sum[u] = load_part(part);
+        }
+        for (known, by) in x.iter().zip(&l.rows[j * MOST_TRIANGLE..j * MOST_TRIANGLE + j]) {
+            let re = V::splat(by.re());
+            for u in 0..U {
+                sum[u] = sum[u].mul_add(re, known[u]);
+            }
+            if T::IS_COMPLEX {
+                let im = alternating::<T::Real, V>(by.im());
+                for u in 0..U {
+                    sum[u] = sum[u].mul_add(im, known[u].swapped());
+                }
+            }
+        }
+        let (re, im) = (V::splat(l.inverse[j].re()), l.inverse[j].im());
+        for sum in &mut sum {
+            let mut scaled = sum.mul(re);
+            if T::IS_COMPLEX {
+                scaled = scaled.mul_add(alternating::<T::Real, V>(im), sum.swapped());
+            }
+            *sum = scaled;
+        }
+        x[j] = sum;
+        for (u, part) in column.chunks_mut(step).enumerate().take(U) {
+            store_part(sum[u], part);
+        }
+    }
+}
+
+/// [`Kernels::solve_right`].
+#[inline(always)]
+pub fn solve_right<T: MatrixScalar, V: RealLanes<T::Real>>(
     l: MatrixSlice<T>,
     unit: bool,
     mut b: MatrixSliceMut<T>,
 ) {
-    let n = l.rows;
-    let mut inverse = [T::ONE; MOST_FORWARD];
-    let by_product = !unit && n <= MOST_FORWARD && b.columns >= TOGETHER;
-    if by_product {
-        (0..n).for_each(|k| inverse[k] = T::ONE / l.column(k)[k]);
-    }
-    let mut j = 0;
-    while j < b.columns {
-        let count = if j + TOGETHER <= b.columns { TOGETHER } else { 1 };
-        for k in 0..n {
-            let column = l.column(k);
-            // Right-hand sides are independent of each other.
-            for r in j..j + count {
-                let x = b.column(r);
-                let value = match (unit, by_product) {
-                    (true, _) => x[k],
-                    (_, true) => x[k] * inverse[k],
-                    _ => x[k] / column[k],
-                };
-                x[k] = value;
-                axpys::<T, V, 1>([-value], [&column[k + 1..n]], &mut x[k + 1..n]);
-            }
+    let size = l.rows;
+    let mut packed = PackedTriangle {
+        rows: [T::zero(); MOST_TRIANGLE * MOST_TRIANGLE],
+        inverse: [T::ONE; MOST_TRIANGLE],
+        size,
+    };
+    for k in 0..size {
+        let column = l.column(k);
+        if !unit {
+            packed.inverse[k] = T::ONE / column[k];
         }
-        j += count;
+        for j in k + 1..size {
+            packed.rows[j * MOST_TRIANGLE + k] = -column[j];
+        }
+    }
+    let step = width::<T, V>();
+    let mut at = 0;
+    while at < b.rows {
+        let left = b.rows - at;
+        let vectors = if left > 4 * step {
+            8
+        } else if left > step {
+            4
+        } else {
+            1
+        };
+        let end = (at + vectors * step).min(b.rows);
+        match vectors {
+            8 => solve_strip::<T, V, 8>(&packed, &mut b, (at, end)),
+            4 => solve_strip::<T, V, 4>(&packed, &mut b, (at, end)),
+            _ => solve_strip::<T, V, 1>(&packed, &mut b, (at, end)),
+        }
+        at = end;
     }
 }
 
-/// Rows of a triangle whose diagonal is inverted once.
-const MOST_FORWARD: usize = 64;
+/// [`Kernels::cholesky`]: each column from the previous ones.
+#[inline(always)]
+pub fn cholesky<T: MatrixScalar, V: RealLanes<T::Real>>(a: MatrixSliceMut<T>) -> i32 {
+    let (n, stride) = (a.rows, a.stride);
+    for j in 0..n {
+        let (done, rest) = a.data.split_at_mut(j * stride);
+        let column = &mut rest[j..n];
+        let mut k = 0;
+        while k + TOGETHER <= j {
+            let (mut by, mut known) = ([T::zero(); TOGETHER], [&done[..0]; TOGETHER]);
+            for i in 0..TOGETHER {
+                known[i] = &done[(k + i) * stride + j..(k + i) * stride + n];
+                by[i] = -known[i][0].conj();
+            }
+            axpys::<T, V, TOGETHER>(by, known, column);
+            k += TOGETHER;
+        }
+        while k < j {
+            let known = &done[k * stride + j..k * stride + n];
+            axpys::<T, V, 1>([-known[0].conj()], [known], column);
+            k += 1;
+        }
+        let pivot = column[0].re();
+        if pivot.is_nan() || pivot <= T::Real::default() {
+            return j as i32 + 1;
+        }
+        let root = pivot.sqrt();
+        let by = T::Real::ONE / root;
+        column[0] = T::real(root);
+        column[1..].iter_mut().for_each(|x| *x = x.scale(by));
+    }
+    0
+}
 
 /// Columns of a tile of a product.
 const TILE_COLUMNS: usize = 6;
@@ -414,25 +528,50 @@ const DEPTH: usize = 256;
 /// Rows of packed panels.
 const ROWS: usize = 192;
 
-/// Packed panels: for each k, `width` real parts, and for complex numbers as many imaginary parts.
+/// Packs rows of a matrix: for each column, `width` real parts, and for complex numbers as many imaginary parts.
 #[inline(always)]
-fn packed<T: MatrixScalar>(
-    to: &mut Vec<T::Real>,
-    (count, depth): (usize, usize),
-    width: usize,
-    at: impl Fn(usize, usize) -> T,
-) {
+fn pack_rows<T: MatrixScalar, V: RealLanes<T::Real>>(to: &mut Vec<T::Real>, a: MatrixSlice<T>, width: usize) {
     let step = width * if T::IS_COMPLEX { 2 } else { 1 };
     to.clear();
-    to.resize(count.div_ceil(width) * step * depth, T::Real::default());
-    for (panel, first) in to.chunks_exact_mut(step * depth).zip((0..count).step_by(width)) {
-        let here = width.min(count - first);
+    to.resize(a.rows.div_ceil(width) * step * a.columns, T::Real::default());
+    for (panel, first) in to.chunks_exact_mut(step * a.columns).zip((0..a.rows).step_by(width)) {
+        let end = (first + width).min(a.rows);
         for (k, row) in panel.chunks_exact_mut(step).enumerate() {
-            for i in 0..here {
-                let value = at(first + i, k);
-                row[i] = value.re();
+            let column = &a.column(k)[first..end];
+            if !T::IS_COMPLEX && column.len() == 2 * V::COUNT {
+                V::load(column).store(row);
+                V::load(&column[V::COUNT..]).store(&mut row[V::COUNT..]);
+                continue;
+            }
+            let (re, im) = row.split_at_mut(width);
+            re.iter_mut().zip(column).for_each(|(to, x)| *to = x.re());
+            if T::IS_COMPLEX {
+                im.iter_mut().zip(column).for_each(|(to, x)| *to = x.im());
+            }
+        }
+    }
+}
+
+/// Packs `alpha` times columns of a matrix: for each row, [`TILE_COLUMNS`] real parts, and for complex numbers as many
+/// imaginary parts.
+#[inline(always)]
+fn pack_columns<T: MatrixScalar>(
+    to: &mut Vec<T::Real>,
+    alpha: T,
+    b: MatrixSlice<T>,
+    (k, depth): (usize, usize),
+) {
+    let step = TILE_COLUMNS * if T::IS_COMPLEX { 2 } else { 1 };
+    to.clear();
+    to.resize(b.columns.div_ceil(TILE_COLUMNS) * step * depth, T::Real::default());
+    for (panel, first) in to.chunks_exact_mut(step * depth).zip((0..b.columns).step_by(TILE_COLUMNS)) {
+        for j in first..(first + TILE_COLUMNS).min(b.columns) {
+            let at = j - first;
+            for (row, x) in panel.chunks_exact_mut(step).zip(&b.column(j)[k..k + depth]) {
+                let value = alpha * *x;
+                row[at] = value.re();
                 if T::IS_COMPLEX {
-                    row[width + i] = value.im();
+                    row[TILE_COLUMNS + at] = value.im();
                 }
             }
         }
@@ -460,6 +599,15 @@ fn tile<T: MatrixScalar, V: RealLanes<T::Real>>(a: &[T::Real], b: &[T::Real]) ->
     sums
 }
 
+/// Adds two vectors to real numbers, of which there may be fewer.
+#[inline(always)]
+fn add<T: MatrixScalar, V: RealLanes<T::Real>>(sums: &[V; 2], to: &mut [T]) {
+    let one = V::splat(T::Real::ONE);
+    for (sum, to) in sums.iter().zip(to.chunks_mut(V::COUNT)) {
+        store_part(sum.mul_add(load_part(to), one), to);
+    }
+}
+
 /// Below this number of multiplications, operands are not packed.
 const FEW: usize = 4096;
 
@@ -483,21 +631,26 @@ pub fn gemm<T: MatrixScalar, V: RealLanes<T::Real>>(
     let mut values = [T::Real::default(); 64];
     for k in (0..depth).step_by(DEPTH) {
         let kc = DEPTH.min(depth - k);
-        packed::<T>(&mut right, (n, kc), TILE_COLUMNS, |j, l| alpha * b.column(j)[k + l]);
+        pack_columns(&mut right, alpha, b, (k, kc));
         for i in (0..m).step_by(ROWS) {
             let mc = ROWS.min(m - i);
-            packed::<T>(&mut left, (mc, kc), tile_rows, |r, l| a.column(k + l)[i + r]);
+            let block =
+                MatrixSlice { data: &a.data[k * a.stride + i..], stride: a.stride, rows: mc, columns: kc };
+            pack_rows::<T, V>(&mut left, block, tile_rows);
             for (j, b) in (0..n).step_by(TILE_COLUMNS).zip(right.chunks_exact(TILE_COLUMNS * parts * kc)) {
                 for (r, a) in (i..i + mc).step_by(tile_rows).zip(left.chunks_exact(tile_rows * parts * kc)) {
                     let rows = tile_rows.min(i + mc - r);
                     let sums = tile::<T, V>(a, b);
                     for (q, sums) in sums.iter().enumerate().take(n - j) {
                         let to = &mut c.column(j + q)[r..r + rows];
-                        sums[0].store(&mut values);
-                        sums[1].store(&mut values[V::COUNT..]);
-                        for (p, x) in to.iter_mut().enumerate() {
-                            let im = if T::IS_COMPLEX { values[V::COUNT + p] } else { T::Real::default() };
-                            *x += T::new(values[p], im);
+                        if T::IS_COMPLEX {
+                            sums[0].store(&mut values);
+                            sums[1].store(&mut values[V::COUNT..]);
+                            for (p, x) in to.iter_mut().enumerate() {
+                                *x += T::new(values[p], values[V::COUNT + p]);
+                            }
+                        } else {
+                            add::<T, V>(sums, to);
                         }
                     }
                 }

@@ -5,7 +5,7 @@
 
 use crate::eig::{eigenvalues, eigenvectors};
 use crate::eigh::{eigh, sytrd};
-use crate::lu::{Triangle, getrf, potrf, trsm};
+use crate::lu::{getrf, potrf, trsm};
 use crate::matrix::Matrix;
 use crate::qr::{apply_q, geqp3, geqrf, orgqr};
 use crate::scalar::{Complex, MatrixScalar};
@@ -33,8 +33,14 @@ const ROUTINES: [(&str, usize, usize, usize); 15] = [
     ("trsm", 2, 1, 2),
 ];
 
+/// JAX's custom call for the permutation of an LU decomposition, on GPUs; and its routine here.
+const PERMUTATION: (&str, &str) = ("cu_lu_pivots_to_permutation", "permutation");
+
 /// Returns the routine of a custom call: `lapack_zheevd_ffi` is `syevd`, which computes with complex numbers too.
 pub fn routine(target: &str) -> Option<&'static str> {
+    if target == PERMUTATION.0 {
+        return Some(PERMUTATION.1);
+    }
     let name = target.strip_prefix("lapack_")?.strip_suffix("_ffi")?;
     let name = name.strip_prefix(['s', 'd', 'c', 'z'])?;
     let name = match name {
@@ -52,6 +58,9 @@ pub fn routine(target: &str) -> Option<&'static str> {
 /// # Errors
 /// For an unknown routine, or operands that do not fit.
 pub fn call(config: &str, args: &[&Literal], types: &[TensorType]) -> Result<Vec<Literal>> {
+    if config == PERMUTATION.1 {
+        return permutation(args, types);
+    }
     let double = args.first().is_some_and(|a| a.dtype() == DType::F64);
     match (config.strip_prefix("complex "), double) {
         (None, false) => LapackCall::<f32>::run(config, args, types),
@@ -59,6 +68,28 @@ pub fn call(config: &str, args: &[&Literal], types: &[TensorType]) -> Result<Vec
         (Some(config), false) => LapackCall::<Complex<f32>>::run(config, args, types),
         (Some(config), true) => LapackCall::<Complex<f64>>::run(config, args, types),
     }
+}
+
+/// Rows of L U in terms of those of the matrix: `pivots: i32[…, m]`, from 0, become `i32[…, n]`.
+fn permutation(args: &[&Literal], types: &[TensorType]) -> Result<Vec<Literal>> {
+    let ([pivots], [ty]) = (args, types) else {
+        return Err(err!(Data, "a permutation has one operand and one result"));
+    };
+    let lead = |ty: &TensorType| ty.shape.split_last().map(|(last, lead)| (*last, lead.to_vec()));
+    let fits = |(m, lead): (usize, Vec<usize>), (n, other): (usize, Vec<usize>)| lead == other && m <= n;
+    let matches = lead(pivots.ty()).zip(lead(ty)).is_some_and(|(a, b)| fits(a, b));
+    ensure!(matches, err!(Data, "pivots of type {} do not permute {ty}", pivots.ty()));
+    let (m, n) = (pivots.shape()[pivots.shape().rank() - 1], ty.shape[ty.rank() - 1]);
+    let mut result = Literal::zeros(ty.clone());
+    let (from, to) = (pivots.as_slice::<i32>()?, result.as_mut_slice::<i32>()?);
+    for (b, to) in to.chunks_exact_mut(n.max(1)).enumerate() {
+        to.iter_mut().zip(0..).for_each(|(x, i)| *x = i);
+        for (i, pivot) in from[b * m..(b + 1) * m].iter().enumerate() {
+            let pivot = usize::try_from(*pivot).ok().filter(|p| *p < n);
+            to.swap(i, pivot.ok_or_else(|| err!(Data, "a pivot is not a row of {n}"))?);
+        }
+    }
+    Ok(vec![result])
 }
 
 /// Element type of operands: its parts are element types of arrays.
@@ -263,6 +294,14 @@ where
         out
     }
 
+    /// The transpose of matrix b, which has the order of the array.
+    fn turned(&self, i: usize, b: usize) -> Matrix<T> {
+        let (m, n) = self.size(i);
+        let range = b * m * n..(b + 1) * m * n;
+        let data = range.map(|at| self.args[i].at(at)).collect();
+        Matrix { data, rows: n, columns: m }
+    }
+
     fn vector(&self, i: usize, b: usize) -> Vec<T> {
         let n = self.length(i);
         (b * n..(b + 1) * n).map(|k| self.args[i].at(k)).collect()
@@ -297,6 +336,20 @@ where
                     to[at..at + width].copy_from_slice(&row[..width]);
                 }
             }
+        }
+        Ok(at + parts)
+    }
+
+    /// Like [`LapackCall::put`], for the transpose of the result.
+    fn put_turned(&mut self, at: usize, b: usize, m: &Matrix<T>) -> Result<usize> {
+        let size = m.data.len();
+        let parts = if T::IS_COMPLEX { 2 } else { 1 };
+        for part in 0..parts {
+            let to: &mut [T::Real] = self.results[at + part].as_mut_slice()?;
+            let Some(to) = to.get_mut(b * size..(b + 1) * size) else {
+                return Err(err!(Data, "a result of `{}` has another size than {size}", self.name));
+            };
+            to.iter_mut().zip(&m.data).for_each(|(to, x)| *to = if part == 0 { x.re() } else { x.im() });
         }
         Ok(at + parts)
     }
@@ -390,15 +443,21 @@ where
     }
 
     fn triangular(&mut self, b: usize) -> Result<()> {
-        let how = Triangle {
-            left: self.is("side", 'L'),
-            lower: self.is("uplo", 'L'),
-            transpose: !self.is("trans_x", 'N'),
-            conjugate: self.is("trans_x", 'C'),
-            unit: self.is("diag", 'U'),
+        let (left, lower) = (self.is("side", 'L'), self.is("uplo", 'L'));
+        let (transpose, conjugate) = (!self.is("trans_x", 'N'), self.is("trans_x", 'C'));
+        // Row-major arrays are transposed matrices: op(A) X = B is Xᵀ Lᵀ = Bᵀ with L = op(A), and X op(A) = B has L = op(A)ᵀ.
+        let is_own = left != transpose;
+        let mut l = if is_own { self.matrix(0, b) } else { self.turned(0, b) };
+        if conjugate && T::IS_COMPLEX {
+            l.data.iter_mut().for_each(|x| *x = x.conj());
+        }
+        let mut x = if left { self.turned(1, b) } else { self.matrix(1, b) };
+        trsm(&mut l, lower == is_own, self.is("diag", 'U'), &mut x);
+        if left {
+            self.put_turned(0, b, &x)?
+        } else {
+            self.put(0, b, &x)?
         };
-        let x = trsm(&self.matrix(0, b), &self.matrix(1, b), how);
-        self.put(0, b, &x)?;
         Ok(())
     }
 

@@ -6,13 +6,16 @@ use crate::matrix::{Matrix, MatrixSlice, MatrixSliceMut};
 use crate::scalar::{MatrixScalar, Real};
 
 /// Size at which recursion ends.
-const SMALL: usize = 24;
+const SMALL: usize = 32;
 
-/// Solves `L X = B` in place.
-pub(crate) fn solve_lower<T: MatrixScalar>(l: MatrixSlice<T>, unit: bool, mut b: MatrixSliceMut<T>) {
+/// Solves `X Lᵀ = B` in place of B, for a lower triangular L; with `unit` its diagonal is taken as ones.
+pub(crate) fn solve_right<T: MatrixScalar>(l: MatrixSlice<T>, unit: bool, b: MatrixSliceMut<T>) {
     let n = l.rows;
+    if b.rows == 1 {
+        return solve_vector(l, unit, b);
+    }
     if n <= SMALL {
-        return (T::kernels().forward)(l, unit, b);
+        return (T::kernels().solve_right)(l, unit, b);
     }
     let half = (n / 2).next_multiple_of(8).min(n - 1);
     let part = |top: usize, left: usize, rows: usize, columns: usize| MatrixSlice {
@@ -21,60 +24,78 @@ pub(crate) fn solve_lower<T: MatrixScalar>(l: MatrixSlice<T>, unit: bool, mut b:
         rows,
         columns,
     };
-    solve_lower(part(0, 0, half, half), unit, rows_of(&mut b, 0, half));
-    let x = copied(&rows_of(&mut b, 0, half));
-    (T::kernels().gemm)(-T::ONE, part(half, 0, n - half, half), x.view(), rows_of(&mut b, half, n));
-    solve_lower(part(half, half, n - half, n - half), unit, rows_of(&mut b, half, n));
+    let (rows, stride) = (b.rows, b.stride);
+    if rows == 0 {
+        return;
+    }
+    let (first, rest) = b.data.split_at_mut(half * stride);
+    solve_right(part(0, 0, half, half), unit, MatrixSliceMut { data: first, stride, rows, columns: half });
+    let below = transposed(part(half, 0, n - half, half));
+    let x = MatrixSlice { data: first, stride, rows, columns: half };
+    let mut rest = MatrixSliceMut { data: rest, stride, rows, columns: n - half };
+    (T::kernels().gemm)(-T::ONE, x, below.view(), rest.part());
+    solve_right(part(half, half, n - half, n - half), unit, rest);
 }
 
-fn rows_of<'a, T>(b: &'a mut MatrixSliceMut<T>, from: usize, to: usize) -> MatrixSliceMut<'a, T> {
-    MatrixSliceMut { data: &mut b.data[from..], stride: b.stride, rows: to - from, columns: b.columns }
+/// Like [`solve_right`] for one row: `L x = b`, by columns of L.
+fn solve_vector<T: MatrixScalar>(l: MatrixSlice<T>, unit: bool, mut b: MatrixSliceMut<T>) {
+    let n = l.rows;
+    let mut x: Vec<T> = (0..n).map(|j| b.column(j)[0]).collect();
+    for at in (0..n).step_by(SMALL) {
+        let end = (at + SMALL).min(n);
+        for k in at..end {
+            let column = &l.column(k)[k..end];
+            if !unit {
+                x[k] = x[k] / column[0];
+            }
+            let value = x[k];
+            x[k + 1..end].iter_mut().zip(&column[1..]).for_each(|(x, l)| *x -= value * *l);
+        }
+        let (known, rest) = x.split_at_mut(end);
+        if end < n {
+            let below = MatrixSlice {
+                data: &l.data[end + at * l.stride..],
+                stride: l.stride,
+                rows: n - end,
+                columns: end - at,
+            };
+            (T::kernels().gemv)(-T::ONE, below, &known[at..], rest);
+        }
+    }
+    x.iter().enumerate().for_each(|(j, x)| b.column(j)[0] = *x);
 }
 
-fn copied<T: MatrixScalar>(b: &MatrixSliceMut<T>) -> Matrix<T> {
-    let mut data = Vec::with_capacity(b.rows * b.columns);
-    (0..b.columns).for_each(|j| data.extend_from_slice(&b.data[j * b.stride..j * b.stride + b.rows]));
-    Matrix { data, rows: b.rows, columns: b.columns }
+fn transposed<T: MatrixScalar>(a: MatrixSlice<T>) -> Matrix<T> {
+    Matrix::from_fn(a.columns, a.rows, |i, j| a.column(i)[j])
 }
 
-/// A triangular matrix in a system of equations.
-#[derive(Clone, Copy)]
-pub struct Triangle {
-    /// Whether the unknown is on the right side of the matrix.
-    pub left: bool,
-    /// Whether the lower triangle is read.
-    pub lower: bool,
-    /// Whether the matrix is transposed.
-    pub transpose: bool,
-    /// Whether the matrix is conjugated.
-    pub conjugate: bool,
-    /// Whether the diagonal is taken as ones.
-    pub unit: bool,
+/// Solves `L X = B` in place of B.
+fn solve_left<T: MatrixScalar>(l: MatrixSlice<T>, unit: bool, mut b: MatrixSliceMut<T>) {
+    let mut turned =
+        transposed(MatrixSlice { data: b.data, stride: b.stride, rows: b.rows, columns: b.columns });
+    solve_right(l, unit, turned.view_mut());
+    for j in 0..b.columns {
+        b.column(j).iter_mut().enumerate().for_each(|(i, x)| *x = turned.at(j, i));
+    }
 }
 
-/// Solves `op(A) X = B`, or `X op(A) = B`.
-pub fn trsm<T: MatrixScalar>(a: &Matrix<T>, b: &Matrix<T>, how: Triangle) -> Matrix<T> {
-    // X op(A) = B is op(A)ᵀ Xᵀ = Bᵀ.
-    let turn = how.transpose == how.left;
-    let lower = how.lower != turn;
-    let n = a.rows;
-    let flip = |i: usize| if lower { i } else { n - 1 - i };
-    let element = |i: usize, j: usize| {
-        let (i, j) = (flip(i), flip(j));
-        let value = if turn { a.at(j, i) } else { a.at(i, j) };
-        if how.conjugate { value.conj() } else { value }
-    };
-    let l = if lower && !turn && !how.conjugate { a.clone() } else { Matrix::from_fn(n, n, element) };
-    let mut x = if how.left { b.clone() } else { b.transpose() };
-    let upside_down = |x: &mut Matrix<T>| {
-        if !lower {
-            (0..x.columns).for_each(|j| x.column_mut(j).reverse());
+/// Solves `X Lᵀ = B` in place of B, for a triangular L, whose elements are overwritten.
+pub fn trsm<T: MatrixScalar>(l: &mut Matrix<T>, lower: bool, unit: bool, b: &mut Matrix<T>) {
+    let n = l.rows;
+    let backwards = |b: &mut Matrix<T>| {
+        for j in 0..n / 2 {
+            let (x, y) = b.two_columns(j, n - 1 - j);
+            x.swap_with_slice(y);
         }
     };
-    upside_down(&mut x);
-    solve_lower(l.view(), how.unit, x.view_mut());
-    upside_down(&mut x);
-    if how.left { x } else { x.transpose() }
+    if lower {
+        return solve_right(l.view(), unit, b.view_mut());
+    }
+    // With rows and columns in the opposite order, an upper triangle is a lower one.
+    l.data.reverse();
+    backwards(b);
+    solve_right(l.view(), unit, b.view_mut());
+    backwards(b);
 }
 
 /// Replaces a by L and U; returns the 1-based pivots, and the 1-based index of the first zero on U's diagonal, or 0.
@@ -164,7 +185,7 @@ fn exchange<T: MatrixScalar>(
 fn eliminate<T: MatrixScalar>(a: &mut Matrix<T>, (from, to): (usize, usize), (left, right): (usize, usize)) {
     let m = a.rows;
     let l = a.copied((from, m), (from, to));
-    solve_lower(l.block((0, to - from), (0, to - from)), true, a.block_mut((from, to), (left, right)));
+    solve_left(l.block((0, to - from), (0, to - from)), true, a.block_mut((from, to), (left, right)));
     if to < m {
         let u = a.copied((from, to), (left, right));
         let below = l.block((to - from, m - from), (0, to - from));
@@ -180,36 +201,22 @@ pub fn potrf<T: MatrixScalar>(a: &mut Matrix<T>) -> i32 {
 
 fn cholesky<T: MatrixScalar>(a: &mut Matrix<T>, (from, to): (usize, usize)) -> i32 {
     if to - from <= SMALL {
-        for j in from..to {
-            let pivot = a.at(j, j).re();
-            if pivot.is_nan() || pivot <= T::Real::default() {
-                return j as i32 + 1;
-            }
-            let root = pivot.sqrt();
-            let by = T::Real::ONE / root;
-            a.set(j, j, T::real(root));
-            a.column_mut(j)[j + 1..to].iter_mut().for_each(|x| *x = x.scale(by));
-            for k in j + 1..to {
-                let (column, target) = a.two_columns(j, k);
-                (T::kernels().axpy)(-column[k].conj(), &column[k..to], &mut target[k..to]);
-            }
-        }
-        return 0;
+        let info = (T::kernels().cholesky)(a.block_mut((from, to), (from, to)));
+        return if info == 0 { 0 } else { from as i32 + info };
     }
     let half = from + ((to - from) / 2).next_multiple_of(8);
     let info = cholesky(a, (from, half));
     if info != 0 {
         return info;
     }
-    // L₂₁ = A₂₁ L₁₁⁻ᴴ, of which the adjoint is a forward substitution.
-    let l = a.copied((from, half), (from, half));
-    let mut below = a.copied((half, to), (from, half)).adjoint();
-    solve_lower(l.view(), false, below.view_mut());
-    let new = below.adjoint();
-    for j in 0..half - from {
-        a.column_mut(from + j)[half..to].copy_from_slice(new.column(j));
+    // L₂₁ = A₂₁ L₁₁⁻ᴴ.
+    let mut l = a.copied((from, half), (from, half));
+    if T::IS_COMPLEX {
+        l.data.iter_mut().for_each(|x| *x = x.conj());
     }
-    subtract_square(a, (half, to), &new, &below);
+    solve_right(l.view(), false, a.block_mut((half, to), (from, half)));
+    let new = a.copied((half, to), (from, half));
+    subtract_square(a, (half, to), &new, &new.adjoint());
     cholesky(a, (half, to))
 }
 

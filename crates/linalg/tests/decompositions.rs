@@ -4,7 +4,7 @@
 use systole_base::{DType, Literal, TensorType};
 use systole_linalg::eig::{eigenvalues, eigenvectors};
 use systole_linalg::eigh::eigh;
-use systole_linalg::lu::{Triangle, getrf, potrf, trsm};
+use systole_linalg::lu::{getrf, potrf, trsm};
 use systole_linalg::matrix::Matrix;
 use systole_linalg::qr::{geqp3, geqrf, orgqr};
 use systole_linalg::scalar::{Complex, MatrixScalar, Real};
@@ -137,17 +137,12 @@ fn positive<T: MatrixScalar>(a: &Matrix<T>) {
     assert_eq!(potrf(&mut l), 0);
     l.keep_triangle(true);
     assert_near("Cholesky", &l.product(&l.adjoint()), &p);
-    let b: Matrix<T> = random(n, 3, 5);
-    for (transpose, conjugate) in [(false, false), (true, false), (true, true)] {
-        let how = Triangle { left: true, lower: true, transpose, conjugate, unit: false };
-        let x = trsm(&l, &b, how);
-        let of = if !transpose {
-            l.clone()
-        } else if conjugate {
-            l.adjoint()
-        } else {
-            l.transpose()
-        };
+    for (lower, columns) in [(true, 3), (false, 3), (true, 1), (false, 1)] {
+        let b: Matrix<T> = random(n, columns, 5);
+        let of = if lower { l.clone() } else { l.transpose() };
+        let mut x = b.transpose();
+        trsm(&mut of.clone(), lower, false, &mut x);
+        let x = x.transpose();
         let size = x.data.iter().fold(T::Real::ONE, |m, x| m.most(x.size()));
         let scaled = |m: Matrix<T>| Matrix {
             data: m.data.iter().map(|x| x.scale(T::Real::ONE / size)).collect(),
@@ -232,5 +227,16 @@ fn a_call_reads_and_writes_batches_of_row_major_arrays() {
                 &Matrix::from_fn(m, n, |i, j| element(&operands, b, i, j)),
             );
         }
+    }
+}
+
+#[test]
+fn pivots_become_a_permutation_of_rows() {
+    let ty = |dims: &[usize]| TensorType::new(DType::I32, dims);
+    let pivots = Literal::from_slice([2, 2], &[2i32, 1, 0, 3]).unwrap();
+    let made = systole_linalg::call("permutation", &[&pivots], &[ty(&[2, 4])]).unwrap();
+    assert_eq!(made[0].as_slice::<i32>().unwrap(), [2, 1, 0, 3, 0, 3, 2, 1]);
+    for wrong in [ty(&[2, 1]), ty(&[3, 4]), ty(&[2, 3])] {
+        assert!(systole_linalg::call("permutation", &[&pivots], &[wrong]).is_err());
     }
 }

@@ -453,6 +453,18 @@ structs! {
     0 Shardings_Executable_OutputShardings {
         executable: OpaquePtr, num_outputs: usize, shardings: *const CharPtr, sharding_sizes: *const usize,
     }
+    0 FFI_Type_Register {
+        type_name: CharPtr, type_name_size: usize, type_id: i64, type_info: *const c_void,
+    }
+    0 FFI_UserData_Add { context: OpaquePtr, type_id: i64, data: *mut c_void, deleter: *const c_void }
+    0 KeyValueGetCallback {
+        key: CharPtr, key_size: usize, timeout_in_ms: i32, callback_error: *const c_void, user_arg: *mut c_void,
+        value: *mut u8, value_size: usize, value_deleter_callback: Option<Deleter>,
+    }
+    0 KeyValuePutCallback {
+        key: CharPtr, key_size: usize, value: CharPtr, value_size: usize, callback_error: *const c_void,
+        user_arg: *mut c_void,
+    }
     0 ShapeSpec { dims: *const i64, num_dims: usize, element_type: i32 }
     0 MemoryLayout_Tiled {
         minor_to_major: *const i64, minor_to_major_size: usize, tile_dims: *const i64,

@@ -55,6 +55,8 @@ pub(crate) struct GlobalArray {
     pub(crate) tiles: DeviceSharding,
     /// Devices, in order.
     pub(crate) ids: Arc<Vec<i32>>,
+    /// Run and index of the result, equal in all processes that have it; `None` in a single process.
+    pub(crate) origin: Option<(u64, u64)>,
 }
 
 /// Arrays that a run or an incremental transfer will provide.

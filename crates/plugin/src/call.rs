@@ -123,6 +123,18 @@ pub(crate) fn error(failure: CallError) -> OpaquePtr {
     Box::into_raw(Box::new(ErrorObject { functions: &raw const ERROR_FUNCTIONS, failure })).cast()
 }
 
+/// Destroys an error object and returns the error.
+///
+/// # Safety
+/// `object` is null, or an error of this plugin that the caller gives away.
+pub(crate) unsafe fn taken(object: OpaquePtr) -> CallResult {
+    match object.is_null() {
+        true => Ok(()),
+        // SAFETY: same contract as this function.
+        false => Err(unsafe { Box::from_raw(object.cast::<ErrorObject>()) }.failure),
+    }
+}
+
 /// # Safety
 /// `object` is a pointer that this plugin handed out for a `T` that is alive.
 pub(crate) unsafe fn seen<'a, T>(object: OpaquePtr) -> CallResult<&'a T> {

@@ -6,10 +6,12 @@ use crate::call::{ApiCall, CallError, CallResult, chars, handle, list, seen};
 use crate::device::{LogicalDevice, PluginClient};
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine, ProgramMemory};
 use crate::executable_info::{ExecutableFacts, ExecutableInfo};
+use crate::ffi::FfiCallSites;
 use crate::host_callbacks::PythonFunctions;
 use crate::options::CompileSettings;
 use crate::profiler::module_of;
 use crate::serialized::SerializedSource;
+use crate::signals::check_fork;
 use crate::{annotations, layout};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -82,6 +84,21 @@ fn own_parts(assigned: &[OpaquePtr]) -> CallResult<Range<usize>> {
     }
 }
 
+/// Checks that a program on devices of several processes has devices of all of them, in order.
+fn check_processes(assigned: &[OpaquePtr], processes: usize) -> CallResult {
+    // SAFETY: pointers to devices, which the client owns.
+    let process = |device: &OpaquePtr| Ok::<_, CallError>(unsafe { seen::<LogicalDevice>(*device)? }.process);
+    let mut owners = assigned.iter().map(process).collect::<Result<Vec<i32>, _>>()?;
+    owners.dedup();
+    if owners.iter().copied().eq(0..processes as i32) {
+        return Ok(());
+    }
+    Err(CallError::unimplemented(format!(
+        "a program runs on devices of one process, or of all {processes} processes in their order; \
+         this one runs on processes {owners:?}"
+    )))
+}
+
 /// Devices that run a program.
 struct DeviceAssignment {
     ids: Vec<i32>,
@@ -102,6 +119,9 @@ impl DeviceAssignment {
         let ids = options.devices(wanted, first)?;
         let assigned = ids.iter().map(|id| client.device(*id)).collect::<Result<Vec<_>, _>>()?;
         let own = own_parts(&assigned)?;
+        if own.len() < assigned.len() {
+            check_processes(&assigned, client.processes())?;
+        }
         Ok(DeviceAssignment { ids, assigned, own })
     }
 
@@ -125,6 +145,7 @@ struct ProgramParts {
 }
 
 fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<CompiledProgram> {
+    check_fork()?;
     let options = CompileSettings::read(&source.options)?;
     let (place, parts) = match parse(&source.code)? {
         ProgramSource::Own(program) => own(client, &options, *program)?,
@@ -151,6 +172,8 @@ fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<Compil
         replicas: options.replicas,
         partitions: options.partitions,
         devices,
+        first: place.own.start,
+        line: client.line.clone().filter(|_| place.own.len() < place.ids.len()),
         ids: Arc::new(place.ids),
         result_arrays: parts.signature.results.iter().map(|k| k.face.types().len()).collect(),
         queue: Arc::downgrade(&client.queue),
@@ -161,6 +184,7 @@ fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<Compil
         is_long,
         memory: parts.memory,
         python: PythonFunctions::of(&parts.graph),
+        _ffi: FfiCallSites::of(&parts.graph)?,
         told,
     })
 }
@@ -265,11 +289,8 @@ fn other(
 ) -> Result<(DeviceAssignment, ProgramParts), CallError> {
     let wanted = options.count();
     let place = DeviceAssignment::new(client, options, wanted)?;
-    if place.own.len() < wanted {
-        return Err(CallError::unimplemented(
-            "external programs on devices of several processes are not supported",
-        ));
-    }
+    let devices = DeviceCounts { replicas: options.replicas, partitions: options.partitions };
+    let team = place.team(client, devices);
     let split = if options.replicas == 1 { options.partitions } else { 1 };
     let annotated = annotations::take(&mut module, split, &options.chooses_results)?;
     let import::ImportedProgram { program, interface, terms, .. } =
@@ -287,9 +308,7 @@ fn other(
     };
     let meets = graph.nodes.iter().any(|n| n.op.meets());
     let (engine, memory) = if wanted > 1 && meets {
-        let devices = DeviceCounts { replicas: options.replicas, partitions: options.partitions };
-        let program =
-            SimulatedMesh::compile(&*client.engine, &graph, &DeviceOwnership::alone(devices), &compiled)?;
+        let program = SimulatedMesh::compile(&*client.engine, &graph, &team, &compiled)?;
         let memory = ProgramMemory::new(program.report());
         (if split == wanted { ProgramEngine::Same(program) } else { ProgramEngine::Each(program) }, memory)
     } else {

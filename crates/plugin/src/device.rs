@@ -2,8 +2,10 @@
 
 use crate::call::{ApiCall, CallError, CallResult, IS_OLD, chars, destroy, handle, list, seen};
 use crate::event::SimulatedLatency;
+use crate::key_value::KeyValueStore;
 use crate::multi_host::{HostLinks, ProcessOptions};
 use crate::queue::RunQueue;
+use crate::signals::{check_fork, watch_forks};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -68,7 +70,7 @@ impl MemoryStats {
 /// The object behind `PJRT_Device*` and its description.
 pub(crate) struct LogicalDevice {
     pub(crate) id: i32,
-    process: i32,
+    pub(crate) process: i32,
     pub(crate) stats: Arc<MemoryStats>,
     /// Index among this process's devices; `None` for another process's device.
     local: Option<i32>,
@@ -135,17 +137,18 @@ static MEMORY_FUNCTIONS: MemoryFunctions = MemoryFunctions {
 };
 
 impl PluginClient {
-    fn new(place: &ProcessOptions) -> CallResult<PluginClient> {
+    fn new(place: ProcessOptions, store: Option<&KeyValueStore>) -> CallResult<PluginClient> {
         let (each, process) = (place.devices, place.process as i32);
         if !(1..=MOST_DEVICES).contains(&each) {
             return Err(CallError::invalid(format!("num_devices is {each}, expected 1 to {MOST_DEVICES}")));
         }
         let engine = Arc::new(CpuBackend::new()?);
-        let line = place.meet()?.map(Arc::new);
+        let processes = place.processes;
         let pace = SimulatedLatency::new(place.step)
             .map_err(|e| CallError::invalid(format!("cannot start a thread: {e}")))?;
         let each = each as i32;
-        let topology = PluginTopology::new(each, place.processes as i32, process);
+        let line = place.meet(store)?.map(Arc::new);
+        let topology = PluginTopology::new(each, processes as i32, process);
         let local = (process * each) as usize..((process + 1) * each) as usize;
         if let Some(text) = line.as_ref().and_then(|line| line.rejected.clone()) {
             topology.devices[local.start]
@@ -165,6 +168,11 @@ impl PluginClient {
         found.ok_or_else(|| {
             CallError::invalid(format!("there is no device {id}: the client has {}", self.count()))
         })
+    }
+
+    /// Returns the number of processes.
+    pub(crate) fn processes(&self) -> usize {
+        self.count() / self.local.len().max(1)
     }
 
     fn own(&self) -> &[Box<LogicalDevice>] {
@@ -245,7 +253,9 @@ impl ApiCall for sys::Client_Create {
         IS_OLD.store(self.struct_size < Self::SIZE, Relaxed);
         // SAFETY: the caller's list has that length.
         let place = unsafe { ProcessOptions::read(self.create_options, self.num_options)? };
-        self.client = Box::into_raw(Box::new(PluginClient::new(&place)?)).cast();
+        watch_forks();
+        let store = KeyValueStore::of(self);
+        self.client = Box::into_raw(Box::new(PluginClient::new(place, store.as_ref())?)).cast();
         Ok(())
     }
 }
@@ -401,7 +411,17 @@ impl ApiCall for sys::TopologyDescription_Deserialize {
     }
 }
 
+impl ApiCall for sys::Client_Destroy {
+    /// In a forked child, the client's threads do not exist and cannot be joined: the client is leaked.
+    unsafe fn handle(&mut self) -> CallResult {
+        if !self.client.is_null() && check_fork().is_ok() {
+            // SAFETY: a box of that type that was leaked, returned once.
+            drop(unsafe { Box::from_raw(self.client.cast::<PluginClient>()) });
+        }
+        Ok(())
+    }
+}
+
 destroy! {
-    Client_Destroy: PluginClient, client;
     TopologyDescription_Destroy: PluginTopology, topology;
 }

@@ -8,7 +8,9 @@ use crate::call::{ApiCall, CallError, CallResult, chars, destroy, handle, seen};
 use crate::device::free_bytes;
 use crate::event::SimulatedLatency;
 use crate::executable_info::ExecutableInfo;
+use crate::ffi::FfiCallSites;
 use crate::host_callbacks::PythonFunctions;
+use crate::multi_host::HostLinks;
 use crate::queue::RunQueue;
 use crate::serialized::SerializedSource;
 use std::ops::Deref;
@@ -37,6 +39,10 @@ pub(crate) struct CompiledProgram {
     pub(crate) partitions: usize,
     /// Devices of this process.
     pub(crate) devices: Vec<OpaquePtr>,
+    /// Index of the first of them among all.
+    pub(crate) first: usize,
+    /// Connections to the other processes, if the program has devices of theirs.
+    pub(crate) line: Option<Arc<HostLinks>>,
     /// Devices of all processes.
     pub(crate) ids: Arc<Vec<i32>>,
     /// Number of arrays that hold each result.
@@ -51,6 +57,7 @@ pub(crate) struct CompiledProgram {
     pub(crate) is_long: bool,
     pub(crate) memory: ProgramMemory,
     pub(crate) python: PythonFunctions,
+    pub(crate) _ffi: FfiCallSites,
     pub(crate) told: ExecutableInfo,
 }
 

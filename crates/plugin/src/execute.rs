@@ -4,9 +4,13 @@ use crate::buffer::{BufferContent, EngineArrays, GlobalArray, PendingArrays, Plu
 use crate::call::{ApiCall, CallError, CallResult, destroy, list, seen};
 use crate::event::PluginEvent;
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
+use crate::multi_host::HostLinks;
+use crate::signals::check_fork;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use systole_ir::{Literal, ensure};
+use systole_cpu::InterruptMark;
+use systole_dist::ProcessExchange;
+use systole_ir::{Literal, TensorType, ensure};
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_pjrt::sys::{self, OpaquePtr, code};
 use systole_runtime::{Buffer, ExecutableArg, trace};
@@ -60,29 +64,30 @@ impl CompiledProgram {
         Ok(())
     }
 
+    /// Returns the global array of which a global argument's contents are all shards of this process.
+    fn global(&self, tiles: &DeviceSharding, own: &[BufferContent]) -> Option<Arc<GlobalArray>> {
+        let Some(BufferContent::Part(whole, _)) = own.first() else { return None };
+        let same = |(d, c): (usize, &BufferContent)| match c {
+            BufferContent::Part(other, at) => Arc::ptr_eq(other, whole) && *at == self.first + d,
+            _ => false,
+        };
+        let is_whole = whole.tiles == *tiles && whole.ids == self.ids && own.iter().enumerate().all(same);
+        is_whole.then(|| whole.clone())
+    }
+
     /// Returns the arrays that hold a global argument.
     fn together(&self, i: usize, mut own: Vec<BufferContent>) -> CallResult<Vec<Buffer>> {
         let missing = || CallError::invalid("an argument is missing");
-        if own.len() <= 1 {
+        if self.ids.len() <= 1 {
             return own.pop().ok_or_else(missing)?.wait();
         }
         let tiles = self.signature.argument_tiles.get(i).ok_or_else(missing)?;
-        let of = |content: &BufferContent| match content {
-            BufferContent::Part(whole, _) => Some(whole.clone()),
-            _ => None,
-        };
-        if let Some(whole) = own.first().and_then(of) {
-            let same = |(d, c): (usize, &BufferContent)| match c {
-                BufferContent::Part(other, at) => Arc::ptr_eq(other, &whole) && *at == d,
-                _ => false,
+        if let Some(whole) = self.global(tiles, &own) {
+            own.clear();
+            return match Arc::try_unwrap(whole) {
+                Ok(own) => own.held.wait(),
+                Err(shared) => shared.held.clone().wait(),
             };
-            if whole.tiles == *tiles && whole.ids == self.ids && own.iter().enumerate().all(same) {
-                own.clear();
-                return match Arc::try_unwrap(whole) {
-                    Ok(own) => own.held.wait(),
-                    Err(shared) => shared.held.clone().wait(),
-                };
-            }
         }
         if tiles.is_replicated() {
             return own.swap_remove(0).wait();
@@ -96,17 +101,102 @@ impl CompiledProgram {
         self.signature.wholes.get(i).ok_or_else(missing)?.iter().enumerate().map(whole).collect()
     }
 
-    /// Runs the program on this thread.
-    fn compute(&self, given: DeviceArgs) -> CallResult<RunOutputs> {
-        match self.module.is_empty() {
+    /// Gathers the global arguments of a program on devices of several processes: this process's shards of an argument
+    /// become shards of a global array.
+    ///
+    /// First, all processes exchange the runs of which the arguments are results: each has the whole of such a result.
+    fn gathered(&self, mut given: DeviceArgs) -> CallResult<DeviceArgs> {
+        let Some(line) = &self.line else { return Ok(given) };
+        let tiles = &self.signature.argument_tiles;
+        let sharded: Vec<usize> = (0..given.len()).filter(|i| !tiles[*i].is_replicated()).collect();
+        if sharded.is_empty() {
+            return Ok(given);
+        }
+        let origin = |i: &usize| self.global(&tiles[*i], &given[*i]).and_then(|whole| whole.origin);
+        let origins: Vec<u8> = sharded
+            .iter()
+            .map(origin)
+            .flat_map(|o| <[u64; 2]>::from(o.unwrap_or_default()))
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        let all = line.all(&format!("arguments of {}", self.name), origins)?;
+        let known = |k: usize| {
+            let own: Vec<_> = all.iter().map(|bytes| bytes.get(16 * k..16 * (k + 1))).collect();
+            own[0] != Some(&[0; 16][..]) && own.iter().all(|o| *o == own[0] && o.is_some())
+        };
+        let wanted: Vec<usize> =
+            sharded.iter().enumerate().filter(|(k, _)| !known(*k)).map(|(_, i)| *i).collect();
+        if !wanted.is_empty() {
+            self.exchange(line, &wanted, &mut given)?;
+        }
+        Ok(given)
+    }
+
+    /// Exchanges the shards of some arguments.
+    fn exchange(&self, line: &HostLinks, wanted: &[usize], given: &mut DeviceArgs) -> CallResult {
+        let mut bytes = Vec::new();
+        for d in 0..self.devices.len() {
+            for i in wanted {
+                for array in given[*i][d].clone().wait()? {
+                    bytes.extend_from_slice(array.to_literal()?.bytes());
+                }
+            }
+        }
+        let all = line.all(&format!("shards of {}", self.name), bytes)?.concat();
+        let mut rest = &all[..];
+        let short = || CallError::invalid("a process sent shards of another size");
+        let mut shards: Vec<Vec<Vec<Literal>>> = vec![Vec::new(); wanted.len()];
+        for _ in 0..self.ids.len() {
+            for (own, i) in shards.iter_mut().zip(wanted) {
+                let mut arrays = Vec::new();
+                for ty in &self.signature.wholes[*i] {
+                    let ty = TensorType::new(ty.dtype, self.signature.argument_tiles[*i].local(&ty.shape)?);
+                    let (first, after) = rest.split_at_checked(ty.bytes()).ok_or_else(short)?;
+                    arrays.push(Literal::from_bytes(ty, first)?);
+                    rest = after;
+                }
+                own.push(arrays);
+            }
+        }
+        for (own, i) in shards.into_iter().zip(wanted) {
+            let tiles = &self.signature.argument_tiles[*i];
+            let whole = |(k, ty): (usize, &TensorType)| {
+                let parts: Vec<Literal> = own.iter().map(|arrays| arrays[k].clone()).collect();
+                Ok(tiles.join(ty, &parts)?.into())
+            };
+            let arrays = self.signature.wholes[*i]
+                .iter()
+                .enumerate()
+                .map(whole)
+                .collect::<CallResult<Vec<Buffer>>>()?;
+            given[*i] = self.parts(EngineArrays::Ready(arrays), tiles.clone(), None);
+        }
+        Ok(())
+    }
+
+    /// Returns this process's shards of a global array.
+    fn parts(
+        &self,
+        held: EngineArrays,
+        tiles: DeviceSharding,
+        origin: Option<(u64, u64)>,
+    ) -> Vec<BufferContent> {
+        let whole = Arc::new(GlobalArray { held, tiles, ids: self.ids.clone(), origin });
+        (0..self.devices.len()).map(|d| BufferContent::Part(whole.clone(), self.first + d)).collect()
+    }
+
+    /// Runs the program on this thread; an interrupt after `mark` ends it.
+    fn compute(&self, mark: InterruptMark, given: DeviceArgs) -> CallResult<RunOutputs> {
+        mark.run(|| match self.module.is_empty() {
             true => self.computed(given),
             false => trace::within(&self.module, || self.computed(given)),
-        }
+        })
     }
 
     fn computed(&self, given: DeviceArgs) -> CallResult<RunOutputs> {
         match &self.engine {
             ProgramEngine::Alone(program) => {
+                let given = self.gathered(given)?;
                 let mut args = Vec::with_capacity(given.len());
                 for (i, own) in given.into_iter().enumerate() {
                     args.extend(self.together(i, own)?.into_iter().map(ExecutableArg::Donate));
@@ -114,6 +204,7 @@ impl CompiledProgram {
                 Ok(RunOutputs::Together(self.grouped(program.run(args)?)))
             }
             ProgramEngine::Same(program) => {
+                let given = self.gathered(given)?;
                 let mut lists: Vec<Vec<ExecutableArg<'static>>> =
                     self.devices.iter().map(|_| Vec::new()).collect();
                 for (i, own) in given.into_iter().enumerate() {
@@ -162,11 +253,12 @@ impl CompiledProgram {
 
     /// Returns the contents of each result on each device.
     fn contents(&self, made: RunOutputs) -> Vec<Vec<BufferContent>> {
-        let ready = |(k, arrays)| self.shares(k, EngineArrays::Ready(arrays));
+        let run = self.line.as_ref().map(|line| line.next_run());
+        let ready = |(k, arrays)| self.shares(run, k, EngineArrays::Ready(arrays));
         match made {
             RunOutputs::Together(results) => results.into_iter().enumerate().map(ready).collect(),
             RunOutputs::Same(mut devices) => {
-                (0..self.signature.results.len()).map(|k| self.own_shares(k, &mut devices)).collect()
+                (0..self.signature.results.len()).map(|k| self.own_shares(run, k, &mut devices)).collect()
             }
             RunOutputs::Each(devices) => {
                 let mut shares: Vec<Vec<BufferContent>> =
@@ -181,7 +273,7 @@ impl CompiledProgram {
     }
 
     /// Returns each device's contents of a replicated result: its own, or a shard of the first device's.
-    fn own_shares(&self, k: usize, devices: &mut [Vec<Vec<Buffer>>]) -> Vec<BufferContent> {
+    fn own_shares(&self, run: Option<u64>, k: usize, devices: &mut [Vec<Vec<Buffer>>]) -> Vec<BufferContent> {
         let mut taken = devices.iter_mut().map(|own| std::mem::take(&mut own[k]));
         if self.signature.result_tiles.get(k).is_some_and(DeviceSharding::is_replicated) {
             return taken.map(|arrays| BufferContent::Own(EngineArrays::Ready(arrays))).collect();
@@ -189,10 +281,10 @@ impl CompiledProgram {
         if self.has_terms(k) {
             let own = taken
                 .enumerate()
-                .map(|(d, arrays)| self.shares(k, EngineArrays::Ready(arrays)).into_iter().nth(d));
+                .map(|(d, arrays)| self.shares(run, k, EngineArrays::Ready(arrays)).into_iter().nth(d));
             return own.flatten().collect();
         }
-        taken.next().map_or(Vec::new(), |first| self.shares(k, EngineArrays::Ready(first)))
+        taken.next().map_or(Vec::new(), |first| self.shares(run, k, EngineArrays::Ready(first)))
     }
 
     /// Whether each device returns its own term of a result.
@@ -201,13 +293,11 @@ impl CompiledProgram {
     }
 
     /// Returns each device's contents of a result.
-    fn shares(&self, k: usize, held: EngineArrays) -> Vec<BufferContent> {
-        let n = self.devices.len();
+    fn shares(&self, run: Option<u64>, k: usize, held: EngineArrays) -> Vec<BufferContent> {
         match self.signature.result_tiles.get(k) {
-            Some(tiles) if n > 1 => {
+            Some(tiles) if self.ids.len() > 1 => {
                 let tiles = if self.has_terms(k) { tiles.without_terms() } else { tiles.clone() };
-                let whole = Arc::new(GlobalArray { held, tiles, ids: self.ids.clone() });
-                (0..n).map(|d| BufferContent::Part(whole.clone(), d)).collect()
+                self.parts(held, tiles, run.filter(|_| !self.has_terms(k)).map(|run| (run, k as u64)))
             }
             _ => vec![BufferContent::Own(held)],
         }
@@ -222,9 +312,9 @@ impl CompiledProgram {
         let pending: Vec<Arc<PendingArrays>> =
             self.signature.results.iter().map(|_| PendingArrays::new(event.clone())).collect();
         let held = pending.iter().map(|p| EngineArrays::Later(p.clone())).collect();
-        let (program, told) = (self.clone(), event.clone());
+        let (program, told, mark) = (self.clone(), event.clone(), InterruptMark::now());
         let job = move || {
-            let made = catch_unwind(AssertUnwindSafe(|| program.compute(given)));
+            let made = catch_unwind(AssertUnwindSafe(|| program.compute(mark, given)));
             let defect = CallError { code: code::INTERNAL, message: "a bug in Systole's plugin".into() };
             let outcome = match made.unwrap_or(Err(defect)) {
                 Ok(RunOutputs::Together(results)) => {
@@ -250,6 +340,8 @@ impl CompiledProgram {
         // A callback may wait for any run in the queue, so programs with callbacks never run there.
         matches!(self.engine, ProgramEngine::Alone(_))
             && self.python.is_empty()
+            // The processes run their common programs in the same order.
+            && self.line.is_none()
             && (self.is_long || given.iter().flatten().any(waits))
     }
 }
@@ -335,6 +427,7 @@ impl ExecuteCall<'_> {
 
 impl ApiCall for sys::LoadedExecutable_Execute {
     unsafe fn handle(&mut self) -> CallResult {
+        check_fork()?;
         // SAFETY: the caller passes a pointer that this plugin returned.
         let loaded = unsafe { seen::<PluginExecutable>(self.executable)? };
         let program = &loaded.program;
@@ -361,9 +454,9 @@ impl ApiCall for sys::LoadedExecutable_Execute {
         let given = (0..self.num_args).map(given).collect::<Result<DeviceArgs, _>>()?;
         let (shares, end) = if program.is_later(&given) {
             let (held, end) = program.compute_later(given)?;
-            (held.into_iter().enumerate().map(|(k, held)| program.shares(k, held)).collect(), end)
+            (held.into_iter().enumerate().map(|(k, held)| program.shares(None, k, held)).collect(), end)
         } else {
-            (program.contents(program.compute(given)?), program.pace.end_of_run())
+            (program.contents(program.compute(InterruptMark::now(), given)?), program.pace.end_of_run())
         };
         // The contents know when an asynchronous run is complete. SAFETY: same contract as this function.
         unsafe { ExecuteCall(self).hand_out(program, &devices, shares, &end) }

@@ -1,9 +1,10 @@
-//! PJRT extensions of the plugin: layouts, shardings of arguments and results, and the profiler.
+//! PJRT extensions of the plugin: layouts, shardings of arguments and results, FFI handlers, and the profiler.
 
 use crate::buffer::PluginBuffer;
 use crate::buffer_type::BufferType;
 use crate::call::{ApiCall, CallResult, destroy, entry, handle, list, seen};
 use crate::executable::PluginExecutable;
+use crate::ffi::FFI_FUNCTIONS;
 use crate::profiler;
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -22,6 +23,7 @@ struct ExtensionTable<const N: usize> {
 struct ExtensionChain {
     layouts: ExtensionTable<7>,
     shardings: Box<ExtensionTable<2>>,
+    ffi: Box<ExtensionTable<3>>,
     profiler: Box<sys::profiler::ProfilerExtension>,
 }
 
@@ -32,15 +34,22 @@ unsafe impl Send for ExtensionChain {}
 
 /// Extension types.
 const LAYOUTS: i32 = 4;
+const FFI: i32 = 5;
 const SHARDINGS: i32 = 19;
 
 impl ExtensionChain {
     fn new() -> ExtensionChain {
         let profiler = Box::new(profiler::extension());
+        let ffi = Box::new(ExtensionTable {
+            struct_size: size_of::<ExtensionTable<3>>(),
+            type_: FFI,
+            next: std::ptr::from_ref(&*profiler).cast(),
+            functions: FFI_FUNCTIONS,
+        });
         let shardings = Box::new(ExtensionTable {
             struct_size: size_of::<ExtensionTable<2>>(),
             type_: SHARDINGS,
-            next: std::ptr::from_ref(&*profiler).cast(),
+            next: std::ptr::from_ref(&*ffi).cast(),
             functions: [
                 entry::<sys::Shardings_Executable_ParameterShardings>,
                 entry::<sys::Shardings_Executable_OutputShardings>,
@@ -60,7 +69,7 @@ impl ExtensionChain {
                 entry::<sys::Layouts_Executable_GetParameterLayouts>,
             ],
         };
-        ExtensionChain { layouts, shardings, profiler }
+        ExtensionChain { layouts, shardings, ffi, profiler }
     }
 }
 
@@ -69,7 +78,8 @@ pub(crate) fn first() -> *mut c_void {
     static CHAIN: OnceLock<ExtensionChain> = OnceLock::new();
     let chain = CHAIN.get_or_init(ExtensionChain::new);
     debug_assert!(std::ptr::eq(chain.layouts.next.cast(), &raw const *chain.shardings));
-    debug_assert!(std::ptr::eq(chain.shardings.next.cast(), &raw const *chain.profiler));
+    debug_assert!(std::ptr::eq(chain.shardings.next.cast(), &raw const *chain.ffi));
+    debug_assert!(std::ptr::eq(chain.ffi.next.cast(), &raw const *chain.profiler));
     (&raw const chain.layouts).cast_mut().cast()
 }
 

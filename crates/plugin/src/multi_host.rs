@@ -5,13 +5,15 @@
 //! slow: it tests numerics. A process that ends closes its connection, which the others notice at once; a silent one is
 //! given up after a timeout. Every process proves the run's secret first (`handshake`).
 
-use crate::call::{CallError, CallResult};
+use crate::call::{CallError, CallResult, list};
 use crate::handshake::{
     ConnectionGate, ExpectedReply, JoinError, ProcessGreeting, ProvenConnection, is_local, join, key_of,
     needs_secret,
 };
+use crate::key_value::KeyValueStore;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -33,6 +35,8 @@ pub(crate) struct ProcessOptions {
     patience: Duration,
     /// Simulated additional duration of each run.
     pub(crate) step: Duration,
+    /// Host of process 0 in a run of `jax.distributed`, whose processes meet through the caller's key-value store.
+    host: Option<String>,
 }
 
 /// Returns the default number of devices.
@@ -58,39 +62,41 @@ impl ProcessOptions {
             secret: RunSecret::from_environment()?,
             patience: Duration::from_secs(120),
             step: Duration::ZERO,
+            host: None,
         };
+        let (mut node, mut nodes) = (0, 1);
         for i in 0..len {
             // SAFETY: the caller's list has that length.
             let option = unsafe { &*start.add(i) };
             // SAFETY: its name has that many bytes.
             let name = unsafe { std::slice::from_raw_parts(option.name, option.name_size) };
             let number = option.value as i64;
+            let text = || {
+                // SAFETY: a string's pointer has the length stored next to it.
+                let text = unsafe { list(option.value as sys::CharPtr, option.value_size) };
+                String::from_utf8_lossy(text).into_owned()
+            };
             match (name, option.type_) {
                 (b"num_devices", sys::named::INT64) => place.devices = number,
                 (b"process_id", sys::named::INT64) => place.process = number,
                 (b"num_processes", sys::named::INT64) => place.processes = number,
-                // Set by the Python package after `jax.distributed.initialize`.
-                (b"jax_processes", sys::named::INT64) if number > 1 => {
-                    return Err(CallError::unimplemented(format!(
-                        "jax.distributed with {number} processes is not supported by the platform systole; use \
-                         one process with SYSTOLE_DEVICES={number}, or JAX_PLATFORMS=cpu"
-                    )));
-                }
+                // Set by JAX for all platforms, also those that the user did not select.
+                (b"node_id", sys::named::INT64) => node = number,
+                (b"num_nodes", sys::named::INT64) => nodes = number,
+                // Set by the Python package if the user selected the platform.
+                (b"jax_host", sys::named::STRING) => place.host = Some(text()),
                 (b"step_milliseconds", sys::named::INT64) => {
                     place.step = Duration::from_millis(number.clamp(0, 60_000) as u64);
                 }
                 (b"timeout_seconds", sys::named::INT64) => {
                     place.patience = Duration::from_secs(number.clamp(1, 86_400) as u64);
                 }
-                (b"coordinator_address", sys::named::STRING) => {
-                    // SAFETY: a string's pointer has the length stored next to it.
-                    let text = unsafe {
-                        std::slice::from_raw_parts(option.value as sys::CharPtr, option.value_size)
-                    };
-                    place.coordinator = String::from_utf8_lossy(text).into_owned();
-                }
+                (b"coordinator_address", sys::named::STRING) => place.coordinator = text(),
                 _ => {}
             }
+        }
+        if place.host.is_some() {
+            (place.process, place.processes) = (node, nodes);
         }
         place.check()?;
         Ok(place)
@@ -104,7 +110,7 @@ impl ProcessOptions {
                 "{what}: processes are numbered from 0, and there are at most {MOST_PROCESSES}"
             )));
         }
-        if processes > 1 && self.coordinator.is_empty() {
+        if processes > 1 && self.host.is_none() && self.coordinator.is_empty() {
             return Err(CallError::invalid(
                 "num_processes requires coordinator_address, where process 0 listens, such as 127.0.0.1:8476",
             ));
@@ -113,11 +119,15 @@ impl ProcessOptions {
     }
 
     /// Waits until all processes are connected. `None` for a single process.
-    pub(crate) fn meet(&self) -> CallResult<Option<HostLinks>> {
+    pub(crate) fn meet(mut self, store: Option<&KeyValueStore>) -> CallResult<Option<HostLinks>> {
         if self.processes == 1 {
             return Ok(None);
         }
-        let met = if self.process == 0 { self.listen() } else { self.connect().map(|end| (vec![end], None)) };
+        let listener = if self.host.is_some() { self.publish(store)? } else { None };
+        let met = match self.process {
+            0 => self.listen(listener),
+            _ => self.connect().map(|end| (vec![end], None)),
+        };
         let (ends, rejected) = met.map_err(|why| CallError { code: code::UNAVAILABLE, message: why })?;
         let (index, count) = (self.process as usize, self.processes as usize);
         Ok(Some(HostLinks {
@@ -125,19 +135,54 @@ impl ProcessOptions {
             count,
             patience: self.longest(),
             rejected,
+            runs: AtomicU64::new(0),
             state: Mutex::new(LinkState { ends, turn: 0, lost: None }),
         }))
     }
 
+    /// Publishes address and secret in process 0, and reads them in the others.
+    fn publish(&mut self, store: Option<&KeyValueStore>) -> CallResult<Option<TcpListener>> {
+        // Each new client of a process has new connections.
+        static CLIENTS: AtomicU64 = AtomicU64::new(0);
+        let key = format!("systole/process_0/{}", CLIENTS.fetch_add(1, Ordering::Relaxed));
+        let store = store.ok_or_else(|| CallError::invalid("the caller has no key-value store"))?;
+        let host = self.host.clone().unwrap_or_default();
+        if self.process > 0 {
+            let value = store.get(&key, self.patience)?;
+            let (address, secret) = value.split_once(' ').unwrap_or((&value, ""));
+            (self.coordinator, self.secret) = (address.into(), RunSecret::parse(secret)?);
+            return Ok(None);
+        }
+        let is_local =
+            (host.as_str(), 0).to_socket_addrs().is_ok_and(|mut all| all.all(|a| is_local(a.ip())));
+        let failed = |e: io::Error| CallError::invalid(format!("process 0 cannot listen: {e}"));
+        let bound =
+            if is_local { TcpListener::bind((host.as_str(), 0)) } else { TcpListener::bind("0.0.0.0:0") };
+        let listener = bound.map_err(failed)?;
+        let secret = RunSecret::random()?;
+        self.coordinator = format!("{host}:{}", listener.local_addr().map_err(failed)?.port());
+        store.put(&key, &format!("{} {}", self.coordinator, secret.text()))?;
+        self.secret = Some(secret);
+        Ok(Some(listener))
+    }
+
     /// Accepts connections from processes 1, 2, … Also returns a description of the rejected connections.
-    fn listen(&self) -> std::result::Result<(Vec<TcpStream>, Option<String>), String> {
+    fn listen(
+        &self,
+        listener: Option<TcpListener>,
+    ) -> std::result::Result<(Vec<TcpStream>, Option<String>), String> {
         let address = &self.coordinator;
         let failed = |e: io::Error| format!("process 0 cannot listen at {address}: {e}");
-        let addresses = self.addresses().map_err(failed)?;
-        if self.secret.is_none() && !addresses.iter().all(|address| is_local(address.ip())) {
-            return Err(format!("process 0 does not listen: {}", needs_secret(address)));
-        }
-        let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+        let listener = match listener {
+            Some(listener) => listener,
+            None => {
+                let addresses = self.addresses().map_err(failed)?;
+                if self.secret.is_none() && !addresses.iter().all(|address| is_local(address.ip())) {
+                    return Err(format!("process 0 does not listen: {}", needs_secret(address)));
+                }
+                TcpListener::bind(&addresses[..]).map_err(failed)?
+            }
+        };
         let key = key_of(self.secret.as_ref());
         let mut gate = ConnectionGate::new(listener, key, self.processes as usize).map_err(failed)?;
         let mut ends: Vec<Option<ProvenConnection>> = (1..self.processes).map(|_| None).collect();
@@ -312,6 +357,8 @@ pub(crate) struct HostLinks {
     patience: Duration,
     /// Description of the connections that process 0 rejected, if any.
     pub(crate) rejected: Option<String>,
+    /// Number of runs of programs on devices of all processes; equal in all processes, which run the same programs.
+    runs: AtomicU64,
     state: Mutex<LinkState>,
 }
 
@@ -348,6 +395,11 @@ impl ProcessExchange for HostLinks {
 }
 
 impl HostLinks {
+    /// Returns the number of the next run, from 1.
+    pub(crate) fn next_run(&self) -> u64 {
+        self.runs.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     fn failed(&self, process: usize, e: &io::Error) -> String {
         format!("process {process} of {} {}", self.count, told(e, self.patience))
     }
@@ -414,7 +466,7 @@ mod tests {
     fn place(process: i64, processes: i64, address: &str) -> ProcessOptions {
         let (coordinator, patience) = (address.to_string(), Duration::from_secs(2));
         let (secret, step) = (None, Duration::ZERO);
-        ProcessOptions { devices: 1, process, processes, coordinator, secret, patience, step }
+        ProcessOptions { devices: 1, process, processes, coordinator, secret, patience, step, host: None }
     }
 
     fn free_address() -> String {
@@ -427,7 +479,7 @@ mod tests {
         let start = |p| {
             let address = address.clone();
             std::thread::spawn(move || {
-                place(p, processes, &address).meet().unwrap_or_else(|f| panic!("{}", f.message)).unwrap()
+                place(p, processes, &address).meet(None).unwrap_or_else(|f| panic!("{}", f.message)).unwrap()
             })
         };
         let threads: Vec<_> = (0..processes).map(start).collect();
@@ -484,7 +536,7 @@ mod tests {
 
     #[test]
     fn who_does_not_come_or_was_started_otherwise_is_told() {
-        let failed = |p: ProcessOptions| p.meet().err().map(|f| f.message).unwrap_or_default();
+        let failed = |p: ProcessOptions| p.meet(None).err().map(|f| f.message).unwrap_or_default();
         let address = free_address();
         let alone = failed(ProcessOptions { patience: Duration::from_secs(1), ..place(0, 2, &address) });
         assert!(alone.contains("process 1 of 2"), "{alone}");

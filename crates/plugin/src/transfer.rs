@@ -6,8 +6,10 @@ use crate::call::{ApiCall, CallError, CallResult, handle, list, seen};
 use crate::device::PluginClient;
 use crate::event::PluginEvent;
 use crate::layout::{minor_to_major, ordered, room, turn};
+use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
-use systole_ir::Literal;
+use systole_ir::{ForeignMemory, Literal, TensorType};
+use systole_mlir::interface::SourceElement;
 use systole_pjrt::sys::{self, OpaquePtr};
 
 /// Copies strided elements to row-major order.
@@ -124,8 +126,38 @@ fn fetch(array: &PluginBuffer, order: Vec<i64>, to: HostDestination) -> CallResu
     Ok(done)
 }
 
+/// The caller's memory, which it gets back by its callback.
+struct CallerMemory {
+    start: *const u8,
+    bytes: usize,
+    on_delete: Option<sys::OnDelete>,
+    argument: *mut c_void,
+}
+
+// SAFETY: the C API lets plugins read the memory and call the callback from any thread.
+unsafe impl Send for CallerMemory {}
+// SAFETY: as above.
+unsafe impl Sync for CallerMemory {}
+
+impl ForeignMemory for CallerMemory {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the caller's array has that many bytes, until the callback.
+        unsafe { list(self.start, self.bytes) }
+    }
+}
+
+impl Drop for CallerMemory {
+    fn drop(&mut self) {
+        if let Some(unused) = self.on_delete {
+            // SAFETY: the caller's function with its argument, called once.
+            unsafe { unused(self.start.cast_mut().cast(), self.argument) };
+        }
+    }
+}
+
 impl ApiCall for sys::Client_CreateViewOfDeviceBuffer {
-    /// Copies the elements, since the caller may change its memory.
+    /// Reads the caller's memory in place. Elements that the engine holds in another form, and memory that is not aligned to
+    /// 8 bytes, are copied.
     unsafe fn handle(&mut self) -> CallResult {
         // SAFETY: the caller passes a pointer that this plugin returned.
         unsafe { seen::<PluginClient>(self.client)? };
@@ -133,15 +165,29 @@ impl ApiCall for sys::Client_CreateViewOfDeviceBuffer {
         let kind = BufferType::of_caller(self.element_type, unsafe { list(self.dims, self.num_dims) })?;
         // SAFETY: null or a layout of the caller.
         let kind = unsafe { ordered(self.layout, kind)? };
-        // SAFETY: the caller's memory holds the array.
-        let arrays = put_memory(&kind, unsafe { list(self.device_buffer_ptr.cast(), kind.bytes()) })?;
         // SAFETY: the caller passes a pointer that this plugin returned.
         let (device, memory) = unsafe { destination(self.device, self.memory)? };
+        let start = self.device_buffer_ptr.cast_const().cast();
+        // After an error, the memory remains the caller's.
+        let mut owned =
+            CallerMemory { start, bytes: kind.bytes(), on_delete: None, argument: std::ptr::null_mut() };
+        let arrays = match kind.face.element {
+            SourceElement::Plain(dtype) if kind.is_row_major() && kind.bytes() > 0 => {
+                (owned.on_delete, owned.argument) = (self.on_delete_callback, self.on_delete_callback_arg);
+                let owned = Arc::new(owned);
+                let ty = TensorType::new(dtype, &kind.face.dims[..]);
+                match Literal::from_foreign(ty, owned.clone()) {
+                    Some(array) => vec![array.into()],
+                    None => put_memory(&kind, owned.bytes())?,
+                }
+            }
+            _ => {
+                let arrays = put_memory(&kind, owned.bytes())?;
+                (owned.on_delete, owned.argument) = (self.on_delete_callback, self.on_delete_callback_arg);
+                arrays
+            }
+        };
         self.buffer = PluginBuffer::ready(Arc::new(kind.in_memory(memory)), arrays, device)?;
-        if let Some(unused) = self.on_delete_callback {
-            // SAFETY: the caller's function with its argument, called once.
-            unsafe { unused(self.device_buffer_ptr, self.on_delete_callback_arg) };
-        }
         Ok(())
     }
 }

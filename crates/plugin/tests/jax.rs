@@ -23,6 +23,7 @@ fn modules() -> &'static Path {
         for (name, text) in [
             ("__init__.py", include_str!("../../../packaging/python/jax_plugins/systole/__init__.py")),
             ("callbacks.py", include_str!("../../../packaging/python/jax_plugins/systole/callbacks.py")),
+            ("ffi.py", include_str!("../../../packaging/python/jax_plugins/systole/ffi.py")),
         ] {
             std::fs::write(package.join(name), text).expect("a file is written");
         }
@@ -104,4 +105,6 @@ scripts! {
     callbacks: 1;
     callbacks_on_devices: 8;
     distributed: 1;
+    ffi_handlers: 2;
+    signals: 1;
 }

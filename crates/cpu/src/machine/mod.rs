@@ -1,6 +1,7 @@
 //! Host machine: instruction-set levels, thread pool, memory, and measured peak rates.
 
 pub mod checked_allocator;
+pub mod interrupt;
 mod level;
 pub mod memory;
 pub mod peak;

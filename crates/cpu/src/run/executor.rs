@@ -5,6 +5,7 @@
 //! shares its own work among the threads.
 
 use crate::kernel::{Io, Kernel, KernelChoice, KernelContext, KernelTimes, ProgramView};
+use crate::machine::interrupt::check_interrupt;
 use crate::machine::memory::AlignedMemory;
 use crate::machine::trace_spans;
 use crate::run::panel_layout;
@@ -215,6 +216,7 @@ impl Executor {
             false => self.packed.get_or_init(|| self.pack_constants(cx)),
         };
         for (i, (step, kernel)) in s.steps.iter().zip(&self.kernels).enumerate() {
+            check_interrupt()?;
             let inputs: SmallVec<[*const u8; 8]> =
                 step.inputs.iter().map(|&x| address(x, &views).cast_const()).collect();
             if let Some(v) = self.makes_view[i] {

@@ -39,6 +39,12 @@ pub fn register(target: &str, function: HostFunction) {
     functions.push((target.to_owned(), function));
 }
 
+/// Whether a host function of this name is registered.
+pub fn is_registered(target: &str) -> bool {
+    let functions = FUNCTIONS.read().unwrap_or_else(PoisonError::into_inner);
+    functions.iter().any(|(name, _)| name == target)
+}
+
 fn registered(target: &str) -> Result<HostFunction> {
     if target == IDENTITY {
         return Ok(Arc::new(|_, args, _| Ok(args.iter().map(|&l| l.clone()).collect())));

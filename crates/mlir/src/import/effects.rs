@@ -1,14 +1,23 @@
-//! Finds calls with side effects (Python callbacks) in a module, and where they run.
+//! Finds calls with side effects (Python callbacks, FFI handlers) in a module, and where they run.
 
 use super::attribute::{flag, target};
 use crate::syntax::{Attribute, MlirModule, MlirRegion, Operation, find};
 use std::collections::HashSet;
 use systole_base::DType;
 use systole_ir::op::PartitionId;
+use systole_ir::op::custom_call::is_registered;
 use systole_ir::{GraphBuilder, Tensor};
 
 /// Target of the calls, which the Python package of the plugin writes.
 pub const TARGET: &str = "systole_python_callback";
+
+/// Start of the IR's names of FFI handlers, followed by the name under which the host program registered the handler.
+pub const PREFIX: &str = "systole_ffi.";
+
+/// Whether the host program registered an FFI handler of this name.
+pub(super) fn is_ffi_handler(name: &str) -> bool {
+    is_registered(&format!("{PREFIX}{name}"))
+}
 
 /// Custom calls that start and end a per-device computation.
 pub(super) const SHAPE_CALLS: [&str; 2] = ["SPMDFullToShardShape", "SPMDShardToFullShape"];
@@ -62,7 +71,8 @@ impl HostCalls {
 }
 
 pub(super) fn has_side_effect(op: &Operation) -> bool {
-    target(op) == Some(TARGET) && flag(op, "has_side_effect", false).unwrap_or(false)
+    target(op).is_some_and(|name| name == TARGET || is_ffi_handler(name))
+        && flag(op, "has_side_effect", false).unwrap_or(false)
 }
 
 /// Whether the regions, the regions in them or the functions that they call contain such an op.

@@ -113,21 +113,37 @@ impl<'m> Importer<'m> {
             has_side_effect: has_side_effect(op),
             results: held.iter().flatten().cloned().collect(),
         };
-        let device = device(&call.config)?;
-        if call.has_side_effect {
-            inputs.push(self.order(g));
-        }
-        let is_ordered = call.has_side_effect;
-        let mut made = match device {
-            Some(device) if self.host_calls.is_per_device => self.on_one_device(call, &inputs, device, g)?,
-            _ => g.emit(call, &inputs.iter().collect::<Vec<_>>()),
+        let made = match device(&call.config)? {
+            Some(device) if self.host_calls.is_per_device => {
+                let is_ordered = call.has_side_effect;
+                inputs.extend(is_ordered.then(|| self.order(g)));
+                let mut made = self.on_one_device(call, &inputs, device, g)?;
+                if is_ordered {
+                    self.order = made.pop();
+                }
+                made
+            }
+            _ => self.emit_host_call(call, inputs, g),
         };
-        if is_ordered {
-            self.order = made.pop();
-        }
         let mut made = made.into_iter();
         let results = held.iter().map(|parts| ImportedValue::of_parts(&mut made, parts.len()));
         results.collect::<Option<Vec<_>>>().ok_or_else(|| wrong("the call has too few results"))
+    }
+
+    /// Adds a call that runs on every device, after the previous one if it has side effects.
+    pub(super) fn emit_host_call(
+        &mut self,
+        call: CustomCall,
+        mut inputs: Vec<Tensor>,
+        g: &GraphBuilder,
+    ) -> Vec<Tensor> {
+        let is_ordered = call.has_side_effect;
+        inputs.extend(is_ordered.then(|| self.order(g)));
+        let mut made = g.emit(call, &inputs.iter().collect::<Vec<_>>());
+        if is_ordered {
+            self.order = made.pop();
+        }
+        made
     }
 
     /// Calls the function on one of the devices that run the program, and sends its results to the others.

@@ -3,6 +3,8 @@
 use super::attribute::target;
 use super::call::{ComplexRule, OpImport, op};
 use super::control::{CHECK, CHECK_CALL, UNKNOWN_CALL};
+use super::effects::is_ffi_handler;
+use super::ffi_call::FFI_CALL;
 use super::{approx_top_k, batch_norm, chlo, control, devices, dynamic, fft, host_call, linalg, stablehlo};
 use crate::syntax::Operation;
 use std::collections::HashMap;
@@ -50,6 +52,7 @@ fn called(name: &str) -> &'static OpImport {
         Some(row) => row,
         None if name.starts_with("check.") => &CHECK_CALL,
         None if lapack_routine(name).is_some() => &linalg::LAPACK_CALL,
+        None if is_ffi_handler(name) => &FFI_CALL,
         None => &UNKNOWN_CALL,
     }
 }

@@ -13,3 +13,21 @@ assert stats['bytes_in_use'] >= 4000 and stats['peak_bytes_in_use'] >= stats['by
 del x
 assert jax.devices()[0].memory_stats()['bytes_in_use'] <= stats['bytes_in_use'] - 4000
 assert str(jnp.ones((2, 3)).format.layout).startswith('Layout(major_to_minor=(0, 1)')
+
+# Settings without effect are named once, where the platform was selected.
+import subprocess, sys
+
+
+def warned(platforms, **environment):
+    script = "import jax; jax.devices('systole'); jax.devices()"
+    environment = dict(os.environ, JAX_PLATFORMS=platforms, **environment)
+    out = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+    return [line for line in out.stderr.splitlines() if "no effect on the platform systole" in line]
+
+
+flags = "--xla_force_host_platform_device_count=2 --xla_cpu_enable_fast_math=true"
+[line] = warned("systole,cpu", XLA_FLAGS=flags, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+for name in ["--xla_force_host_platform_device_count", "--xla_cpu_enable_fast_math", "jax_disable_most_optimizations", "SYSTOLE_DEVICES"]:
+    assert name in line, line
+assert not warned("", XLA_FLAGS=flags) and not warned("systole,cpu", XLA_FLAGS="")

@@ -5,8 +5,9 @@ It has lower priority than JAX's CPU backend: nothing changes until `JAX_PLATFOR
 """
 
 import os
+import threading
 
-from . import callbacks
+from . import callbacks, ffi
 
 NAME = "systole"
 LIBRARY = os.path.join(os.path.dirname(__file__), "libsystole_plugin.so")
@@ -20,22 +21,77 @@ def initialize():
     os.environ.setdefault("ENABLE_PJRT_COMPATIBILITY", "1")
     # JAX's own CPU has priority 0.
     xla_bridge.register_plugin(NAME, priority=-100, library_path=LIBRARY, options=_options())
+    _name_settings_without_effect()
     _keep_cpu()
     _give_memory_away()
     _keep_programs()
     callbacks.register(NAME, LIBRARY)
+    ffi.register(NAME, LIBRARY)
+    _watch_interrupts()
     _refuse()
     _decompose()
     _exchange()
 
 
+def _watch_interrupts():
+    """Ctrl-C ends long programs, unless the user has a handler of their own."""
+    import ctypes
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        ctypes.CDLL(LIBRARY).systole_watch_interrupts()
+
+
+# Settings of XLA's compilers and of JAX's own CPU backend, with their usual values.
+_OTHERS_SETTINGS = {
+    "jax_num_cpu_devices": -1,
+    "jax_cpu_enable_async_dispatch": True,
+    "jax_disable_most_optimizations": False,
+    "jax_compiler_enable_remat_pass": True,
+    "jax_exec_time_optimization_effort": 0.0,
+    "jax_memory_fitting_effort": 0.0,
+    "jax_enable_pgle": False,
+}
+
+
+def _name_settings_without_effect():
+    """Logs once which of the user's settings do nothing here, if the user selected the platform."""
+    import logging
+
+    import jax
+
+    if NAME not in (jax.config.jax_platforms or "").split(","):
+        return
+
+    def has_other(name, usual):
+        # Some settings are not attributes, and others not in every release.
+        try:
+            value = getattr(jax.config, name) if hasattr(jax.config, name) else jax.config.read(name)
+        except (AttributeError, LookupError):
+            return False
+        return value != usual
+
+    flags = [flag.split("=")[0] for flag in os.environ.get("XLA_FLAGS", "").split()]
+    found = ["XLA_FLAGS " + ", ".join(flags)] if flags else []
+    found += [name for name, usual in _OTHERS_SETTINGS.items() if has_other(name, usual)]
+    if found:
+        count = any("device_count" in flag for flag in flags) or "jax_num_cpu_devices" in found
+        advice = "; set SYSTOLE_DEVICES for several devices" if count else ""
+        logging.getLogger(__name__).warning("no effect on the platform systole: %s%s", "; ".join(found), advice)
+
+
 def _options():
-    """The plugin refuses the processes of `jax.distributed.initialize` if the user selected it; otherwise it must not stop others."""
+    """The processes of `jax.distributed.initialize` meet if the user selected the platform; otherwise it must not stop others."""
     import jax
     from jax._src import distributed
 
     is_selected = NAME in (jax.config.jax_platforms or "").split(",")
-    return {"jax_processes": distributed.global_state.num_processes or 1} if is_selected else None
+    state = distributed.global_state
+    if not is_selected or state.client is None:
+        return None
+    # Process 0 listens on the host of JAX's own coordinator.
+    address = getattr(state, "coordinator_address", None) or "127.0.0.1:0"
+    return {"jax_host": address.rsplit(":", 1)[0].strip("[]")}
 
 
 # Whether the user selected `systole` without JAX's CPU backend.
@@ -77,6 +133,8 @@ def _decompose():
             rule = getattr(rules[primitive], "rule", rules[primitive])
             usual = mlir._lowerings.get(primitive)
             mlir.register_lowering(primitive, _lapack(rule, getattr(usual, "rule", usual)), platform=NAME)
+    if hasattr(linalg, "lu_pivots_to_permutation_p"):
+        mlir.register_lowering(linalg.lu_pivots_to_permutation_p, _permutation, platform=NAME)
     own = mlir._platform_specific_lowerings
     own[NAME] = _Rules(own[NAME])
 
@@ -102,6 +160,14 @@ def _lapack(rule, usual):
         return (rule if is_lapack else usual)(ctx, *operands, **params)
 
     return lower
+
+
+def _permutation(ctx, pivots, **_):
+    """The custom call of JAX's rule for GPUs: on CPUs it writes a loop."""
+    from jax._src.interpreters import mlir
+
+    types = [callbacks.ir_type(ctx, aval) for aval in ctx.avals_out]
+    return mlir.custom_call("cu_lu_pivots_to_permutation", result_types=types, operands=[pivots], backend_config={}).results
 
 
 def _decompose_old():
@@ -170,6 +236,45 @@ def _exchange():
     platforms = getattr(dlpack, "_DL_DEVICE_TO_PLATFORM", None)
     if isinstance(platforms, dict):
         dlpack._DL_DEVICE_TO_PLATFORM = _Platforms(platforms)
+        _import_in_place(dlpack)
+
+
+# `here`: whether the current import by DLPack goes to the platform, where the caller decides it.
+_imports = threading.local()
+
+
+def _import_in_place(dlpack):
+    """`jax.dlpack.from_dlpack(x, device=…)` with a device of the platform reads the memory in place, instead of by JAX's CPU backend."""
+    import functools
+
+    import jax
+
+    usual = dlpack.from_dlpack
+
+    def imported(here, *args):
+        _imports.here = here
+        try:
+            return usual(*args)
+        finally:
+            _imports.here = None
+
+    @functools.wraps(usual)
+    def from_dlpack(external_array, device=None, copy=None):
+        devices = getattr(device, "device_set", None) or {device}
+        if not (_is_alone if device is None else all(getattr(d, "platform", None) == NAME for d in devices)):
+            return usual(external_array, device, copy)
+        if not copy:
+            try:
+                return imported(True, external_array, device, copy)
+            except Exception as e:
+                # Memory that is not aligned: jaxlib wants a copy that it does not make for plugins.
+                if copy is False or "HostBufferSemantics" not in str(e):
+                    raise
+        return jax.device_put(imported(False, external_array), device or jax.devices(NAME)[0])
+
+    dlpack.from_dlpack = from_dlpack
+    if getattr(jax.dlpack, "from_dlpack", None) is usual:
+        jax.dlpack.from_dlpack = from_dlpack
 
 
 # kDLCPU and kDLBfloat.
@@ -181,7 +286,8 @@ class _Platforms(dict):
 
     def __getitem__(self, kind):
         name = super().__getitem__(kind)
-        return NAME if name == "cpu" and _is_alone else name
+        here = getattr(_imports, "here", None)
+        return NAME if name == "cpu" and (_is_alone if here is None else here) else name
 
 
 class _Memory:
