@@ -3,6 +3,7 @@
 use crate::model::{
     DimSize, OnnxAttribute, OnnxFunction, OnnxGraph, OnnxModel, OnnxNode, ValueInfo, broken, dtype_of,
 };
+use crate::ops::checked;
 use crate::protobuf::{add_fixed, add_ints, content, number, text};
 use std::collections::{BTreeMap, btree_map::Entry};
 use systole_base::{DType, Error, Literal, Result, Shape, TensorType, ensure, err};
@@ -235,7 +236,7 @@ impl OnnxReader<'_> {
                 .hint("supported are floats of 16 or more bits, integers of 8 or more bits, and bools")
         })?;
         let size = |&d: &i64| usize::try_from(d).map_err(|_| broken(format!("invalid dimension size {d}")));
-        let dims = t.dims.iter().map(size).collect::<Result<Vec<_>>>()?;
+        let dims = checked(t.dims.iter().map(size).collect::<Result<Vec<_>>>()?)?;
         let ty = TensorType::new(dtype, Shape::from(dims));
         let size = ty.shape.checked_elements().and_then(|n| n.checked_mul(dtype.size()));
         let size = size.ok_or_else(|| broken("the array size overflows"))?;

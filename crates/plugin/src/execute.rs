@@ -135,11 +135,10 @@ impl CompiledProgram {
     /// Exchanges the shards of some arguments.
     fn exchange(&self, line: &HostLinks, wanted: &[usize], given: &mut DeviceArgs) -> CallResult {
         let mut bytes = Vec::new();
-        for d in 0..self.devices.len() {
-            for i in wanted {
-                for array in given[*i][d].clone().wait()? {
-                    bytes.extend_from_slice(array.to_literal()?.bytes());
-                }
+        let shards = (0..self.devices.len()).flat_map(|d| wanted.iter().map(move |&i| (i, d)));
+        for (i, d) in shards {
+            for array in given[i][d].clone().wait()? {
+                bytes.extend_from_slice(array.to_literal()?.bytes());
             }
         }
         let all = line.all(&format!("shards of {}", self.name), bytes)?.concat();

@@ -3,7 +3,7 @@
 use super::{EvalCx, LoweringClass};
 use crate::graph::{Node, Op, Tensor, ValueId};
 use std::collections::HashMap;
-use systole_base::Literal;
+use systole_base::{Literal, TensorType};
 
 /// Maximum number of nodes visited, and of elements per value: shapes are small.
 const MOST_NODES: usize = 1 << 14;
@@ -66,7 +66,9 @@ fn key(t: &Tensor) -> GraphNodeKey {
 /// Values that a node depends on: its operands, or the outer value of a captured parameter. `None` if the node is not
 /// constant or too large.
 fn inputs_of(t: &Tensor, node: &Node) -> Option<Vec<Tensor>> {
-    if node.outs.iter().any(|ty| ty.elements() > MOST_ELEMENTS) || !node.op.rule().regions().is_empty() {
+    // Loops over an array without elements run over its other dimensions.
+    let extent = |ty: &TensorType| ty.shape.iter().fold(1usize, |n, &d| n.saturating_mul(d.max(1)));
+    if node.outs.iter().any(|ty| extent(ty) > MOST_ELEMENTS) || !node.op.rule().regions().is_empty() {
         return None;
     }
     match &node.op {
