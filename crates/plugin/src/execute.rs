@@ -135,6 +135,7 @@ impl CompiledProgram {
     /// Exchanges the shards of some arguments.
     fn exchange(&self, line: &HostLinks, wanted: &[usize], given: &mut DeviceArgs) -> CallResult {
         let mut bytes = Vec::new();
+        #[allow(clippy::needless_range_loop, reason = "all shards of a device, then those of the next")]
         for d in 0..self.devices.len() {
             for i in wanted {
                 for array in given[*i][d].clone().wait()? {
