@@ -126,6 +126,11 @@ macro_rules! level {
             rotate(rotations: &[Rotation<T>], x: MatrixSliceMut<T>);
         }
 
+        #[cfg(test)]
+        pub(super) fn tables() -> (Kernels<f32>, Kernels<f64>, Kernels<Complex<f32>>, Kernels<Complex<f64>>) {
+            (all::<f32, $f32>(), all::<f64, $f64>(), all::<_, $f32>(), all::<_, $f64>())
+        }
+
         pub(super) fn install() {
             kernels::F32.install(all::<f32, $f32>());
             kernels::F64.install(all::<f64, $f64>());
@@ -261,9 +266,9 @@ mod avx512 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use systole_linalg::kernels::Rotation;
+    use systole_linalg::kernels::{Kernels, Rotation};
     use systole_linalg::matrix::Matrix;
-    use systole_linalg::scalar::{Complex, MatrixScalar, Real};
+    use systole_linalg::scalar::{MatrixScalar, Real};
 
     fn numbers<T: MatrixScalar>(rows: usize, columns: usize) -> Matrix<T> {
         let part = |i: usize| T::Real::of(((i * 7919 + 13) % 997) as f64 / 499.0 - 1.0);
@@ -276,9 +281,8 @@ mod tests {
         assert!(a.iter().zip(b).all(near), "{what} of {} differs", std::any::type_name::<T>());
     }
 
-    /// PortableLanes and compiled kernels, on lengths with and without a tail.
-    fn compare<T: MatrixScalar>(table: &systole_linalg::kernels::KernelTable<T>) {
-        let (portable, compiled) = (*table.portable(), *table.current());
+    /// Portable and compiled kernels, on lengths with and without a tail.
+    fn compare<T: MatrixScalar>(portable: Kernels<T>, compiled: Kernels<T>) {
         for (m, n) in [(1, 1), (3, 2), (8, 6), (17, 13), (40, 33), (130, 70)] {
             let (a, b): (Matrix<T>, Matrix<T>) = (numbers(m, n), numbers(n, 9));
             let (x, y) = (a.column(0).to_vec(), numbers::<T>(m, 1).data);
@@ -317,13 +321,16 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_arch = "x86_64")]
     fn compiled_kernels_compute_what_portable_ones_do() {
-        if Level::Avx2.is_available() {
-            install(Level::Avx2);
+        use systole_linalg::kernels::{F32, F64, complex};
+        for (level, tables) in [(Level::Avx2, avx2::tables()), (Level::Avx512, avx512::tables())] {
+            if level.is_available() {
+                compare(*F32.portable(), tables.0);
+                compare(*F64.portable(), tables.1);
+                compare(*complex::F32.portable(), tables.2);
+                compare(*complex::F64.portable(), tables.3);
+            }
         }
-        compare::<f32>(&systole_linalg::kernels::F32);
-        compare::<f64>(&systole_linalg::kernels::F64);
-        compare::<Complex<f32>>(&systole_linalg::kernels::complex::F32);
-        compare::<Complex<f64>>(&systole_linalg::kernels::complex::F64);
     }
 }
