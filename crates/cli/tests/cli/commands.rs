@@ -748,7 +748,7 @@ fn int8_files_are_programs_too(f: &Folder) {
     let kernels = f.run(&["show", "m.tflite", "--stage=kernels"]).ok().out;
     assert!(kernels.contains("CONV_2D") && kernels.contains("bytes of intermediate results"), "{kernels}");
     assert!(f.run(&["show", "m.tflite"]).ok().out.contains("stablehlo.convolution"));
-    assert!(f.run(&["plan", "m.tflite", "--targets=v5e-1"]).ok().out.contains("v5e-1"));
+    assert!(f.run(&["plan", "m.tflite", "--targets=v5e-1"]).ok().out.contains("v5litepod-1"));
     let image: Vec<i8> = (0..784).map(|i| (i * 37 % 251 - 125) as i8).collect();
     let image = Literal::from_slice([1, 28, 28, 1], &image).unwrap();
     f.write("image.npz", npz(&[("arg0", npy::to_bytes(&image).unwrap())]));

@@ -10,7 +10,6 @@ pub mod cost;
 pub(crate) mod elementwise;
 pub mod op;
 mod op_rule;
-mod tensor_arithmetic;
 mod verify;
 
 pub use builder::{GraphBuilder, Tensor};
@@ -19,7 +18,6 @@ pub(crate) use elementwise::{binary_ops, mnemonic, unary_ops};
 pub use op::*;
 pub use op_rule::{EvalCx, Grad, LoweringClass, OpCost, OpRule, ResultTypes, SpecConstraint, moved_bytes};
 pub(crate) use op_rule::{MAX_DEPTH, too_deep};
-pub(crate) use tensor_arithmetic::{broadcast_shape, emit, emit1};
 
 use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};

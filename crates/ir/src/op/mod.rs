@@ -29,6 +29,7 @@ pub mod quantized_weights;
 pub mod sample;
 mod structural;
 mod table;
+mod tensor_arithmetic;
 mod tensor_methods;
 pub mod unary;
 

@@ -1,8 +1,9 @@
 //! [`Tensor`] methods for ops: element-wise, comparison, shape, reduction and matrix product. Methods of more complex
 //! ops are in the op's file.
 
+use super::tensor_arithmetic::{broadcast_shape, emit, emit1};
 use super::*;
-use crate::graph::{binary_ops, broadcast_shape, emit, emit1, unary_ops};
+use crate::graph::{binary_ops, unary_ops};
 
 macro_rules! unary_methods {
     ($($op:ident = $dialect:ident $name:literal, $method:ident, $doc:literal, { $($rules:tt)* };)*) => {

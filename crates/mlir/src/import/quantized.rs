@@ -13,10 +13,6 @@ use crate::syntax::{
 };
 use systole_base::{Result, ResultExt, ensure};
 
-/// Why `uniform_quantize` and `uniform_dequantize` are rejected without a quantized type.
-pub(super) const NOT_QUANTIZED: &str =
-    "it needs a quantized type, such as tensor<4x!quant.uniform<i8:f32, 0.5:3>>";
-
 /// Maximum depth of nested regions.
 const MAX_DEPTH: usize = 64;
 

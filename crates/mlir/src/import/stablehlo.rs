@@ -8,11 +8,13 @@ use super::complex::functions as of_complex;
 use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, larger, smaller};
 use super::complex_number::RealOrComplex;
 use super::gather_dot;
-use super::quantized;
 use super::types::wrong;
 use systole_base::{DType, Result, TensorType, ensure};
 use systole_ir::Tensor;
 use systole_ir::op::{BroadcastInDim, DotGeneral};
+
+/// Why ops of quantized types are rejected without one.
+const NOT_QUANTIZED: &str = "it needs a quantized type, such as tensor<4x!quant.uniform<i8:f32, 0.5:3>>";
 
 pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.abs").unary(|z| RealOrComplex::real(z.abs())),
@@ -98,8 +100,8 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.transpose").moves(),
     op("stablehlo.unary_einsum")
         .arrays(|c| one(gather_dot::unary(text(c.op, "einsum_config"), c.operand(0)?)?)),
-    op("stablehlo.uniform_dequantize").refused(quantized::NOT_QUANTIZED),
-    op("stablehlo.uniform_quantize").refused(quantized::NOT_QUANTIZED),
+    op("stablehlo.uniform_dequantize").refused(NOT_QUANTIZED),
+    op("stablehlo.uniform_quantize").refused(NOT_QUANTIZED),
     op("stablehlo.while").complex(ComplexRule::Apart).keeps_elements(),
     op("stablehlo.xor").keeps_elements(),
     // The engine chooses layouts inside a program.

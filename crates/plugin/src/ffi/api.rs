@@ -1,8 +1,9 @@
 //! Function table `XLA_FFI_Api`, which FFI handlers call.
 
 use super::abi::{self, FfiError, FfiHandlers, FfiHeader, FfiVersion, args};
+use super::call_site;
 use super::context::{self, FfiFuture, FfiState};
-use super::handlers;
+use super::handlers::{self, ApiTable};
 use super::threads::{self, FfiTask};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, c_void};
@@ -52,9 +53,10 @@ static API: FfiApi = FfiApi {
     ],
 };
 
-/// Returns the table.
-pub(super) fn table() -> *const c_void {
-    std::ptr::from_ref(&API).cast()
+/// Registers handlers, which get this table.
+pub(super) fn register(name: &str, platform: &str, stages: FfiHandlers) -> Result<(), FfiError> {
+    let table = ApiTable(std::ptr::from_ref(&API).cast());
+    handlers::register(name, platform, stages, table, call_site::call)
 }
 
 /// # Safety
@@ -114,7 +116,7 @@ functions! {
     handler_register(args: args::HandlerRegister) {
         // SAFETY: texts of that length.
         let (name, platform) = unsafe { (text(args.name), text(args.platform)) };
-        handlers::register(&name, &platform, FfiHandlers { ..args.handlers })?;
+        register(&name, &platform, FfiHandlers { ..args.handlers })?;
     }
     type_register(args: args::TypeRegister) {
         // SAFETY: a text of that length.

@@ -220,7 +220,7 @@ impl FfiCallSite {
         context: &FfiContext,
         arrays: Option<(FfiArguments, FfiArguments)>,
     ) -> Result<()> {
-        let mut frame = handlers::empty_frame();
+        let mut frame = handlers::empty_frame(self.handler.api);
         frame.context = std::ptr::from_ref(context).cast_mut();
         frame.stage = stage;
         frame.attributes = self.attributes.view();

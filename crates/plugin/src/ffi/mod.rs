@@ -2,7 +2,7 @@
 //! `jax.ffi.register_ffi_target(name, capsule, platform="systole")` and call by `jax.ffi.ffi_call`.
 //!
 //! `abi` has the structures of XLA's header `c_api.h`, `api` the functions that handlers call, `handlers` the registry,
-//! and `call_site` a call in a program with its state.
+//! `registration` its entries for Python and PJRT, and `call_site` a call in a program with its state.
 
 mod abi;
 mod api;
@@ -10,8 +10,9 @@ mod attributes;
 mod call_site;
 mod context;
 mod handlers;
+mod registration;
 mod threads;
 
 pub(crate) use call_site::FfiCallSites;
-pub(crate) use handlers::FFI_FUNCTIONS;
-pub use handlers::{systole_free_text, systole_register_ffi_handler, systole_register_ffi_type};
+pub(crate) use registration::FFI_FUNCTIONS;
+pub use registration::{systole_free_text, systole_register_ffi_handler, systole_register_ffi_type};

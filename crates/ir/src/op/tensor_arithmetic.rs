@@ -1,8 +1,8 @@
 //! Tensor arithmetic operators, constants of a tensor's type, and NumPy broadcasting.
 //!
-//! Operators (`+ - * /`) and methods with two operands broadcast like NumPy; ops require equal shapes. Other methods are in `op/`.
+//! Operators (`+ - * /`) and methods with two operands broadcast like NumPy; ops require equal shapes. Other methods are in `tensor_methods.rs`.
 
-use super::{Binary, BroadcastInDim, GraphBuilder, Op, Tensor, Unary};
+use crate::graph::{Binary, BroadcastInDim, GraphBuilder, Op, Tensor, Unary};
 use std::ops;
 use systole_base::{Shape, TensorType};
 
@@ -105,19 +105,19 @@ impl Tensor {
     /// Returns a rank-0 constant of this tensor's element type.
     #[track_caller]
     pub fn scalar_like(&self, value: f64) -> Tensor {
-        self.builder.scalar(self.dtype(), value)
+        self.builder().scalar(self.dtype(), value)
     }
 
     /// Returns zeros of this tensor's type.
     #[track_caller]
     pub fn zeros_like(&self) -> Tensor {
-        self.builder.full(&self.ty, 0.0)
+        self.builder().full(self.ty(), 0.0)
     }
 
     /// Returns ones of this tensor's type.
     #[track_caller]
     pub fn ones_like(&self) -> Tensor {
-        self.builder.full(&self.ty, 1.0)
+        self.builder().full(self.ty(), 1.0)
     }
 }
 
