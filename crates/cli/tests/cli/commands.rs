@@ -762,7 +762,7 @@ fn int8_files_are_programs_too(f: &Folder) {
         "{exact:?} {program:?}"
     );
     let precise = ["run", "m.tflite", "--random=3", "--precision=mixed_bfloat16"];
-    f.run(&precise).fails("usage", &["--precision", "quantized"]);
+    f.run(&precise).fails("usage", &["--precision", "m.tflite"]);
 }
 
 /// The first numbers of the first result.
