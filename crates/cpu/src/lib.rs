@@ -29,6 +29,7 @@ pub use crate::machine::memory::available as available_memory;
 pub use crate::machine::peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
 pub use crate::machine::thread_pool::{ThreadPool, with_subnormals};
 pub use crate::run::explain::{ChosenKernel, StepKernel, kernel_listing};
+pub use crate::run::memory_limit::check_memory;
 pub use crate::simd::level::Level;
 pub use crate::simd::loops::has_vector_form;
 pub use systole_compile::RowBlocksMode;

@@ -6,9 +6,13 @@
 use crate::model::{OnnxAttribute, OnnxGraph, OnnxModel};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use systole_base::{Literal, Result};
-use systole_ir::{Graph, GraphBuilder, Op, Tensor, ValueId};
+use systole_base::{Literal, Result, err};
+use systole_ir::{Graph, GraphBuilder, Node, Op, Tensor, ValueId};
 use systole_runtime::{Backend, CompileOptions, DeviceId, ExecutableArg};
+
+/// Elements of a value of a stage: at most this many, or [`GROWTH`] times those of the inputs and constants.
+const MOST_ELEMENTS: usize = 1 << 24;
+const GROWTH: usize = 1 << 10;
 
 /// Evaluates values of the graph under construction.
 pub(crate) struct StageRunner {
@@ -45,6 +49,7 @@ impl StageRunner {
             .chain(kept.iter().zip(&self.kept).map(|(id, (_, value))| (*id, value)))
             .collect();
         let computed = needed(&whole, targets, &given);
+        check_sizes(&whole, &computed)?;
         let is_new = |id: &ValueId| computed.contains(&id.index()) && !is_constant(&whole, *id);
         let fresh: Vec<usize> = (0..candidates.len()).filter(|&i| is_new(&candidates[i])).collect();
         let results: Vec<ValueId> =
@@ -89,6 +94,21 @@ fn needed(graph: &Graph, results: &[ValueId], given: &HashMap<ValueId, &Literal>
         }
     }
     found
+}
+
+/// Rejects a stage with a value that is far larger than the inputs and constants that it is computed from: reading a small
+/// file must not take much memory.
+fn check_sizes(graph: &Graph, computed: &HashSet<usize>) -> Result<()> {
+    let is_given = |node: &&Node| matches!(node.op, Op::Constant(_) | Op::Parameter(_));
+    let given: usize = graph.nodes.iter().filter(is_given).map(|node| node.outs[0].elements()).sum();
+    let most = given.saturating_mul(GROWTH).max(MOST_ELEMENTS);
+    let mut types = computed.iter().flat_map(|&i| &graph.nodes[i].outs);
+    match types.find(|ty| ty.elements() > most) {
+        None => Ok(()),
+        Some(ty) => Err(err!(Unsupported, "a size of the model depends on a value {ty}, which is too large")
+            .because(format!("the model's inputs and constants have {given} elements"))
+            .hint("export the model for inputs with a fixed shape, or run it with onnxruntime")),
+    }
 }
 
 fn is_constant(graph: &Graph, id: ValueId) -> bool {

@@ -151,3 +151,21 @@ fn loops_stack_as_many_outputs_as_the_data_say() {
     let (y, _) = run(&m, &values(|i| if i == 0 { 13.0 } else { 0.0 })).unwrap();
     assert_eq!(y[0].to_f32s(), [26.0, 52.0, 104.0]);
 }
+
+/// A file of some hundred bytes must not take gigabytes to open.
+#[test]
+fn values_far_larger_than_the_model_are_refused() {
+    let huge = model(
+        vec![
+            numbers("column", &[N as i64, 1, 1]),
+            OnnxNode::new("Reshape", ["x", "column"], "y"),
+            numbers("shape", &[N as i64, 1024, 1024]),
+            OnnxNode::new("Expand", ["y", "shape"], "z"),
+            OnnxNode::new("NonZero", ["z"], "places"),
+        ],
+        &["places"],
+    );
+    let e = run(&huge, &values(|i| i as f32)).unwrap_err();
+    assert_error(&e, ErrorKind::Unsupported, &["f32[96, 1024, 1024]", "108"]);
+    assert!(e.hint_text().is_some(), "{e}");
+}

@@ -41,7 +41,7 @@ pub(crate) struct CompiledProgram {
     pub(crate) devices: Vec<OpaquePtr>,
     /// Index of the first of them among all.
     pub(crate) first: usize,
-    /// Connections to the other processes, if the program has devices of theirs.
+    /// Connections to the other processes, if the program runs on their devices too.
     pub(crate) line: Option<Arc<HostLinks>>,
     /// Devices of all processes.
     pub(crate) ids: Arc<Vec<i32>>,

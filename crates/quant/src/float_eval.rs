@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use systole_cpu::CpuBackend;
-use systole_ir::{DType, Literal, Result, TensorType, err};
+use systole_ir::{DType, Graph, Literal, Result, TensorType, err};
 use systole_onnx::{DimSize, DimSizes, OnnxNode};
 use systole_runtime::{Backend, Buffer, CompileOptions, Executable, ExecutableArg};
 use systole_tflite::{TfliteInterpreter, TfliteModel};
@@ -22,6 +22,12 @@ pub(crate) enum TensorQuery {
     Ends,
 }
 
+/// A graph in floats for a batch of samples, to be compiled.
+pub(crate) struct FloatGraph {
+    graph: Arc<Graph>,
+    batch: usize,
+}
+
 /// A graph compiled for a batch of samples.
 pub(crate) struct FloatEvaluator {
     executable: Arc<dyn Executable>,
@@ -29,18 +35,17 @@ pub(crate) struct FloatEvaluator {
     batch: usize,
 }
 
-impl FloatEvaluator {
-    /// Compiles a TFLite graph for float evaluation; it returns computed `tensors`, for batches of at most `samples`.
+impl FloatGraph {
+    /// Returns a TFLite graph in floats; it returns computed `tensors`, for batches of at most `samples`.
     ///
     /// # Errors
-    /// If an operator has no ONNX counterpart, or the graph does not compile.
-    pub fn new(
-        backend: CpuBackend,
+    /// If an operator has no ONNX counterpart.
+    pub fn of(
         model: &TfliteModel,
         tensors: &[usize],
         wanted: TensorQuery,
         samples: usize,
-    ) -> Result<FloatEvaluator> {
+    ) -> Result<FloatGraph> {
         let asked = TfliteModel { outputs: tensors.to_vec(), ..model.clone() };
         let mut onnx = systole_onnx::export(&asked)?;
         let is_open = onnx.graph.inputs.iter().all(|p| {
@@ -65,9 +70,32 @@ impl FloatEvaluator {
         let named =
             if is_open { [(systole_onnx::BATCH.to_string(), batch)].into() } else { Default::default() };
         let graph = onnx.import(&DimSizes { named, ..DimSizes::default() })?.graph;
-        let inputs = graph.param_types().to_vec();
-        let executable = backend.compile(&graph, &CompileOptions::default())?;
-        Ok(FloatEvaluator { executable, inputs, batch })
+        Ok(FloatGraph { graph, batch })
+    }
+
+    /// Compiles the graph.
+    ///
+    /// # Errors
+    /// If it needs more memory than there is.
+    pub fn compiled(self, backend: &CpuBackend, options: &CompileOptions) -> Result<FloatEvaluator> {
+        let executable = backend.compile(&self.graph, options)?;
+        Ok(FloatEvaluator { executable, inputs: self.graph.param_types().to_vec(), batch: self.batch })
+    }
+}
+
+impl FloatEvaluator {
+    /// Compiles a TFLite graph for float evaluation.
+    ///
+    /// # Errors
+    /// See [`FloatGraph::of`] and [`FloatGraph::compiled`].
+    pub fn new(
+        backend: CpuBackend,
+        model: &TfliteModel,
+        tensors: &[usize],
+        wanted: TensorQuery,
+        samples: usize,
+    ) -> Result<FloatEvaluator> {
+        FloatGraph::of(model, tensors, wanted, samples)?.compiled(&backend, &CompileOptions::default())
     }
 
     /// Evaluates all samples batch by batch; `each` gets the results and the number of samples in the batch. The last

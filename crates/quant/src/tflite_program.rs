@@ -1,11 +1,12 @@
 //! Runs TFLite graphs: a float graph as a compiled program of the CPU engine, an int8 graph with int8 kernels.
 
-use crate::float_eval::{FloatEvaluator, TensorQuery};
+use crate::float_eval::{FloatEvaluator, FloatGraph, TensorQuery};
 use std::sync::Arc;
 use std::time::Duration;
 use systole_cpu::{Level, ThreadPool};
 use systole_int8::{Int8Program, Settings};
 use systole_ir::{DType, Literal, Result};
+use systole_runtime::CompileOptions;
 use systole_tflite::{TfliteInterpreter, TfliteModel};
 
 /// Engine that runs a TFLite graph: the interpreter or the CPU engine.
@@ -34,23 +35,28 @@ impl TfliteProgram {
     /// Prepares a TFLite graph for this number of threads (0: `SYSTOLE_THREADS`).
     ///
     /// # Errors
-    /// If the graph is invalid, or this machine does not support the instruction set that the environment asks for.
+    /// If the graph is invalid, it needs more memory than there is, or this machine does not support the instruction set
+    /// that the environment asks for.
     pub fn new(model: TfliteModel, engine: GraphEngine, threads: usize) -> Result<TfliteProgram> {
         let model = model.fold_constants()?;
         let team = || if threads > 0 { ThreadPool::new(threads) } else { ThreadPool::from_knob() };
         let float = match engine == GraphEngine::Fast && is_float(&model) {
-            true => {
-                let backend = systole_cpu::CpuBackend::with(team(), Level::from_knob()?)?;
-                // Operators that the engine does not have run in the interpreter, as those of int8 graphs.
-                FloatEvaluator::new(backend, &model, &model.outputs, TensorQuery::Values, 1).ok()
-            }
+            // Operators that the engine does not have run in the interpreter, as those of int8 graphs.
+            true => FloatGraph::of(&model, &model.outputs, TensorQuery::Values, 1).ok(),
             false => None,
         };
         let graph = match (float, engine) {
-            (Some(float), _) => ProgramGraph::Float(float),
+            (Some(float), _) => {
+                let backend = systole_cpu::CpuBackend::with(team(), Level::from_knob()?)?;
+                // The order of sums is open in .tflite files.
+                let options = CompileOptions { winograd: true, ..CompileOptions::default() };
+                ProgramGraph::Float(float.compiled(&backend, &options)?)
+            }
             (None, GraphEngine::Fast) => {
                 let settings = Settings { team: Arc::new(team()), ..Settings::from_knobs()? };
-                ProgramGraph::Int8(Box::new(Int8Program::new(model.clone(), &settings)?))
+                let program = Int8Program::new(model.clone(), &settings)?;
+                systole_cpu::check_memory(program.arena_bytes())?;
+                ProgramGraph::Int8(Box::new(program))
             }
             (None, GraphEngine::Reference) => ProgramGraph::Reference,
         };

@@ -732,7 +732,6 @@ fn models_become_int8_files_that_run_and_predict() {
     let before = f.run(&["predict", "m", "m/fashion-mnist-example.png", "--json"]).ok().json();
     let off = again["probability"].as_f64().unwrap() - before["probability"].as_f64().unwrap();
     assert!(again["class"] == before["class"] && off.abs() < 0.1, "{again} {before}");
-    f.run(&["export", "m", "--format=tflite", "--float", "--out=f.tflite"]).ok();
     let sizes = ["m.tflite", "f.tflite"].map(|name| std::fs::metadata(f.path(name)).unwrap().len());
     assert!(sizes[0] < sizes[1], "{sizes:?}");
     let skip = ["quantize", "m", "--data-dir=data", "--out=n.tflite", "--skip=dens"];
@@ -761,6 +760,11 @@ fn int8_files_are_programs_too(f: &Folder) {
         exact.len() == 8 && exact.iter().zip(&program).all(|(a, b)| (a - b).abs() <= 2.0),
         "{exact:?} {program:?}"
     );
+    f.run(&["export", "m", "--format=tflite", "--float", "--out=f.tflite"]).ok();
+    for file in ["m.tflite", "f.tflite"] {
+        let limited = f.run(&["run", file, "--random=3", "--memory-limit=10KiB"]);
+        limited.fails("unsupported", &["--memory-limit", file]);
+    }
     let precise = ["run", "m.tflite", "--random=3", "--precision=mixed_bfloat16"];
     f.run(&precise).fails("usage", &["--precision", "m.tflite"]);
 }

@@ -195,7 +195,8 @@ fn the_notebook_of_fine_tuning_runs_as_it_stands() {
     assert!(told["val_sparse_categorical_accuracy"].as_f64() > Some(0.5), "{told}");
 }
 
-/// Training beside JAX's CPU backend, eight devices and an exported program: from a clean kernel, with nothing set.
+/// The JAX notebook (training on Systole and on JAX's CPU backend, eight devices, an exported program) runs in a new kernel
+/// without environment variables.
 #[test]
 fn the_notebook_of_jax_runs_as_it_stands() {
     let Some(e) = Environment::without_wheel("notebooks-jax", "jax, nbclient, ipykernel, matplotlib") else {

@@ -13,24 +13,57 @@ const SMALL: usize = 256 << 20;
 /// available. No other code makes this decision. The backend reacts with rematerialization, and returns the error if no
 /// variant fits.
 pub(crate) fn check(executor: &Executor, param_names: &[String]) -> Result<()> {
-    let limit = knobs::MEMORY_LIMIT.get_bytes()?;
     let need = MemoryDemand::of(executor)?;
-    if limit.is_none() && need.own() < SMALL {
-        return Ok(());
+    match Shortage::of(need.arguments, need.own())? {
+        None => Ok(()),
+        Some(shortage) => Err(need.refused(executor, param_names, &shortage)),
     }
-    let used = resident().unwrap_or(0);
-    // Most arguments are already resident and part of `used`; the others will be.
-    let total = used.max(need.arguments).saturating_add(need.own());
-    if let Some(limit) = limit.filter(|&l| total > l) {
-        let told = format!("but the limit is {}", mib(limit));
-        return Err(need.refused(executor, param_names, total, &told, "raise --memory-limit"));
+}
+
+/// Like the check of compiled programs, for one that allocates `bytes` besides its arguments and has no executor.
+///
+/// # Errors
+/// If it needs more memory than `SYSTOLE_MEMORY_LIMIT` allows or than the machine has available.
+pub fn check_memory(bytes: usize) -> Result<()> {
+    match Shortage::of(0, bytes)? {
+        None => Ok(()),
+        Some(s) => Err(err!(Unsupported, "this program needs {} of memory, {}", mib(s.total), s.told)
+            .because(format!(
+                "intermediate values {}, other memory of the process {}",
+                mib(bytes),
+                mib(s.total - bytes)
+            ))
+            .hint(s.way_out)),
     }
-    match available() {
-        Some(free) if need.own() > free => {
-            let told = format!("but {} are available", mib(used.saturating_add(free)));
-            Err(need.refused(executor, param_names, total, &told, "give the process more memory"))
+}
+
+/// More memory needed than there is.
+struct Shortage {
+    /// Bytes that the process needs.
+    total: usize,
+    /// What it has instead.
+    told: String,
+    way_out: &'static str,
+}
+
+impl Shortage {
+    /// Returns what is missing for arguments and `own` further bytes.
+    fn of(arguments: usize, own: usize) -> Result<Option<Shortage>> {
+        let limit = knobs::MEMORY_LIMIT.get_bytes()?;
+        if limit.is_none() && own < SMALL {
+            return Ok(None);
         }
-        _ => Ok(()),
+        let used = resident().unwrap_or(0);
+        // Most arguments are already resident and part of `used`; the others will be.
+        let total = used.max(arguments).saturating_add(own);
+        if let Some(limit) = limit.filter(|&l| total > l) {
+            let told = format!("but the limit is {}", mib(limit));
+            return Ok(Some(Shortage { total, told, way_out: "raise --memory-limit" }));
+        }
+        Ok(available().filter(|&free| own > free).map(|free| {
+            let told = format!("but {} are available", mib(used.saturating_add(free)));
+            Shortage { total, told, way_out: "give the process more memory" }
+        }))
     }
 }
 
@@ -55,14 +88,8 @@ impl MemoryDemand {
         self.results.saturating_add(self.working)
     }
 
-    fn refused(
-        &self,
-        executor: &Executor,
-        param_names: &[String],
-        total: usize,
-        told: &str,
-        raise: &str,
-    ) -> Error {
+    fn refused(&self, executor: &Executor, param_names: &[String], shortage: &Shortage) -> Error {
+        let Shortage { total, told, way_out } = shortage;
         let kernels = self.working.saturating_sub(self.arena);
         let mut parts = vec![
             format!(
@@ -82,14 +109,14 @@ impl MemoryDemand {
             .take(4)
             .map(|h| format!("{} ({}, {})", h.ty, mib(h.ty.bytes()), h.what))
             .collect();
-        let mut e = err!(Unsupported, "this program needs {} of memory, {told}", mib(total))
+        let mut e = err!(Unsupported, "this program needs {} of memory, {told}", mib(*total))
             .because(parts.join(", "));
         if !largest.is_empty() {
             e = e.because(format!("the largest arrays of the program: {}", largest.join(", ")));
         }
         e.hint(format!(
             "use a smaller batch (--batch-size), 16-bit values (--precision mixed_bfloat16), layers with remat = true \
-             (which recompute instead of storing), or {raise}"
+             (which recompute instead of storing), or {way_out}"
         ))
     }
 }

@@ -70,12 +70,13 @@ fn rewrite(function: &mut MlirFunction) -> Result<()> {
     for (ty, _) in &mut function.results {
         store(ty)?;
     }
-    let mut rewriter = Rewriter { values: &mut function.values, types, place: SourceSpan::default() };
+    let mut rewriter =
+        QuantizedOpRewriter { values: &mut function.values, types, place: SourceSpan::default() };
     rewriter.region(&mut function.body, 0)
 }
 
 /// Rewrites the ops of a function.
-struct Rewriter<'a> {
+struct QuantizedOpRewriter<'a> {
     /// Types of all values, new ones included.
     values: &'a mut Vec<MlirType>,
     /// Quantized types of the original values.
@@ -86,7 +87,7 @@ struct Rewriter<'a> {
 /// Ops that replace one op.
 type Replacement = Vec<Operation>;
 
-impl Rewriter<'_> {
+impl QuantizedOpRewriter<'_> {
     fn region(&mut self, region: &mut MlirRegion, depth: usize) -> Result<()> {
         ensure!(depth < MAX_DEPTH, wrong(format!("regions are nested deeper than {MAX_DEPTH}")));
         for mut op in std::mem::take(&mut region.operations) {
@@ -192,7 +193,7 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// Returns the reals that a value stands for; a value that is not quantized as it is.
+    /// Returns the dequantized value; a value that is not quantized is returned unchanged.
     fn real(&mut self, x: FunctionValue, out: &mut Replacement) -> Result<FunctionValue> {
         let Some(q) = self.quantized(x) else { return Ok(x) };
         let ty = with_element(self.ty(x)?, q.expressed.clone());

@@ -3,7 +3,7 @@
 use super::abi::{self, FfiError, FfiHandlers, FfiHeader, FfiVersion, args};
 use super::call_site;
 use super::context::{self, FfiFuture, FfiState};
-use super::handlers::{self, ApiTable};
+use super::handlers::{self, FfiApiTable};
 use super::threads::{self, FfiTask};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, c_void};
@@ -55,7 +55,7 @@ static API: FfiApi = FfiApi {
 
 /// Registers handlers, which get this table.
 pub(super) fn register(name: &str, platform: &str, stages: FfiHandlers) -> Result<(), FfiError> {
-    let table = ApiTable(std::ptr::from_ref(&API).cast());
+    let table = FfiApiTable(std::ptr::from_ref(&API).cast());
     handlers::register(name, platform, stages, table, call_site::call)
 }
 

@@ -19,17 +19,17 @@ pub(super) struct RegisteredHandler {
     /// Minor version of the header that it was compiled with.
     pub(super) minor: i32,
     /// Functions that it may call.
-    pub(super) api: ApiTable,
+    pub(super) api: FfiApiTable,
 }
 
 /// Address of the table of functions that handlers call.
 #[derive(Clone, Copy)]
-pub(super) struct ApiTable(pub(super) *const c_void);
+pub(super) struct FfiApiTable(pub(super) *const c_void);
 
 // SAFETY: the address of a static that is never written.
-unsafe impl Send for ApiTable {}
+unsafe impl Send for FfiApiTable {}
 // SAFETY: as above.
-unsafe impl Sync for ApiTable {}
+unsafe impl Sync for FfiApiTable {}
 
 /// Calls a handler by the text of its custom call.
 pub(super) type CallFunction = fn(&str, &[&Literal], &[TensorType]) -> systole_ir::Result<Vec<Literal>>;
@@ -46,7 +46,7 @@ pub(super) fn register(
     name: &str,
     platform: &str,
     handlers: FfiHandlers,
-    api: ApiTable,
+    api: FfiApiTable,
     call: CallFunction,
 ) -> Result<(), FfiError> {
     if !PLATFORMS.iter().any(|known| platform.eq_ignore_ascii_case(known)) {
@@ -75,7 +75,7 @@ pub(super) fn register(
 }
 
 /// Returns the header version that a handler was compiled with.
-fn version(handler: FfiHandler, api: ApiTable) -> Result<(i32, i32), FfiError> {
+fn version(handler: FfiHandler, api: FfiApiTable) -> Result<(i32, i32), FfiError> {
     let mut metadata = FfiMetadata {
         size: size_of::<FfiMetadata>(),
         version: FfiVersion { header: FfiHeader::of::<FfiVersion>(), major: 0, minor: 0 },
@@ -110,7 +110,7 @@ pub(super) unsafe fn outcome(failure: *mut FfiError) -> Result<(), FfiError> {
 }
 
 /// Returns a frame without arguments, results and attributes.
-pub(super) fn empty_frame(api: ApiTable) -> FfiCallFrame {
+pub(super) fn empty_frame(api: FfiApiTable) -> FfiCallFrame {
     let null = std::ptr::null_mut;
     let none = || FfiArguments {
         header: FfiHeader::of::<FfiArguments>(),

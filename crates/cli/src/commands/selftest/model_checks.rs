@@ -24,7 +24,7 @@ pub(super) struct ModelCheck {
     small: Settings,
 }
 
-/// Presets beside the tutorial's.
+/// Presets that are trained for a few steps, besides the tutorial's network.
 pub(super) const MODELS: [ModelCheck; 2] = [
     ModelCheck {
         name: "resnet50",
