@@ -132,3 +132,39 @@ fn chains_of_rows_of_any_number() {
         check(&g.finish(&results).unwrap(), 16, 1e-5);
     }
 }
+
+/// The last layer of a language model: loss and gradients of a product whose result is too large to be stored whole.
+#[test]
+fn logits_of_a_large_vocabulary() {
+    let (features, vocabulary) = (8, 65_537);
+    for (dtype, tokens, blocks) in [(F32, 1030, "blocks[3×344]"), (BF16, 2060, "blocks[3×687]")] {
+        let g = GraphBuilder::new("head");
+        let x = g.parameter(TensorType::new(F32, [tokens, features]), "x");
+        let labels = g.parameter(TensorType::new(I32, [tokens]), "labels");
+        let w = g.parameter(TensorType::new(F32, [vocabulary, features]), "w");
+        let logits = x.convert(dtype).dot(&w.convert(dtype).transpose(&[1, 0])).convert(F32);
+        let loss = -(logits.log_softmax() * labels.one_hot(vocabulary, F32)).sum(&[1]).mean(&[0]);
+        let graph = g.finish(&[&[loss.clone()][..], &grad(&loss, &[&x, &w])].concat()).unwrap();
+        let args = draw(&graph);
+        let options = CompileOptions { excess_precision: true, ..CompileOptions::default() };
+        let compiled = |blocks, threads| {
+            let backend = backend(systole_cpu::Level::best(), threads).with_blocks(blocks);
+            let report = backend.compile(&graph, &options).unwrap().report().clone();
+            (report.arena_bytes, report.listing, run_with(&backend, &graph, &args, &options))
+        };
+        let (whole, _, want) = compiled(RowBlocksMode::Off, 2);
+        let (less, listing, first) = compiled(RowBlocksMode::Cache(1 << 20), 1);
+        assert!(listing.contains(blocks), "{listing}");
+        assert!(less + tokens * vocabulary < whole, "{less} of {whole} bytes");
+        for (got, want) in first.iter().zip(&want) {
+            let tolerance = if dtype == F32 { 1e-5 } else { 1e-2 };
+            assert!(relative(got, want) <= tolerance, "{}", relative(got, want));
+        }
+        for threads in [2, 3] {
+            assert!(
+                compiled(RowBlocksMode::Cache(1 << 20), threads).2 == first,
+                "{dtype} depends on threads"
+            );
+        }
+    }
+}

@@ -22,6 +22,17 @@ pub trait FileSystem {
     /// Creates a new file; fails if it exists.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
 
+    /// Like [`FileSystem::create`], but the file may get its name only by [`FileSystem::link`]: then nothing is left of it if
+    /// the process is killed before.
+    fn create_unnamed(&self, path: &Path) -> io::Result<Self::File> {
+        self.create(path)
+    }
+
+    /// Gives a file of [`FileSystem::create_unnamed`] its name, unless it has it.
+    fn link(&self, _file: &Self::File, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Opens a file for writing (after [`FileSystem::truncate`]), and creates it if it is missing.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
 
@@ -61,6 +72,16 @@ impl FileSystem for OsFileSystem {
 
     fn create(&self, path: &Path) -> io::Result<File> {
         File::options().write(true).create_new(true).open(path)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn create_unnamed(&self, path: &Path) -> io::Result<File> {
+        unnamed::create(path).or_else(|_| self.create(path))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn link(&self, file: &File, path: &Path) -> io::Result<()> {
+        unnamed::link(file, path)
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
@@ -120,6 +141,36 @@ impl FileSystem for OsFileSystem {
     }
 }
 
+/// Files without a name (Linux's `O_TMPFILE`), which vanish with the process that writes them.
+#[cfg(target_os = "linux")]
+mod unnamed {
+    use super::{File, Path, folder_of, fs, io};
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+
+    /// Fails where the file system has no such files, or `/proc`, through which they get a name, is missing.
+    pub fn create(path: &Path) -> io::Result<File> {
+        fs::metadata("/proc/self/fd")?;
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH;
+        Ok(openat(CWD, folder_of(path), flags, mode)?.into())
+    }
+
+    pub fn link(file: &File, path: &Path) -> io::Result<()> {
+        if file.metadata()?.nlink() > 0 {
+            return Ok(());
+        }
+        let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let link = || linkat(CWD, &open, CWD, path, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from);
+        match link() {
+            // Left by a killed process with the same process id.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => fs::remove_file(path).and_then(|()| link()),
+            linked => linked,
+        }
+    }
+}
+
 /// Retries a call while signals interrupt it (EINTR).
 pub(crate) fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
@@ -172,7 +223,8 @@ pub fn cut<F: FileSystem>(files: &F, path: &Path, length: u64) -> io::Result<()>
     again(|| files.truncate(&mut file, length))
 }
 
-/// File that is written under a temporary name in the same directory and renamed by [`AtomicFile::publish`]. An existing
+/// File that is written without a name, or under a temporary one in the same directory, and renamed by
+/// [`AtomicFile::publish`]. An existing
 /// file stays intact on any failure or crash. Dropping it before `publish` removes the temporary file.
 pub struct AtomicFile<F: FileSystem> {
     files: F,
@@ -222,6 +274,8 @@ impl<F: FileSystem> AtomicFile<F> {
     /// If any step fails; the temporary file is removed.
     pub fn publish(mut self) -> Result<()> {
         again(|| self.files.sync(&mut self.file)).map_err(|e| self.fail("syncing to disk", &e))?;
+        again(|| self.files.link(&self.file, &self.temporary))
+            .map_err(|e| self.fail("giving it a temporary name", &e))?;
         again(|| self.files.rename(&self.temporary, &self.path))
             .map_err(|e| self.fail("renaming it to its final name", &e))?;
         self.published = true;
@@ -245,7 +299,11 @@ impl<F: FileSystem> AtomicFile<F> {
 
     fn abandon(&mut self) -> io::Result<()> {
         self.published = true;
-        again(|| self.files.remove(&self.temporary))
+        match again(|| self.files.remove(&self.temporary)) {
+            // It had no name yet.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 }
 
@@ -289,6 +347,12 @@ impl<F: FileSystem> FileSystem for &F {
     type File = F::File;
     fn create(&self, path: &Path) -> io::Result<F::File> {
         (**self).create(path)
+    }
+    fn create_unnamed(&self, path: &Path) -> io::Result<F::File> {
+        (**self).create_unnamed(path)
+    }
+    fn link(&self, file: &F::File, path: &Path) -> io::Result<()> {
+        (**self).link(file, path)
     }
     fn open(&self, path: &Path) -> io::Result<F::File> {
         (**self).open(path)
@@ -375,7 +439,7 @@ fn create_temporary<F: FileSystem>(files: &F, dir: &Path) -> io::Result<(PathBuf
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{TEMPORARY}{}-{number}.tmp", std::process::id());
         let path = dir.join(OsStr::new(&name));
-        match again(|| files.create(&path)) {
+        match again(|| files.create_unnamed(&path)) {
             Ok(file) => return Ok((path, file)),
             // Left by a killed process with the same process id.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && number < u64::MAX => {}
@@ -572,6 +636,27 @@ mod tests {
                 assert_eq!(names(&dir), ["f"], "{fault:?} in call {n}");
             }
         }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_has_no_name_before_it_is_whole() {
+        let dir = folder("unnamed");
+        if unnamed::create(&dir.join("f")).is_err() {
+            eprintln!("SKIPPED a_file_has_no_name_before_it_is_whole: the disk has no files without a name");
+            return;
+        }
+        let path = dir.join("f");
+        let mut file = AtomicFile::create(OsFileSystem, &path).unwrap();
+        file.write_all(b"new").unwrap();
+        assert!(names(&dir).is_empty(), "{:?}", names(&dir));
+        // Left by a killed process with the same process id.
+        fs::write(&file.temporary, "half").unwrap();
+        file.publish().unwrap();
+        assert_eq!((names(&dir), fs::read_to_string(&path).unwrap()), (vec!["f".into()], "new".into()));
+        drop(AtomicFile::create(OsFileSystem, &dir.join("g")).unwrap());
+        assert_eq!(names(&dir), ["f"]);
         fs::remove_dir_all(dir).unwrap();
     }
 

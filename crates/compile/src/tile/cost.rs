@@ -306,6 +306,11 @@ impl<'g> BlockingCostModel<'g> {
         loads: &SegmentTraffic,
         block: usize,
     ) -> Result<RowBlockLoop> {
+        self.row_loop(region, block, self.groups(loads.sums, self.rows.div_ceil(block)))
+    }
+
+    /// Compiles a segment to a loop over blocks of `block` rows in `groups` groups.
+    pub fn row_loop(&self, region: &BlockSegment<'_>, block: usize, groups: usize) -> Result<RowBlockLoop> {
         let row_bytes = |v: ValueId| self.graph.ty(v).bytes() / self.rows;
         let rest = self.rows % block;
         let row_of = |&(v, how): &(ValueId, Use)| (how == Use::Rows).then(|| row_bytes(v));
@@ -314,7 +319,7 @@ impl<'g> BlockingCostModel<'g> {
             rest: if rest == 0 { None } else { Some(self.program(region, rest)?) },
             rows: self.rows,
             block,
-            groups: self.groups(loads.sums, self.rows.div_ceil(block)),
+            groups,
             sums: region.sums.iter().map(|&v| region.sum_type(v)).collect(),
             inputs: region.inputs.iter().map(row_of).collect(),
             outputs: region.outs.iter().map(|&v| row_bytes(v)).collect(),

@@ -8,8 +8,11 @@
 //! ([`RowBlockLoop`]) is kept with it, and is what runs. Sums over the rows (weight gradients, losses, statistics) are
 //! accumulated block by block in a fixed order. A row need not be a sample: it is one index of the leading dimensions
 //! whose sizes multiply to the number of rows.
+//!
+//! Before this, [`row_chunks`] outlines products whose results are too large to be stored whole.
 
 mod cost;
+mod row_chunks;
 mod row_rules;
 mod segment;
 mod segment_partition;
@@ -59,6 +62,10 @@ pub fn outline(graph: &Graph, options: &PipelineOptions, compiler: &NestedCompil
     let mut now = OutlinedGraph { graph: graph.clone(), blocks: HashMap::new() };
     if options.blocks == RowBlocksMode::Off {
         return Ok(now);
+    }
+    let chunks = row_chunks::segments(graph, row_chunks::SIZES, options, compiler)?;
+    if !chunks.is_empty() {
+        now = SegmentOutliner::new(graph, chunks, &now.blocks).run();
     }
     for _ in 0..ROUNDS {
         let mut best: Vec<ProfitableSegment<'_>> = Vec::new();
@@ -325,5 +332,7 @@ impl<'g> SegmentOutliner<'g> {
     }
 }
 
+#[cfg(test)]
+mod row_chunks_tests;
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,9 @@ use systole_ir::{Graph, Node, Op, TensorType};
 
 pub use systole_ir::op::{RowUse as Use, row_dims as prefix, sum_type};
 
+/// Maximum bytes of an operand that is transposed before the blocks run.
+const TRANSPOSED: usize = 32 << 20;
+
 /// Type of `block` rows of a value that has `rows` rows: its row dimensions become one of size `block`.
 pub fn block_type(ty: &TensorType, rows: usize, block: usize) -> Option<TensorType> {
     Some(ty.with_shape(RowBlocking { rows, block }.cut(ty)?.shape(ty)))
@@ -18,7 +21,8 @@ pub fn block_type(ty: &TensorType, rows: usize, block: usize) -> Option<TensorTy
 /// Returns the op that computes `block` of the `rows` rows (at least 2) of `node`; `None` if it does not work by rows.
 ///
 /// Kernels read a right operand `[K, N]` along its rows, unless it has few columns (see
-/// [`crate::graph::layout::transpose_weights`]); it is transposed once, not in each block.
+/// [`crate::graph::layout::transpose_weights`]); it is transposed once, not in each block. An operand that fits no cache
+/// is read as it is.
 pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<RowOp> {
     let at = NodeView { graph, node };
     let row = at.row_op(RowBlocking { rows, block })?;
@@ -27,7 +31,8 @@ pub fn row_op(graph: &Graph, node: &Node, rows: usize, block: usize) -> Option<R
             if row.uses[..] == [Use::Rows, Use::Whole]
                 && d.rhs_contract[..] == [1]
                 && at.ty(1).rank() == 2
-                && at.ty(1).shape[0] > FEW =>
+                && at.ty(1).shape[0] > FEW
+                && at.ty(1).bytes() <= TRANSPOSED =>
         {
             RowOp::rows(transposed(d), [Use::Rows, Use::Transposed])
         }

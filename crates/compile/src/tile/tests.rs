@@ -27,14 +27,14 @@ fn conv_net(batch: usize, side: usize, filters: usize) -> Arc<Graph> {
     g.finish(&[&[loss][..], &updated].concat()).unwrap()
 }
 
-fn arguments(graph: &Graph) -> Vec<Literal> {
+pub(super) fn arguments(graph: &Graph) -> Vec<Literal> {
     let draw = |(i, t): (usize, &TensorType)| {
         ArgDomain::Uniform(-1.0, 1.0).draw(t, &mut RandomStream::new(3, 1, i as u64))
     };
     graph.param_types().iter().enumerate().map(draw).collect()
 }
 
-fn near(a: &Literal, b: &Literal) -> bool {
+pub(super) fn near(a: &Literal, b: &Literal) -> bool {
     let (x, y) = (a.to_f64s(), b.to_f64s());
     let norm: f64 = y.iter().map(|v| v * v).sum();
     let diff: f64 = x.iter().zip(&y).map(|(x, y)| (x - y).powi(2)).sum();
@@ -42,7 +42,7 @@ fn near(a: &Literal, b: &Literal) -> bool {
 }
 
 /// Runs a segment block by block in the interpreter: the reference for backends.
-fn by_blocks(region: &BlockSegment<'_>, args: &[Literal], block: usize) -> Vec<Literal> {
+pub(super) fn by_blocks(region: &BlockSegment<'_>, args: &[Literal], block: usize) -> Vec<Literal> {
     let mut sums: Vec<Literal> = region.sums.iter().map(|&v| Literal::zeros(region.sum_type(v))).collect();
     let mut outs: Vec<Vec<u8>> = vec![Vec::new(); region.outs.len()];
     for first in (0..region.rows).step_by(block) {
@@ -223,7 +223,7 @@ fn check_node(graph: &Graph, node: usize, rows: usize, args: &[Literal]) {
     }
 }
 
-fn blocks_of(s: &ProgramSchedule) -> Vec<&RowBlockLoop> {
+pub(super) fn blocks_of(s: &ProgramSchedule) -> Vec<&RowBlockLoop> {
     let blocks = s.steps.iter().filter_map(|step| match &step.kernel {
         Kernel::Blocks(b) => Some(&**b),
         _ => None,

@@ -3,7 +3,8 @@
 //! One parallel loop runs all blocks. Results are either rows, which blocks write to disjoint ranges, or sums over all
 //! rows, such as weight gradients. Blocks are assigned to a fixed number of groups in contiguous runs. The blocks of a
 //! group run in order on one thread and add to the group's own sums; a tree adds the groups' sums. The number of groups
-//! is part of the plan, so the order of additions does not depend on the number of threads.
+//! is part of the plan, so the order of additions does not depend on the number of threads. Blocks of a single group
+//! (row chunks) run one after another, and the threads share the work of each kernel.
 
 use crate::kernel::{InnerProgram, Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::run::executor::Executor;
@@ -35,6 +36,8 @@ pub struct BlocksKernel {
     /// Program of the last block, if that is shorter.
     rest: Option<BlockProgram>,
     sums: Vec<BlockSum>,
+    /// Offset in scratch of the blocks' memory if they run one after another; otherwise each thread has its own.
+    memory: Option<usize>,
     scratch: usize,
     work_ns: f64,
 }
@@ -136,12 +139,17 @@ impl BlocksKernel {
         }
         let mut body = BlockProgram::new(&plan.body, &sums, problem)?;
         let mut rest = plan.rest.as_ref().map(|rest| BlockProgram::new(rest, &sums, problem)).transpose()?;
-        let same = |p: usize| p >= sums.len() && plan.inputs[p - sums.len()].is_none();
+        // Packed operands of chunks would be copies of weights that fit no cache.
+        let same = |p: usize| plan.groups > 1 && p >= sums.len() && plan.inputs[p - sums.len()].is_none();
         for program in std::iter::once(&mut body).chain(&mut rest) {
             program.take_kept(&same, &mut scratch);
         }
+        let memory = (plan.groups == 1).then_some(scratch);
+        if memory.is_some() {
+            scratch += rest.as_ref().map_or(0, |r| r.memory).max(body.memory);
+        }
         let work_ns = plan.flops() / 60.0 + (plan.rows / plan.block) as f64 * 10_000.0;
-        Ok(BlocksKernel { plan: plan.clone(), body, rest, sums, scratch, work_ns })
+        Ok(BlocksKernel { plan: plan.clone(), body, rest, sums, memory, scratch, work_ns })
     }
 
     /// Returns the array of group `g` for a sum.
@@ -170,7 +178,7 @@ impl BlocksKernel {
             // SAFETY: the array has `sum.bytes` bytes and belongs to this group.
             unsafe { std::ptr::write_bytes(at, 0, sum.bytes) };
         }
-        with_scratch(memory, |memory| {
+        let blocks = |memory: *mut u8| {
             let kept = self.body.kept(scratch);
             let kept_of_rest = self.rest.as_ref().map(|rest| rest.kept(scratch)).unwrap_or_default();
             let mut params: Vec<*const u8> = Vec::new();
@@ -194,7 +202,11 @@ impl BlocksKernel {
                 unsafe { program.run(cx, &self.sums, &params, &results, memory, kept)? };
             }
             Ok(())
-        })
+        };
+        match self.memory {
+            Some(at) => blocks(scratch.at(at)),
+            None => with_scratch(memory, blocks),
+        }
     }
 
     /// Adds the groups' arrays in a tree, into the array of group 0, which is the result.
