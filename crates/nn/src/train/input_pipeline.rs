@@ -48,7 +48,11 @@ impl BatchRecipe {
             let mut batch = Batch::of_fields(&sample, &self.fields)?;
             apply_class_weight(&mut batch, &self.class_weight)?;
             let start = trace::begin();
-            let on_device = batch.put(&*self.backend)?;
+            let on_device = match self.backend.shares_cores() {
+                // Steps read host arrays in place.
+                true => batch.buffers(),
+                false => batch.put(&*self.backend)?,
+            };
             trace::span("data", "copy to device", start, || "{}".into());
             Ok(ReadyBatch { batch, on_device, position })
         }))
