@@ -1,18 +1,20 @@
 """Times JAX programs on the platform that JAX_PLATFORMS names: through_jax.py WORKLOAD… [--seconds 3]
 
 Prints a line of JSON for each: the median of finished steps in ms (JAX's dispatch and buffers counted), and the time of the
-first call, in which JAX traces and the platform compiles. `--list` names the workloads. Training is by Flax and optax.
+first call, in which JAX traces and the platform compiles; `rss_mib` is the most memory of the process so far. `--list` names the workloads. Training is by Flax and optax.
 """
 
 import argparse
 import json
 import os
+import resource
 import time
 
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax_programs import PROGRAMS
 
 R = np.random.default_rng(0)
 
@@ -266,7 +268,7 @@ def measure(name, make, seconds):
         times.append(time.perf_counter() - begun)
     times.sort()
     told = {"workload": name, "platform": jax.default_backend(), "ms": times[len(times) // 2] * 1e3, "best_ms": times[0] * 1e3}
-    print(json.dumps({**told, "first_ms": first * 1e3, "steps": len(times)}), flush=True)
+    print(json.dumps({**told, "first_ms": first * 1e3, "steps": len(times), "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10}), flush=True)
 
 
 def main():
@@ -275,10 +277,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--list", action="store_true")
     a = parser.parse_args()
-    all_of = {**TRAINING, **MICRO}
+    all_of = {**TRAINING, **PROGRAMS, **MICRO}
     if a.list:
         print("\n".join(all_of))
-    names = [n for w in a.workloads for n in {"training": TRAINING, "micro": MICRO}.get(w, [w])]
+    names = [n for w in a.workloads for n in {"training": TRAINING, "programs": PROGRAMS, "micro": MICRO}.get(w, [w])]
     for name in names:
         try:
             measure(name, all_of[name], a.seconds)

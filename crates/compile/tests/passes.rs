@@ -402,3 +402,24 @@ fn patches_become_rows_without_a_transpose() {
     let arguments: Vec<Literal> = before.param_types().iter().map(of).collect();
     check(&before, &arguments, "patches");
 }
+
+#[test]
+fn the_product_of_a_turned_matrix_and_a_vector_reads_the_rows_of_the_matrix() {
+    let (before, after) = optimized(|g| {
+        let m = g.parameter(TensorType::new(F32, [5, 3]), "m");
+        let v = g.parameter(TensorType::new(F32, [5]), "v");
+        vec![m.transpose(&[1, 0]).dot(&v)]
+    });
+    assert_eq!(count(&after, |op| matches!(op, Op::Transpose(_))), 0);
+    let product = after.nodes.iter().find(|n| matches!(n.op, Op::DotGeneral(_))).unwrap();
+    let ranks: Vec<usize> = product.inputs.iter().map(|v| after.ty(*v).rank()).collect();
+    assert_eq!(ranks, [1, 2], "{after:?}");
+    let args = [
+        Literal::from_slice(
+            [5, 3],
+            &[0.5f32, 1.0, -2.0, 3.0, 0.25, 7.0, 1.5, 2.0, -1.0, 4.0, 0.75, 6.0, -3.0, 9.0, 2.5],
+        ),
+        Literal::from_slice([5], &[1.0f32, -2.0, 0.5, 3.0, 1.25]),
+    ];
+    check(&before, &args.map(Result::unwrap), "vector");
+}

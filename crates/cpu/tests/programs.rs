@@ -9,7 +9,7 @@ use systole_cpu::Level;
 use systole_ir::DType::*;
 use systole_ir::op::{ArgDomain, Convolution, Monoid, Reduce};
 use systole_ir::rng::RandomStream;
-use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, control_builders, grad};
+use systole_ir::{Graph, GraphBuilder, Literal, Shape, Tensor, TensorType, control_builders, grad};
 use systole_runtime::{Backend, Buffer, CompileOptions, DeviceId, ExecutableArg};
 
 /// A multilayer perceptron's train step: loss and updated weights.
@@ -401,6 +401,62 @@ fn sums_of_one_array_are_each_results_of_their_own() {
             let sums = ["a", "b", "c"].map(|name| g.emit(reduce.clone(), &[&x, &begin(name)]).remove(0));
             let graph = g.finish(&sums).unwrap();
             check_near(&graph, &arguments(&graph, -4.0, 4.0, 3), if dtype == BF16 { 0.02 } else { 1e-5 });
+        }
+    }
+}
+
+/// Eigenvalues and vectors of a batch of matrices: threads share the matrices, and each is computed as if it were alone.
+#[test]
+fn decompositions_of_a_batch() {
+    let program = |lead: &str| {
+        let (a, w, info) = (format!("{lead}6x6xf64"), format!("{lead}6xf64"), format!("{lead}i32"));
+        let text = format!(
+            "func.func @main(%x: tensor<{a}>) -> (tensor<{a}>, tensor<{w}>, tensor<{info}>) {{
+               %r:3 = \"stablehlo.custom_call\"(%x) <{{call_target_name = \"systole_lapack\",
+                 backend_config = \"syevd mode=86 uplo=76\", has_side_effect = false}}> : (tensor<{a}>) -> (tensor<{a}>, tensor<{w}>, tensor<{info}>)
+               return %r#0, %r#1, %r#2 : tensor<{a}>, tensor<{w}>, tensor<{info}>
+             }}"
+        );
+        systole_ir::text::parse(&text).unwrap()
+    };
+    let (batch, alone) = (program("5x26x"), program(""));
+    let domain = ArgDomain::Uniform(-1.0, 1.0);
+    let x = domain.draw(&batch.param_types()[0], &mut RandomStream::new(4, 1, 2));
+    let first = run(&backend(Level::best(), 1), &batch, std::slice::from_ref(&x));
+    assert!(first == run(&backend(Level::best(), 3), &batch, std::slice::from_ref(&x)));
+    for i in [0, 1, 77, 129] {
+        let ty = alone.param_types()[0].clone();
+        let each = ty.bytes();
+        let one = Literal::from_bytes(ty, &x.bytes()[i * each..(i + 1) * each]).unwrap();
+        for (all, want) in first.iter().zip(run(&backend(Level::best(), 1), &alone, &[one])) {
+            let each = want.bytes().len();
+            assert_eq!(&all.bytes()[i * each..(i + 1) * each], want.bytes(), "matrix {i}");
+        }
+    }
+}
+
+/// Sums over a few elements of pairs, whose operands repeat in the middle or inside: `x[:, None] - y[None]`.
+#[test]
+fn pairwise_distances() {
+    for (n, m, k) in [(7, 5, 3), (40, 300, 3), (3, 9, 17), (2, 600, 1), (5, 1, 4)] {
+        for dtype in [F32, F64, BF16] {
+            let g = GraphBuilder::new("pairs");
+            let x = g.parameter(TensorType::new(dtype, [n, k]), "x");
+            let y = g.parameter(TensorType::new(dtype, [m, k]), "y");
+            let over = |t: &Tensor, dims: &[usize]| t.broadcast_in_dim(&Shape::from([n, m, k]), dims);
+            let apart = over(&x, &[0, 2]) - over(&y, &[1, 2]);
+            let graph = g.finish(&[(&apart * &apart).sum(&[2]), apart.abs()]).unwrap();
+            let draw = |(i, t): (usize, &TensorType)| {
+                ArgDomain::Uniform(-1.0, 1.0).draw(t, &mut RandomStream::new(6, 1, i as u64))
+            };
+            let args: Vec<Literal> = graph.param_types().iter().enumerate().map(draw).collect();
+            let want = oracle(&graph, &args);
+            for level in levels() {
+                for (got, want) in run(&backend(level, 2), &graph, &args).iter().zip(&want) {
+                    let tolerance = if dtype == BF16 { 1e-2 } else { 1e-6 };
+                    assert!(relative(got, want) <= tolerance, "{n} {m} {k} {dtype} {level:?}");
+                }
+            }
         }
     }
 }

@@ -70,6 +70,22 @@ pub fn call(config: &str, args: &[&Literal], types: &[TensorType]) -> Result<Vec
     }
 }
 
+/// Number of leading batch dimensions of the first operand, which has `rank` dimensions; `None` if it has too few.
+pub fn batch_dims(config: &str, rank: usize) -> Option<usize> {
+    let name = config.strip_prefix("complex ").unwrap_or(config).split(' ').next().unwrap_or("");
+    rank.checked_sub(own_dims(name, 0))
+}
+
+/// Number of dimensions of operand i of a routine that is called for one matrix.
+fn own_dims(name: &str, i: usize) -> usize {
+    match (name, i) {
+        ("orgqr" | "ormqr", 1) => 1,
+        ("gtsv", 0..3) => 1,
+        (name, 0) if name == PERMUTATION.1 => 1,
+        _ => 2,
+    }
+}
+
 /// Rows of L U in terms of those of the matrix: `pivots: i32[…, m]`, from 0, become `i32[…, n]`.
 fn permutation(args: &[&Literal], types: &[TensorType]) -> Result<Vec<Literal>> {
     let ([pivots], [ty]) = (args, types) else {
@@ -202,20 +218,11 @@ where
         self.attribute(name) == Some(letter as i64)
     }
 
-    /// Number of dimensions of a matrix that is not in a batch, of operand i.
-    fn own_dims(&self, i: usize) -> usize {
-        match (self.name, i) {
-            ("orgqr" | "ormqr", 1) => 1,
-            ("gtsv", 0..3) => 1,
-            _ => 2,
-        }
-    }
-
     /// Checks shapes of operands: the rest of the code indexes by them.
     fn check(&self) -> Result<()> {
         let lead = |i: usize| {
             let shape = &self.args[i].shape;
-            shape.len().checked_sub(self.own_dims(i)).map(|n| &shape[..n])
+            shape.len().checked_sub(own_dims(self.name, i)).map(|n| &shape[..n])
         };
         let same = (0..self.args.len()).all(|i| lead(i).is_some() && lead(i) == lead(0));
         let whole = self.args.iter().all(|a| a.im.is_none_or(|im| im.len() == a.re.len()));
@@ -267,7 +274,7 @@ where
 
     fn batch(&self) -> usize {
         let shape = &self.args[0].shape;
-        shape[..shape.len() - self.own_dims(0)].iter().product()
+        shape[..shape.len() - own_dims(self.name, 0)].iter().product()
     }
 
     fn matrix(&self, i: usize, b: usize) -> Matrix<T> {

@@ -31,6 +31,8 @@ pub struct ChunkSizes {
 pub const SIZES: ChunkSizes = ChunkSizes { large: 256 << 20, chunk: 128 << 20, min_rows: 256 };
 /// A product is wide if it has more than this many times as many columns as the rows of its left operand.
 const WIDE: usize = 4;
+/// Minimum number of terms of a product's sums. With fewer, the arithmetic is no more than that of element-wise ops.
+const MIN_TERMS: usize = 4;
 
 /// Returns the segments of a graph that run in chunks: one for each wide product whose result is only read row by row.
 pub fn segments<'g>(
@@ -77,7 +79,8 @@ fn wide_product(graph: &Graph, node: usize, sizes: ChunkSizes) -> Option<usize> 
         return None;
     }
     let rows = out.elements() / columns;
-    if rows < 2 * sizes.min_rows || columns <= WIDE * (left.elements() / rows) {
+    let terms = left.elements() / rows;
+    if rows < 2 * sizes.min_rows || terms < MIN_TERMS || columns <= WIDE * terms {
         return None;
     }
     let row = row_op(graph, node, rows, rows)?;

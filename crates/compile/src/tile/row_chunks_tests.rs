@@ -83,6 +83,8 @@ fn a_product_whose_result_is_needed_whole_is_not_cut() {
     // Fewer than four times as many columns as the left operand.
     none(head([64, 4, 16], F32, mean, |_, _| Vec::new()));
     none(head([6, 4, 400], F32, mean, |_, _| Vec::new()));
+    // An outer product.
+    none(head([24, 1, 160], F32, mean, |_, _| Vec::new()));
 }
 
 #[test]

@@ -598,35 +598,72 @@ impl ElementwiseProgram {
         start: usize,
         n: usize,
     ) {
-        let rank = self.dims.len();
-        if rank == 0 {
+        let (dims, strides) = merged(&self.dims, strides);
+        let Some(last) = dims.len().checked_sub(1) else {
             // SAFETY: one element each.
             unsafe { std::ptr::copy_nonoverlapping(src, dst, size) };
             return;
-        }
-        let mut index: SmallVec<[usize; 6]> = SmallVec::from_elem(0, rank);
+        };
+        let mut index: SmallVec<[usize; 6]> = SmallVec::from_elem(0, dims.len());
         let mut rest = start;
-        for d in (0..rank).rev() {
-            index[d] = rest % self.dims[d];
-            rest /= self.dims[d];
+        for d in (0..dims.len()).rev() {
+            index[d] = rest % dims[d];
+            rest /= dims[d];
         }
-        let last = rank - 1;
+        let is_repeated = last > 0 && strides[last - 1] == 0;
         let mut done = 0;
         while done < n {
-            let at: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
-            let run = (self.dims[last] - index[last]).min(n - done);
+            let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+            let run = (dims[last] - index[last]).min(n - done);
             let (to, from) = (dst.wrapping_add(done * size), src.wrapping_add(at * size));
             // SAFETY: the run stays within the last dimension, and `done + run ≤ n`.
             unsafe { copy_run(to, from, size, strides[last], run) };
-            done += run;
+            let mut times = 1;
+            if is_repeated && run == dims[last] {
+                times = ((n - done) / run).min(dims[last - 1] - index[last - 1]);
+                // SAFETY: `done + times · run ≤ n`.
+                unsafe { repeat_in_place(to, run * size, times * run * size) };
+            }
+            done += times * run;
             index[last] += run;
+            if times > 1 {
+                index[last - 1] += times - 1;
+            }
             let mut d = last;
-            while index[d] == self.dims[d] && d > 0 {
+            while index[d] == dims[d] && d > 0 {
                 index[d] = 0;
                 d -= 1;
                 index[d] += 1;
             }
         }
+    }
+}
+
+/// Dimensions and strides of an array, in which neighboring dimensions that are read like one are one.
+fn merged(dims: &[usize], strides: &[usize]) -> (SmallVec<[usize; 6]>, SmallVec<[usize; 6]>) {
+    let (mut sizes, mut steps) = (SmallVec::<[usize; 6]>::new(), SmallVec::<[usize; 6]>::new());
+    for (&size, &stride) in dims.iter().zip(strides) {
+        match (sizes.last_mut(), steps.last_mut()) {
+            (Some(outer), Some(step)) if *step == size * stride => (*outer, *step) = (*outer * size, stride),
+            _ => {
+                sizes.push(size);
+                steps.push(stride);
+            }
+        }
+    }
+    (sizes, steps)
+}
+
+/// Repeats the first `done` bytes until there are `end`.
+///
+/// # Safety
+/// `dst` has `end` bytes, of which the first `done > 0` are initialized.
+unsafe fn repeat_in_place(dst: *mut u8, mut done: usize, end: usize) {
+    while done < end {
+        let more = done.min(end - done);
+        // SAFETY: guaranteed by the caller; the two parts do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(dst.cast_const(), dst.add(done), more) };
+        done += more;
     }
 }
 
@@ -684,18 +721,13 @@ unsafe fn repeat(
     period: usize,
     widen: Option<TileFn>,
 ) {
-    let (end, mut done) = ((TILE + period) * lane, period * lane);
     // SAFETY: guaranteed by the caller.
     unsafe {
         match widen {
             Some(widen) => widen(dst, src, src, src, period),
             None => std::ptr::copy_nonoverlapping(src, dst, period * size),
         }
-        while done < end {
-            let more = done.min(end - done);
-            std::ptr::copy_nonoverlapping(dst.cast_const(), dst.add(done), more);
-            done += more;
-        }
+        repeat_in_place(dst, period * lane, (TILE + period) * lane);
     }
 }
 

@@ -4,7 +4,7 @@
 //! Calls with side effects are ordered by an order token, an `i32[]` that is 0 but known only at run time. A program that
 //! returns the last token executes all of them once, in order, without rules of their own in passes and backends.
 
-use super::sample::{WIDE, sample};
+use super::sample::{ArgDomain, WIDE, sample};
 use super::*;
 use std::sync::{PoisonError, RwLock};
 use systole_base::err;
@@ -25,6 +25,17 @@ pub fn lapack_routine(target: &str) -> Option<&'static str> {
     #[cfg(not(feature = "linalg"))]
     {
         let _ = target;
+        None
+    }
+}
+
+/// Number of leading batch dimensions of the first operand of a call of [`LAPACK`], which has `rank` dimensions.
+pub fn lapack_batch_dims(config: &str, rank: usize) -> Option<usize> {
+    #[cfg(feature = "linalg")]
+    return systole_linalg::batch_dims(config, rank);
+    #[cfg(not(feature = "linalg"))]
+    {
+        let _ = (config, rank);
         None
     }
 }
@@ -141,8 +152,21 @@ impl StructuralOp for CustomCall {
                 g.emit(call.clone(), &x.iter().chain(&order).collect::<Vec<_>>())
             })
         };
-        DType::ALL.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]).map(case).collect()
+        let identities = DType::ALL.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]);
+        identities.map(case).chain(lapack_samples()).collect()
     }
+}
+
+/// Permutations of a batch of LU decompositions: exact with any vector kernels.
+fn lapack_samples() -> Vec<OpSample> {
+    if !cfg!(feature = "linalg") {
+        return Vec::new();
+    }
+    let ty = TensorType::new(DType::I32, [5, 3]);
+    let (config, results) = ("permutation".to_owned(), vec![ty.clone()]);
+    let call = CustomCall { target: LAPACK.into(), config, has_side_effect: false, results };
+    let pivots = ArgDomain::Uniform(0.0, 2.0);
+    vec![sample("lapack_batch".into(), &[(ty, pivots)], 0, false, move |x| x[0].builder().emit(call.clone(), &[&x[0]]))]
 }
 
 #[cfg(test)]

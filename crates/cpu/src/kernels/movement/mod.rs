@@ -2,6 +2,7 @@
 //!
 //! The family is checked last and accepts every single op, so its last candidate also computes ops that have no family.
 
+mod lapack_batch;
 pub mod scatter;
 pub mod sort;
 pub mod strided_copies;
@@ -62,6 +63,14 @@ pub static FAMILY: Family = Family {
             |p| match op(p)? {
                 Op::Gather(g) => Ok(Box::new(strided_copies::GatherKernel::new(g, p.step))),
                 _ => Err("not a gather".into()),
+            }),
+        KernelCandidate::new("lapack_batch", EVERY, "decompositions of a batch of matrices, which threads share",
+            |p| match op(p)? {
+                Op::CustomCall(c) => answer(
+                    lapack_batch::LapackBatchKernel::new(c, p.step),
+                    "not a linear-algebra call for a batch of matrices",
+                ),
+                _ => Err("not a custom_call".into()),
             }),
         crate::kernels::reference::CANDIDATE,
     ],

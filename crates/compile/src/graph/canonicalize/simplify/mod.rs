@@ -216,6 +216,14 @@ fn transposed_dot(
     Some(g.push(op, &[b, a], node))
 }
 
+/// A matrix that is contracted with a vector along its columns becomes the right operand, whose rows are then read in
+/// place.
+fn vector_first(g: &mut Rewriter, d: &DotGeneral, node: &Node, [a, b]: [ValueId; 2]) -> Option<ValueId> {
+    let fits = g.ty(a).rank() == 2 && g.ty(b).rank() == 1 && d.lhs_contract[..] == [0];
+    let (lhs_contract, rhs_contract) = (d.rhs_contract.clone(), d.lhs_contract.clone());
+    fits.then(|| g.push(DotGeneral { lhs_contract, rhs_contract, ..d.clone() }, &[b, a], node))
+}
+
 /// A dot of a transposed operand contracts other dimensions of the untransposed operand instead.
 fn dot(g: &mut Rewriter, d: &DotGeneral, node: &Node, inputs: &[ValueId]) -> Option<ValueId> {
     let untransposed = |g: &Rewriter, v: ValueId, free: Dims, batch: &Dims, contract: &Dims| {
@@ -228,7 +236,7 @@ fn dot(g: &mut Rewriter, d: &DotGeneral, node: &Node, inputs: &[ValueId]) -> Opt
     let lhs = untransposed(g, a, d.lhs_free(g.ty(a).rank()), &d.lhs_batch, &d.lhs_contract);
     let rhs = untransposed(g, b, d.rhs_free(g.ty(b).rank()), &d.rhs_batch, &d.rhs_contract);
     if lhs.is_none() && rhs.is_none() {
-        return None;
+        return vector_first(g, d, node, [a, b]);
     }
     let (a, lhs_batch, lhs_contract) = lhs.unwrap_or((a, d.lhs_batch.clone(), d.lhs_contract.clone()));
     let (b, rhs_batch, rhs_contract) = rhs.unwrap_or((b, d.rhs_batch.clone(), d.rhs_contract.clone()));
