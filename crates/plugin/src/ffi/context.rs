@@ -1,6 +1,7 @@
 //! Execution context of an FFI call: states of its stages, errors, futures and registered types.
 
 use super::abi::{FfiDeleter, FfiError, INVALID_ARGUMENT};
+use super::user_data::UserData;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -52,6 +53,7 @@ pub(super) struct FfiContext {
     /// Minor version of the handler's header.
     pub(super) minor: i32,
     pub(super) run: i64,
+    pub(super) user_data: Arc<UserData>,
     /// States of the stages before execution: that of the call site, and those of this execution.
     pub(super) states: [Arc<StateSlot>; 3],
 }
