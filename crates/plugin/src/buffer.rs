@@ -388,8 +388,10 @@ handle! {
     }
     Buffer_DecreaseExternalReferenceCount: |_args, array: PluginBuffer| buffer => {
         let less = |n: usize| n.checked_sub(1);
-        if array.readers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err() {
-            return Err(CallError::invalid("the buffer has no external references"));
+        match array.readers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(1) if array.is_gone() => *array.pinned() = None,
+            Ok(_) => {}
+            Err(_) => return Err(CallError::invalid("the buffer has no external references")),
         }
     }
 }
