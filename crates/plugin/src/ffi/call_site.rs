@@ -2,9 +2,8 @@
 
 use super::abi::{self, FfiArguments, FfiBuffer, FfiError, FfiHandler, FfiHeader};
 use super::attributes::FfiAttributeTable;
-use super::context::{FfiContext, FfiFuture, FfiState, StateSlot, lock};
+use super::context::{FfiContext, FfiFuture, FfiState, StateSlot, UserData, lock};
 use super::handlers::{self, RegisteredFunction, RegisteredHandler};
-use super::user_data::UserData;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -14,11 +14,10 @@ mod handlers;
 mod registration;
 mod threads;
 mod untyped;
-mod user_data;
 
 pub(crate) use call_site::FfiCallSites;
+pub(crate) use context::UserData;
 pub(crate) use registration::FFI_FUNCTIONS;
 pub use registration::{
     systole_free_text, systole_register_custom_call, systole_register_ffi_handler, systole_register_ffi_type,
 };
-pub(crate) use user_data::UserData;

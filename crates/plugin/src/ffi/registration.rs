@@ -1,10 +1,9 @@
 //! Registration of FFI handlers from Python and by PJRT's extension.
 
 use super::abi::{self, FfiDeleter, FfiError, FfiHandler, FfiHandlers};
-use super::context::FfiState;
+use super::context::{FfiState, UserData};
 use super::handlers::PLATFORMS;
 use super::untyped::UntypedFunction;
-use super::user_data::UserData;
 use super::{api, context};
 use crate::call::{ApiCall, CallError, CallResult, entry, list, seen};
 use std::ffi::{CString, c_char, c_void};
