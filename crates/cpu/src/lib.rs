@@ -28,6 +28,7 @@ pub use crate::machine::interrupt::{InterruptMark, note_interrupt};
 pub use crate::machine::memory::available as available_memory;
 pub use crate::machine::peak::{Peak, Tier, peak, process_cpu_seconds, thread_cpu_seconds};
 pub use crate::machine::thread_pool::{ThreadPool, with_subnormals};
+pub use crate::run::buffer::buffer_from_bytes;
 pub use crate::run::explain::{ChosenKernel, StepKernel, kernel_listing};
 pub use crate::run::memory_limit::check_memory;
 pub use crate::simd::level::Level;

@@ -6,8 +6,8 @@ use crate::device::{DeviceMemory, LogicalDevice, MemoryStats};
 use crate::event::PluginEvent;
 use crate::layout::{straight, turn};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use systole_ir::{Literal, TensorType, ensure};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use systole_ir::{TensorType, ensure};
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_pjrt::sys::{self, OpaquePtr};
 use systole_runtime::Buffer;
@@ -21,7 +21,7 @@ pub(crate) struct PluginBuffer {
     /// Event before which the array must not be read.
     made: PluginEvent,
     /// Memory with the external byte order that callers read.
-    pinned: OnceLock<PinnedMemory>,
+    pinned: Mutex<Option<Arc<PinnedMemory>>>,
     /// Number of external references to it.
     readers: AtomicUsize,
 }
@@ -67,7 +67,8 @@ pub(crate) struct PendingArrays {
 
 /// Memory with a stable address.
 enum PinnedMemory {
-    Array(Literal),
+    /// The engine's array, which it keeps reading.
+    Array(Buffer),
     Bytes(Box<[u64]>),
 }
 
@@ -178,7 +179,7 @@ impl PluginBuffer {
             stats,
             content: Mutex::new(content),
             made,
-            pinned: OnceLock::new(),
+            pinned: Mutex::default(),
             readers: AtomicUsize::new(0),
         };
         Ok(Box::into_raw(Box::new(array)).cast())
@@ -202,8 +203,16 @@ impl PluginBuffer {
         let taken = std::mem::replace(content, BufferContent::Gone);
         if !matches!(taken, BufferContent::Gone) {
             self.stats.subtract(self.kind.bytes());
+            // Only external references protect the memory of a donated array, as in XLA: an address alone does not.
+            if self.readers.load(Ordering::SeqCst) == 0 {
+                *self.pinned() = None;
+            }
         }
         taken
+    }
+
+    fn pinned(&self) -> MutexGuard<'_, Option<Arc<PinnedMemory>>> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -240,10 +249,20 @@ impl PluginBuffer {
 
     /// Waits for the elements and calls `f` with them in row-major order.
     pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> CallResult<R>) -> CallResult<R> {
-        if let Some(pinned) = self.pinned.get().filter(|_| self.kind.is_row_major() && !self.is_gone()) {
-            return f(pinned.bytes(self.kind.bytes()));
+        if self.kind.is_row_major() && !self.is_gone() {
+            let pinned = self.pinned().clone();
+            if let Some(pinned) = pinned {
+                return f(pinned.bytes(self.kind.bytes()));
+            }
         }
         let arrays = self.arrays()?;
+        if let [one] = &arrays[..]
+            && let Some(bytes) = one.bytes()
+            && bytes.len() == self.kind.bytes()
+            && is_plain(&self.kind, one.ty())
+        {
+            return f(bytes);
+        }
         let values = arrays.iter().map(Buffer::to_literal).collect::<Result<Vec<_>, _>>()?;
         match &values[..] {
             [value] if value.bytes().len() == self.kind.bytes() && is_plain(&self.kind, value.ty()) => {
@@ -253,22 +272,22 @@ impl PluginBuffer {
         }
     }
 
-    /// Returns memory with the elements whose address is stable for the buffer's lifetime.
+    /// Returns memory with the elements whose address is stable until the buffer is deleted or donated, and longer while
+    /// external references exist.
     fn pin(&self) -> CallResult<*const u8> {
+        let address = |pinned: &PinnedMemory| pinned.bytes(self.kind.bytes()).as_ptr();
         ensure!(!self.is_gone(), gone());
-        if let Some(pinned) = self.pinned.get() {
-            return Ok(pinned.bytes(self.kind.bytes()).as_ptr());
+        if let Some(pinned) = &*self.pinned() {
+            return Ok(address(pinned));
         }
         let arrays = self.arrays()?;
         let pinned = match &arrays[..] {
-            [one] if self.kind.is_row_major() && is_plain(&self.kind, one.ty()) => {
-                let value = one.to_literal()?;
-                // From now on the engine reads the same memory.
-                let mut content = self.content();
-                if !matches!(*content, BufferContent::Gone) {
-                    *content = BufferContent::Own(EngineArrays::Ready(vec![value.clone().into()]));
-                }
-                PinnedMemory::Array(value)
+            [one]
+                if self.kind.is_row_major()
+                    && is_plain(&self.kind, one.ty())
+                    && one.bytes().is_some_and(|bytes| bytes.len() == self.kind.bytes()) =>
+            {
+                PinnedMemory::Array(one.clone())
             }
             _ => {
                 let bytes = self.with_memory(|bytes| Ok(bytes.to_vec()))?;
@@ -280,7 +299,7 @@ impl PluginBuffer {
                 PinnedMemory::Bytes(bytes.chunks(8).map(word).collect())
             }
         };
-        Ok(self.pinned.get_or_init(|| pinned).bytes(self.kind.bytes()).as_ptr())
+        Ok(address(self.pinned().get_or_insert_with(|| Arc::new(pinned))))
     }
 
     /// Copies the buffer to another device, or to a memory of another kind.
@@ -305,7 +324,7 @@ fn is_plain(kind: &BufferType, ty: &TensorType) -> bool {
 impl PinnedMemory {
     fn bytes(&self, len: usize) -> &[u8] {
         match self {
-            PinnedMemory::Array(value) => value.bytes(),
+            PinnedMemory::Array(array) => array.bytes().unwrap_or_default(),
             PinnedMemory::Bytes(words) => {
                 // SAFETY: the words have at least that many bytes.
                 unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), len.min(words.len() * 8)) }
@@ -363,13 +382,16 @@ handle! {
         args.device_memory_ptr = array.pin()?.cast_mut().cast();
     }
     Buffer_IncreaseExternalReferenceCount: |_args, array: PluginBuffer| buffer => {
-        array.pin()?;
-        array.readers.fetch_add(1, Ordering::Relaxed);
+        // Before the memory is pinned, so that a concurrent donation does not release it.
+        array.readers.fetch_add(1, Ordering::SeqCst);
+        array.pin().inspect_err(|_| { array.readers.fetch_sub(1, Ordering::SeqCst); })?;
     }
     Buffer_DecreaseExternalReferenceCount: |_args, array: PluginBuffer| buffer => {
         let less = |n: usize| n.checked_sub(1);
-        if array.readers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
-            return Err(CallError::invalid("the buffer has no external references"));
+        match array.readers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(1) if array.is_gone() => *array.pinned() = None,
+            Ok(_) => {}
+            Err(_) => return Err(CallError::invalid("the buffer has no external references")),
         }
     }
 }
@@ -399,8 +421,13 @@ pub(crate) fn put_memory(kind: &BufferType, bytes: &[u8]) -> CallResult<Vec<Buff
     if kind.is_row_major() { put(kind, bytes) } else { put(kind, &straight(kind, bytes)?) }
 }
 
-/// Creates engine arrays from row-major elements. The engine reads host memory in place.
+/// Creates engine arrays from row-major elements.
 pub(crate) fn put(kind: &BufferType, bytes: &[u8]) -> CallResult<Vec<Buffer>> {
+    if let [ty] = &kind.face.types()[..]
+        && is_plain(kind, ty)
+    {
+        return Ok(vec![systole_cpu::buffer_from_bytes(ty.clone(), bytes)?]);
+    }
     Ok(kind.split(bytes)?.into_iter().map(Buffer::from).collect())
 }
 

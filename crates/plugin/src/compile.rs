@@ -79,7 +79,9 @@ fn own_parts(assigned: &[OpaquePtr]) -> CallResult<Range<usize>> {
         first.ok_or_else(|| CallError::invalid("none of the program's devices belongs to this process"))?;
     let own = first..first + local[first..].iter().take_while(|l| **l).count();
     match local[own.end..].contains(&true) {
-        true => Err(CallError::unimplemented("the devices of a process must be consecutive in the program")),
+        true => Err(CallError::unimplemented(
+            "the devices of a process must be consecutive in the program: create the mesh in the order of jax.devices()",
+        )),
         false => Ok(own),
     }
 }
@@ -95,7 +97,8 @@ fn check_processes(assigned: &[OpaquePtr], processes: usize) -> CallResult {
     }
     Err(CallError::unimplemented(format!(
         "a program runs on devices of one process, or of all {processes} processes in their order; \
-         this one runs on processes {owners:?}"
+         this one runs on processes {owners:?}. Create the mesh from jax.local_devices(), or from devices of every \
+         process in the order of jax.devices()"
     )))
 }
 

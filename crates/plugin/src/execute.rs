@@ -4,6 +4,7 @@ use crate::buffer::{BufferContent, EngineArrays, GlobalArray, PendingArrays, Plu
 use crate::call::{ApiCall, CallError, CallResult, destroy, list, seen};
 use crate::event::PluginEvent;
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
+use crate::ffi::UserData;
 use crate::multi_host::HostLinks;
 use crate::signals::check_fork;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -185,11 +186,17 @@ impl CompiledProgram {
     }
 
     /// Runs the program on this thread; an interrupt after `mark` ends it.
-    fn compute(&self, mark: InterruptMark, given: DeviceArgs) -> CallResult<RunOutputs> {
-        mark.run(|| match self.module.is_empty() {
+    fn compute(
+        &self,
+        mark: InterruptMark,
+        user_data: Arc<UserData>,
+        given: DeviceArgs,
+    ) -> CallResult<RunOutputs> {
+        let run = || match self.module.is_empty() {
             true => self.computed(given),
             false => trace::within(&self.module, || self.computed(given)),
-        })
+        };
+        mark.run(|| user_data.within(run))
     }
 
     fn computed(&self, given: DeviceArgs) -> CallResult<RunOutputs> {
@@ -305,6 +312,7 @@ impl CompiledProgram {
     /// Runs the program on the client's thread; the results are available after the event.
     fn compute_later(
         self: &Arc<CompiledProgram>,
+        user_data: Arc<UserData>,
         given: DeviceArgs,
     ) -> Result<(Vec<EngineArrays>, PluginEvent), CallError> {
         let event = PluginEvent::coming();
@@ -313,7 +321,7 @@ impl CompiledProgram {
         let held = pending.iter().map(|p| EngineArrays::Later(p.clone())).collect();
         let (program, told, mark) = (self.clone(), event.clone(), InterruptMark::now());
         let job = move || {
-            let made = catch_unwind(AssertUnwindSafe(|| program.compute(mark, given)));
+            let made = catch_unwind(AssertUnwindSafe(|| program.compute(mark, user_data, given)));
             let defect = CallError { code: code::INTERNAL, message: "a bug in Systole's plugin".into() };
             let outcome = match made.unwrap_or(Err(defect)) {
                 Ok(RunOutputs::Together(results)) => {
@@ -439,11 +447,15 @@ impl ApiCall for sys::LoadedExecutable_Execute {
             return Err(CallError::invalid(what));
         }
         // SAFETY: the caller's options, with a list of that length.
-        let kept: &[i64] = match unsafe { self.options.as_ref() } {
+        let (kept, context): (&[i64], _) = match unsafe { self.options.as_ref() } {
             // SAFETY: as above.
-            Some(o) => unsafe { list(o.non_donatable_input_indices, o.num_non_donatable_input_indices) },
-            None => &[],
+            Some(o) => unsafe {
+                (list(o.non_donatable_input_indices, o.num_non_donatable_input_indices), o.context)
+            },
+            None => (&[], std::ptr::null_mut()),
         };
+        // SAFETY: null or a context that this plugin returned.
+        let user_data = unsafe { context.cast::<Arc<UserData>>().as_ref() }.cloned().unwrap_or_default();
         // SAFETY: same contract as this function.
         let arrays = unsafe { ExecuteCall(self).arrays(program, kept)? };
         let given = |i: usize| {
@@ -452,10 +464,11 @@ impl ApiCall for sys::LoadedExecutable_Execute {
         };
         let given = (0..self.num_args).map(given).collect::<Result<DeviceArgs, _>>()?;
         let (shares, end) = if program.is_later(&given) {
-            let (held, end) = program.compute_later(given)?;
+            let (held, end) = program.compute_later(user_data, given)?;
             (held.into_iter().enumerate().map(|(k, held)| program.shares(None, k, held)).collect(), end)
         } else {
-            (program.contents(program.compute(InterruptMark::now(), given)?), program.pace.end_of_run())
+            let made = program.compute(InterruptMark::now(), user_data, given)?;
+            (program.contents(made), program.pace.end_of_run())
         };
         // The contents know when an asynchronous run is complete. SAFETY: same contract as this function.
         unsafe { ExecuteCall(self).hand_out(program, &devices, shares, &end) }
@@ -463,13 +476,12 @@ impl ApiCall for sys::LoadedExecutable_Execute {
 }
 
 impl ApiCall for sys::ExecuteContext_Create {
-    /// Nothing to report.
     unsafe fn handle(&mut self) -> CallResult {
-        self.context = Box::into_raw(Box::new(0u64)).cast();
+        self.context = Box::into_raw(Box::<Arc<UserData>>::default()).cast();
         Ok(())
     }
 }
 
 destroy! {
-    ExecuteContext_Destroy: u64, context;
+    ExecuteContext_Destroy: Arc<UserData>, context;
 }

@@ -43,7 +43,9 @@ mod signals;
 mod table;
 mod transfer;
 
-pub use ffi::{systole_free_text, systole_register_ffi_handler, systole_register_ffi_type};
+pub use ffi::{
+    systole_free_text, systole_register_custom_call, systole_register_ffi_handler, systole_register_ffi_type,
+};
 pub use host_callbacks::{systole_python_callback_uses, systole_set_python_callback};
 pub use linked::open_linked;
 pub use signals::systole_watch_interrupts;

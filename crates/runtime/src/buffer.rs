@@ -16,6 +16,12 @@ pub trait DeviceData: Any + Send + Sync {
         None
     }
 
+    /// Returns the row-major elements if the storage holds them in host memory. Their address does not change while
+    /// the storage is shared.
+    fn bytes(&self, _ty: &TensorType) -> Option<&[u8]> {
+        None
+    }
+
     /// Completion event of the run that computes the array, if runs are asynchronous.
     fn ready_event(&self) -> Option<ReadyEvent> {
         None
@@ -91,6 +97,11 @@ impl Buffer {
         self.data.host()
     }
 
+    /// Returns the row-major elements if the storage holds them in host memory; clones have the same address.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.data.bytes(&self.ty)
+    }
+
     /// Completion event of the run that computes the array; `None` if no asynchronous run is pending. It remains valid
     /// after the array is donated.
     pub fn ready_event(&self) -> Option<ReadyEvent> {
@@ -150,6 +161,10 @@ impl DeviceData for Literal {
 
     fn host(&self) -> Option<Literal> {
         Some(self.clone())
+    }
+
+    fn bytes(&self, _: &TensorType) -> Option<&[u8]> {
+        Some(Literal::bytes(self))
     }
 }
 

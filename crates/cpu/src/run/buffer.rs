@@ -5,9 +5,9 @@ use crate::machine::memory::AlignedMemory;
 use crate::machine::thread_pool::ThreadPool;
 use crate::run::panel_layout;
 use crate::run::panel_layout::PanelLayout;
-use std::sync::OnceLock;
-use systole_ir::{Literal, Result, TensorType};
-use systole_runtime::DeviceData;
+use std::sync::{Arc, OnceLock};
+use systole_ir::{DType, Literal, Result, TensorType, ensure, err};
+use systole_runtime::{Buffer, DeviceData};
 
 /// Storage of one array of the CPU backend.
 pub struct CpuData {
@@ -40,7 +40,31 @@ impl CpuData {
     }
 }
 
+/// Copies row-major elements from the host into an array of the CPU backend, which runs may update in place if it is
+/// donated.
+///
+/// # Errors
+/// `Data` if the type needs another number of bytes, `Memory` if they cannot be allocated.
+pub fn buffer_from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Buffer> {
+    ensure!(
+        bytes.len() == ty.bytes(),
+        err!(Data, "an array of type {ty} has {} bytes, got {}", ty.bytes(), bytes.len())
+    );
+    // Checks the elements.
+    if ty.dtype == DType::Bool {
+        return Ok(Literal::from_bytes(ty, bytes)?.into());
+    }
+    let memory = AlignedMemory::unfilled(bytes.len())?;
+    // SAFETY: the memory is new and has that many bytes.
+    unsafe { memory.ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    Ok(Buffer::new(ty, Arc::new(CpuData::new(memory, None))))
+}
+
 impl DeviceData for CpuData {
+    fn bytes(&self, ty: &TensorType) -> Option<&[u8]> {
+        if self.panels.is_none() { self.memory.bytes().get(..ty.bytes()) } else { None }
+    }
+
     fn to_literal(&self, ty: &TensorType) -> Result<Literal> {
         let rows;
         let memory = match self.panels {

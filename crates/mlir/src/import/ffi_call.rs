@@ -25,6 +25,9 @@ pub(super) const FFI_CALL: OpImport =
     call("", ImportRule::Importer(|i, op, operands, frame, g| i.ffi_call(op, &operands, frame, g)));
 
 const ALIASES: &str = "aliases";
+const API_VERSION: &str = "api_version";
+/// The `api_version` of calls of typed FFI handlers.
+const TYPED: i64 = 4;
 /// Distinguishes calls with equal attributes, each of which has its own state.
 const SITE: &str = "site";
 
@@ -41,6 +44,17 @@ pub struct FfiCall {
     pub aliases: Vec<(usize, usize)>,
     /// Attributes in order of name.
     pub attributes: Vec<(String, FfiAttribute)>,
+    /// Set for calls of C functions without typed arguments.
+    pub untyped: Option<UntypedCall>,
+}
+
+/// How a C function without typed arguments is called (`jax.ffi.ffi_call(custom_call_api_version=1)`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct UntypedCall {
+    /// 1: results and operands; 2: also a status; 3: also `opaque`.
+    pub api_version: i64,
+    /// The call's `backend_config`.
+    pub opaque: String,
 }
 
 /// An attribute of an FFI call.
@@ -84,8 +98,20 @@ impl FfiCall {
             results: ports(&op.results)?,
             aliases: aliases.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
             attributes,
+            untyped: untyped(op),
         })
     }
+}
+
+/// Returns how an untyped function is called; `None` for typed FFI handlers. The default version of StableHLO is 1.
+fn untyped(op: &Operation) -> Option<UntypedCall> {
+    let api_version = match find(&op.attributes, API_VERSION) {
+        Some(Attribute::Int(n)) => i64::try_from(*n).unwrap_or(i64::MAX),
+        _ if matches!(find(&op.attributes, "mhlo.backend_config"), Some(Attribute::Dictionary(_))) => TYPED,
+        _ => 1,
+    };
+    let opaque = text(op, "backend_config").unwrap_or_default().to_owned();
+    (api_version < TYPED).then_some(UntypedCall { api_version, opaque })
 }
 
 fn index(a: &Attribute) -> Option<usize> {
@@ -177,6 +203,12 @@ fn description(op: &Operation, operands: &[&MlirType], results: &[&MlirType]) ->
     let mut attributes = vec![("call_target_name".into(), text_of(op, "call_target_name"))];
     if let Some(Attribute::Dictionary(fields)) = find(&op.attributes, "mhlo.backend_config") {
         attributes.push(("mhlo.backend_config".into(), Attribute::Dictionary(all_typed(fields))));
+    }
+    let UntypedCall { api_version, opaque } =
+        untyped(op).unwrap_or(UntypedCall { api_version: TYPED, opaque: String::new() });
+    attributes.push((API_VERSION.into(), Attribute::Int(api_version.into())));
+    if !opaque.is_empty() {
+        attributes.push(("backend_config".into(), Attribute::String(opaque)));
     }
     attributes.push((ALIASES.into(), Attribute::Array("i64".into(), aliases(op)?)));
     let site = CALLS.fetch_add(1, Ordering::Relaxed);
@@ -344,7 +376,7 @@ mod tests {
         let f32s = SourceElement::Plain(DType::F32);
         assert_eq!(call.operands, [port(&[2, 3], f32s, 0), port(&[], SourceElement::Complex(DType::F32), 1)]);
         assert_eq!((call.target.as_str(), &call.results), ("f", &vec![port(&[2, 3], f32s, 0)]));
-        assert_eq!(call.aliases, [(0, 0)]);
+        assert_eq!((call.aliases, call.untyped), (vec![(0, 0)], None));
         let scalar = |dtype, value: f64| FfiAttribute::Scalar(Literal::scalar(dtype, value));
         let array =
             |values: &[i64]| FfiAttribute::Array(Literal::from_slice([values.len()], values).unwrap());
@@ -367,6 +399,24 @@ mod tests {
         let found: Vec<(&str, FfiAttribute)> =
             call.attributes.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_untyped_call_keeps_its_version_and_text() {
+        let op = |attributes: &str| {
+            let text = format!(
+                "func.func @main() -> tensor<f32> {{\n%0 = stablehlo.custom_call @f() {attributes} : () -> tensor<f32>\n\
+                 return %0 : tensor<f32>\n}}"
+            );
+            let module = crate::text::parse(&text).unwrap();
+            let f = &module.functions[0];
+            let types: Vec<&MlirType> = f.values.iter().collect();
+            FfiCall::parse(&description(&f.body.operations[0], &[], &types).unwrap()).unwrap().untyped
+        };
+        let untyped = |api_version, opaque: &str| Some(UntypedCall { api_version, opaque: opaque.into() });
+        assert_eq!(op(""), untyped(1, ""));
+        assert_eq!(op(r#"{api_version = 3 : i32, backend_config = "a\0A\"b"}"#), untyped(3, "a\n\"b"));
+        assert_eq!(op("{api_version = 4 : i32}"), None);
     }
 
     #[test]

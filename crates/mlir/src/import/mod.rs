@@ -34,7 +34,7 @@ use call::{ArrayCall, ImportRule, OpCall, OpImport, emit};
 pub use check::ResultCheck;
 use devices::{groups, run_parallel, sharding_import};
 use effects::{HostCalls, OrderRole};
-pub use ffi_call::{FfiAttribute, FfiCall};
+pub use ffi_call::{FfiAttribute, FfiCall, UntypedCall};
 use importer::{CallFrame, Importer, MAX_CALLS, place};
 use std::sync::Arc;
 use systole_base::{DType, Literal, Result, ResultExt, TensorType, ensure, err};

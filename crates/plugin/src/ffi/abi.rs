@@ -27,6 +27,7 @@ pub(super) const BUFFER: i32 = 1;
 /// Error codes.
 pub(super) const INVALID_ARGUMENT: i32 = 3;
 pub(super) const NOT_FOUND: i32 = 5;
+pub(super) const ALREADY_EXISTS: i32 = 6;
 pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
 pub(super) const UNIMPLEMENTED: i32 = 12;
 
@@ -206,6 +207,14 @@ pub(super) mod args {
     pub(in crate::ffi) struct TypeRegisterInfo {
         pub(in crate::ffi) start: TypeRegister,
         pub(in crate::ffi) info: *const FfiTypeInfo,
+    }
+
+    #[repr(C)]
+    pub(in crate::ffi) struct ContextGet {
+        pub(in crate::ffi) header: FfiHeader,
+        pub(in crate::ffi) context: *mut FfiContext,
+        pub(in crate::ffi) type_id: *const i64,
+        pub(in crate::ffi) data: *mut c_void,
     }
 
     /// Start of the arguments of `State_Set` and `State_Get`.

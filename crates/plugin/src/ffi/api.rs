@@ -5,6 +5,7 @@ use super::call_site;
 use super::context::{self, FfiFuture, FfiState};
 use super::handlers::{self, FfiApiTable};
 use super::threads::{self, FfiTask};
+use super::untyped::UntypedFunction;
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
@@ -59,6 +60,15 @@ pub(super) fn register(name: &str, platform: &str, stages: FfiHandlers) -> Resul
     handlers::register(name, platform, stages, table, call_site::call)
 }
 
+/// Registers an untyped function.
+pub(super) fn register_untyped(
+    name: &str,
+    platform: &str,
+    function: Option<UntypedFunction>,
+) -> Result<(), FfiError> {
+    handlers::register_untyped(name, platform, function, call_site::call)
+}
+
 /// # Safety
 /// `args` is null or a structure of that type.
 unsafe fn given<'a, T>(args: *mut c_void) -> Result<&'a mut T, FfiError> {
@@ -96,10 +106,6 @@ unsafe extern "C" fn error_create(args: *mut c_void) -> *mut FfiError {
 
 unsafe extern "C" fn stream_get(_: *mut c_void) -> *mut FfiError {
     FfiError::new(abi::UNIMPLEMENTED, "a CPU has no streams").object()
-}
-
-unsafe extern "C" fn context_get(_: *mut c_void) -> *mut FfiError {
-    FfiError::new(abi::NOT_FOUND, "the execution context has no user data").object()
 }
 
 functions! {
@@ -169,6 +175,12 @@ functions! {
         let error = unsafe { Box::from_raw(args.error) };
         // SAFETY: as above.
         unsafe { Arc::from_raw(args.future.cast::<FfiFuture>()) }.set(Err(*error));
+    }
+    context_get(args: args::ContextGet) {
+        // SAFETY: the context of a call in progress, and null or the type's id.
+        let (context, id) = unsafe { (args.context.as_ref(), args.type_id.as_ref()) };
+        let context = context.ok_or_else(no_context)?;
+        args.data = context.user_data.get(id.copied().unwrap_or(0))?;
     }
     run_id(args: args::RunId) {
         // SAFETY: the context of a call in progress.

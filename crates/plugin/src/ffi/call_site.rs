@@ -2,8 +2,8 @@
 
 use super::abi::{self, FfiArguments, FfiBuffer, FfiError, FfiHandler, FfiHeader};
 use super::attributes::FfiAttributeTable;
-use super::context::{FfiContext, FfiFuture, FfiState, StateSlot, lock};
-use super::handlers::{self, RegisteredHandler};
+use super::context::{FfiContext, FfiFuture, FfiState, StateSlot, UserData, lock};
+use super::handlers::{self, RegisteredFunction, RegisteredHandler};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, Weak};
 use systole_cpu::with_subnormals;
 use systole_ir::op::Op;
 use systole_ir::{Error, ErrorKind, Graph, Literal, Result, TensorType, err};
-use systole_mlir::import::FfiCall;
 use systole_mlir::import::effects::PREFIX;
+use systole_mlir::import::{FfiCall, UntypedCall};
 use systole_mlir::interface::{ProgramPort, SourceElement};
 
 /// The calls of loaded programs, by their configuration.
@@ -21,7 +21,7 @@ static SITES: Mutex<Option<HashMap<String, Weak<FfiCallSite>>>> = Mutex::new(Non
 /// A call in a program.
 struct FfiCallSite {
     call: FfiCall,
-    handler: RegisteredHandler,
+    function: RegisteredFunction,
     attributes: FfiAttributeTable,
     /// Set by the stage `instantiate`; lives as long as the program.
     state: Arc<StateSlot>,
@@ -183,6 +183,28 @@ impl ArrayMemory {
     }
 }
 
+/// Checks that the program calls the function as it was registered.
+fn check_kind(call: &FfiCall, function: RegisteredFunction) -> Result<()> {
+    let name = &call.target;
+    match (function, &call.untyped) {
+        (RegisteredFunction::Typed(_), Some(UntypedCall { api_version, .. })) => {
+            let what = err!(
+                Unsupported,
+                "`{name}` is a typed FFI handler, but called with custom_call_api_version={api_version}"
+            );
+            Err(what.hint("call it with custom_call_api_version=4, or register it with api_version=0"))
+        }
+        (RegisteredFunction::Untyped(_), None) => {
+            let what = err!(
+                Unsupported,
+                "`{name}` was registered with api_version=0, but is called as a typed FFI handler"
+            );
+            Err(what.hint("pass custom_call_api_version=1 to jax.ffi.ffi_call, or register a typed handler"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn missing() -> Error {
     err!(Bug, "an operand of an FFI call is missing")
 }
@@ -190,24 +212,27 @@ fn missing() -> Error {
 impl FfiCallSite {
     fn new(config: &str) -> Result<FfiCallSite> {
         let call = FfiCall::parse(config)?;
-        let handler = handlers::find(&call.target).ok_or_else(|| {
+        let function = handlers::find(&call.target).ok_or_else(|| {
             err!(Unsupported, "no FFI handler `{}` is registered", call.target)
                 .hint("register it with jax.ffi.register_ffi_target(name, handler, platform=\"systole\")")
         })?;
+        check_kind(&call, function)?;
         let attributes = FfiAttributeTable::new(&call.attributes)?;
-        let site = FfiCallSite { call, handler, attributes, state: Arc::default() };
-        if let Some(instantiate) = handler.handlers.instantiate {
-            let context = site.context();
-            site.invoke(instantiate, abi::INSTANTIATE, &context, None)?;
+        let site = FfiCallSite { call, function, attributes, state: Arc::default() };
+        if let RegisteredFunction::Typed(handler) = function
+            && let Some(instantiate) = handler.handlers.instantiate
+        {
+            site.invoke(handler, instantiate, abi::INSTANTIATE, &site.context(handler), None)?;
         }
         Ok(site)
     }
 
-    fn context(&self) -> FfiContext {
+    fn context(&self, handler: RegisteredHandler) -> FfiContext {
         static RUNS: AtomicI64 = AtomicI64::new(0);
         FfiContext {
-            minor: self.handler.minor,
+            minor: handler.minor,
             run: RUNS.fetch_add(1, Ordering::Relaxed),
+            user_data: UserData::current(),
             states: [self.state.clone(), Arc::default(), Arc::default()],
         }
     }
@@ -215,12 +240,13 @@ impl FfiCallSite {
     /// Calls a function of the handler and waits for its end.
     fn invoke(
         &self,
+        handler: RegisteredHandler,
         function: FfiHandler,
         stage: i32,
         context: &FfiContext,
         arrays: Option<(FfiArguments, FfiArguments)>,
     ) -> Result<()> {
-        let mut frame = handlers::empty_frame(self.handler.api);
+        let mut frame = handlers::empty_frame(handler.api);
         frame.context = std::ptr::from_ref(context).cast_mut();
         frame.stage = stage;
         frame.attributes = self.attributes.view();
@@ -248,6 +274,30 @@ impl FfiCallSite {
         Error::new(kind, format!("FFI handler `{}`: {}", self.call.target, e.text()))
     }
 
+    /// Calls the stages of an execution, with the addresses of operands and results.
+    fn run_stages(
+        &self,
+        handler: RegisteredHandler,
+        read: &[*mut c_void],
+        written: &[*mut c_void],
+    ) -> Result<()> {
+        let mut inputs = FfiBuffers::new(&self.call.operands, read)?;
+        let mut outputs = FfiBuffers::new(&self.call.results, written)?;
+        let context = self.context(handler);
+        let stages = &handler.handlers;
+        let stages = [
+            (stages.prepare, abi::PREPARE),
+            (stages.initialize, abi::INITIALIZE),
+            (stages.execute, abi::EXECUTE),
+        ];
+        for (function, stage) in stages {
+            if let Some(function) = function {
+                self.invoke(handler, function, stage, &context, Some((inputs.view(), outputs.view())))?;
+            }
+        }
+        Ok(())
+    }
+
     fn run(&self, args: &[&Literal], types: &[TensorType]) -> Result<Vec<Literal>> {
         let FfiCall { operands, results, aliases, .. } = &self.call;
         let operand = |port: &Option<ProgramPort>| ArrayMemory::of(port.as_ref(), args);
@@ -268,18 +318,13 @@ impl FfiCallSite {
                 *operand = *result;
             }
         }
-        let mut inputs_view = FfiBuffers::new(operands, &read)?;
-        let mut outputs_view = FfiBuffers::new(results, &written)?;
-        let context = self.context();
-        let stages = &self.handler.handlers;
-        let stages = [
-            (stages.prepare, abi::PREPARE),
-            (stages.initialize, abi::INITIALIZE),
-            (stages.execute, abi::EXECUTE),
-        ];
-        for (function, stage) in stages {
-            if let Some(function) = function {
-                self.invoke(function, stage, &context, Some((inputs_view.view(), outputs_view.view())))?;
+        match self.function {
+            RegisteredFunction::Typed(handler) => self.run_stages(handler, &read, &written)?,
+            RegisteredFunction::Untyped(function) => {
+                let untyped = self.call.untyped.as_ref().ok_or_else(missing)?;
+                // SAFETY: the user's function, with the arrays of the call.
+                with_subnormals(|| unsafe { function.call(untyped, &read, &written) })
+                    .map_err(|e| e.at(format!("custom call `{}`", self.call.target)))?;
             }
         }
         let mut made = Vec::new();

@@ -3,6 +3,7 @@
 use super::abi::{self, FfiArguments, FfiAttributes, FfiCallFrame, FfiError, FfiHandler};
 use super::abi::{FfiHandlers, FfiHeader, FfiMetadata, FfiMetadataExtension, FfiVersion};
 use super::context::lock;
+use super::untyped::UntypedFunction;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 use systole_ir::op::custom_call;
@@ -12,7 +13,14 @@ use systole_mlir::import::effects::PREFIX;
 /// Platforms whose handlers run here. Those for CPUs do, because arrays are in the host's memory.
 pub(super) const PLATFORMS: [&str; 3] = ["systole", "cpu", "host"];
 
-/// A registered handler.
+/// A registered C function.
+#[derive(Clone, Copy)]
+pub(super) enum RegisteredFunction {
+    Typed(RegisteredHandler),
+    Untyped(UntypedFunction),
+}
+
+/// A registered FFI handler.
 #[derive(Clone, Copy)]
 pub(super) struct RegisteredHandler {
     pub(super) handlers: FfiHandlers,
@@ -34,14 +42,14 @@ unsafe impl Sync for FfiApiTable {}
 /// Calls a handler by the text of its custom call.
 pub(super) type CallFunction = fn(&str, &[&Literal], &[TensorType]) -> systole_ir::Result<Vec<Literal>>;
 
-static HANDLERS: Mutex<Vec<(String, RegisteredHandler)>> = Mutex::new(Vec::new());
+static FUNCTIONS: Mutex<Vec<(String, RegisteredFunction)>> = Mutex::new(Vec::new());
 
-/// Returns the handler of a name.
-pub(super) fn find(name: &str) -> Option<RegisteredHandler> {
-    lock(&HANDLERS).iter().find(|(known, _)| known == name).map(|(_, handler)| *handler)
+/// Returns the function of a name.
+pub(super) fn find(name: &str) -> Option<RegisteredFunction> {
+    lock(&FUNCTIONS).iter().find(|(known, _)| known == name).map(|(_, function)| *function)
 }
 
-/// Registers the handlers of a name, in place of previous ones.
+/// Registers the handlers of a name, in place of previous functions.
 pub(super) fn register(
     name: &str,
     platform: &str,
@@ -49,10 +57,7 @@ pub(super) fn register(
     api: FfiApiTable,
     call: CallFunction,
 ) -> Result<(), FfiError> {
-    if !PLATFORMS.iter().any(|known| platform.eq_ignore_ascii_case(known)) {
-        let what = format!("FFI handler `{name}`: expected platform `systole` or `cpu`, got `{platform}`");
-        return Err(FfiError::new(abi::INVALID_ARGUMENT, what));
-    }
+    check_platform(name, platform)?;
     let Some(execute) = handlers.execute else {
         let what = format!("FFI handler `{name}` has no function for the stage `execute`");
         return Err(FfiError::new(abi::INVALID_ARGUMENT, what));
@@ -66,12 +71,37 @@ pub(super) fn register(
         );
         return Err(FfiError::new(abi::INVALID_ARGUMENT, what));
     }
-    let mut all = lock(&HANDLERS);
+    add(name, RegisteredFunction::Typed(RegisteredHandler { handlers, minor, api }), call);
+    Ok(())
+}
+
+/// Registers an untyped function, in place of previous ones.
+pub(super) fn register_untyped(
+    name: &str,
+    platform: &str,
+    function: Option<UntypedFunction>,
+    call: CallFunction,
+) -> Result<(), FfiError> {
+    check_platform(name, platform)?;
+    let null = || FfiError::new(abi::INVALID_ARGUMENT, format!("the function `{name}` is null"));
+    add(name, RegisteredFunction::Untyped(function.ok_or_else(null)?), call);
+    Ok(())
+}
+
+fn check_platform(name: &str, platform: &str) -> Result<(), FfiError> {
+    if PLATFORMS.iter().any(|known| platform.eq_ignore_ascii_case(known)) {
+        return Ok(());
+    }
+    let what = format!("FFI handler `{name}`: expected platform `systole` or `cpu`, got `{platform}`");
+    Err(FfiError::new(abi::INVALID_ARGUMENT, what))
+}
+
+fn add(name: &str, function: RegisteredFunction, call: CallFunction) {
+    let mut all = lock(&FUNCTIONS);
     all.retain(|(known, _)| known != name);
-    all.push((name.into(), RegisteredHandler { handlers, minor, api }));
+    all.push((name.into(), function));
     drop(all);
     custom_call::register(&format!("{PREFIX}{name}"), Arc::new(call));
-    Ok(())
 }
 
 /// Returns the header version that a handler was compiled with.

@@ -1,10 +1,13 @@
 //! Registration of FFI handlers from Python and by PJRT's extension.
 
 use super::abi::{self, FfiDeleter, FfiError, FfiHandler, FfiHandlers};
+use super::context::{FfiState, UserData};
 use super::handlers::PLATFORMS;
+use super::untyped::UntypedFunction;
 use super::{api, context};
-use crate::call::{ApiCall, CallError, CallResult, entry, list};
+use crate::call::{ApiCall, CallError, CallResult, entry, list, seen};
 use std::ffi::{CString, c_char, c_void};
+use std::sync::Arc;
 use systole_pjrt::sys::{self, OpaquePtr};
 
 /// Frees the text of an error.
@@ -39,6 +42,21 @@ pub unsafe extern "C" fn systole_register_ffi_handler(
     // SAFETY: four addresses of functions or zeros, which have the layout of the bundle.
     let handlers = unsafe { *stages.cast::<FfiHandlers>() };
     to_python(api::register(&name, PLATFORMS[0], handlers))
+}
+
+/// Registers a C function without typed arguments (`api_version=0`).
+///
+/// # Safety
+/// `name` has `len` bytes, and `function` is null or a function that lives until the process ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn systole_register_custom_call(
+    name: *const u8,
+    len: usize,
+    function: *const c_void,
+) -> *mut c_char {
+    // SAFETY: same contract as this function.
+    let name = String::from_utf8_lossy(unsafe { list(name, len) }).into_owned();
+    to_python(api::register_untyped(&name, PLATFORMS[0], UntypedFunction::at(function)))
 }
 
 /// Registers a type of users' objects; `id` is read, and written if it is 0.
@@ -82,7 +100,11 @@ impl ApiCall for sys::FFI_Type_Register {
 
 impl ApiCall for sys::FFI_UserData_Add {
     unsafe fn handle(&mut self) -> CallResult {
-        Err(CallError::unimplemented("user data of FFI handlers is not supported"))
+        // SAFETY: the caller passes a context that this plugin returned.
+        let context = unsafe { seen::<Arc<UserData>>(self.context)? };
+        // SAFETY: null or the user's function, of the header's type.
+        let deleter = unsafe { std::mem::transmute::<*const c_void, Option<FfiDeleter>>(self.deleter) };
+        Ok(context.add(FfiState { type_id: self.type_id, pointer: self.data, deleter })?)
     }
 }
 
@@ -103,15 +125,24 @@ unsafe extern "C" fn register_handler(args: *mut c_void) -> OpaquePtr {
     let Some(args) = (unsafe { args.cast::<RegisterHandlerArgs>().as_ref() }) else {
         return crate::call::error(CallError::invalid("the arguments are null"));
     };
-    if args.size < size_of::<RegisterHandlerArgs>() || args.api_version != 1 {
-        return crate::call::error(CallError::unimplemented(
-            "only FFI handlers of api_version 1 are supported",
-        ));
+    if args.size < size_of::<RegisterHandlerArgs>() || !(0..=1).contains(&args.api_version) {
+        let what = format!("expected api_version 0 or 1 of a custom call, got {}", args.api_version);
+        return crate::call::error(CallError::unimplemented(what));
     }
     // SAFETY: texts of that length.
     let (name, platform) =
         unsafe { (list(args.name, args.name_size), list(args.platform, args.platform_size)) };
-    let handlers = FfiHandlers { instantiate: None, prepare: None, initialize: None, execute: args.handler };
-    let made = api::register(&String::from_utf8_lossy(name), &String::from_utf8_lossy(platform), handlers);
+    let (name, platform) = (String::from_utf8_lossy(name), String::from_utf8_lossy(platform));
+    let made = match args.api_version {
+        0 => {
+            let address = args.handler.map_or(std::ptr::null(), |f| f as *const c_void);
+            api::register_untyped(&name, &platform, UntypedFunction::at(address))
+        }
+        _ => {
+            let execute = args.handler;
+            let handlers = FfiHandlers { instantiate: None, prepare: None, initialize: None, execute };
+            api::register(&name, &platform, handlers)
+        }
+    };
     made.err().map_or(std::ptr::null_mut(), |e| crate::call::error(e.into()))
 }

@@ -73,6 +73,20 @@ assert float(jax.jit(lambda v: v + 1)(jnp.float32(index))) == index + 1
 multihost_utils.sync_global_devices("here")
 assert multihost_utils.process_allgather(np.float32([index])).ravel().tolist() == list(range(count))
 assert multihost_utils.broadcast_one_to_all(np.float32([index + 5])).tolist() == [5]
+
+# Meshes of other devices: some of each process in order work, other orders are errors that say what to do.
+def over(order):
+    rows = NamedSharding(Mesh(np.array([jax.devices()[i] for i in order]), "x"), P("x"))
+    values = np.arange(2.0 * len(order), dtype=np.float32)
+    check(jax.jit(lambda x: x * 2)(jax.make_array_from_callback(values.shape, rows, lambda at: values[at])), values * 2)
+
+refused = {2: [[2, 3, 0, 1], [0, 2, 1, 3]], 4: [[1, 0, 2, 3]]}[count]
+for order in refused + {2: [[0, 2], [1, 0, 3, 2], [0, 1, 3]], 4: []}[count]:
+    try:
+        over(order)
+        assert order not in refused, order
+    except Exception as e:
+        assert order in refused and "jax.devices()" in str(e), (order, e)
 if count > 2:
     part = Mesh(np.array(jax.devices()[: 2 * own]), "x")
     if index < 2:
@@ -80,7 +94,7 @@ if count > 2:
             jax.jit(lambda x: x + 1)(jax.make_array_from_callback((4 * own,), NamedSharding(part, P("x")), lambda at: np.ones(2)))
             raise SystemExit("no error")
         except Exception as e:
-            assert "processes [0, 1]" in str(e), e
+            assert "processes [0, 1]" in str(e) and "jax.local_devices()" in str(e), e
 print("good")
 multihost_utils.sync_global_devices("end")
 jax.distributed.shutdown()

@@ -31,3 +31,14 @@ z = jax.jit(lambda v: v + 1)(x)
 assert z.devices() == {jax.devices()[1]}
 del x
 assert z.tolist() == [1, 2, 3]
+# A result is in the memory of a donated array, also after its address was read; an array that NumPy views is kept.
+for f in [lambda x: x + 1, lambda x: x.at[0].add(2)]:
+    for n in [1, 1000, 100_000]:
+        x = jnp.zeros(n) + 1
+        address = x.unsafe_buffer_pointer()
+        y = jax.jit(f, donate_argnums=0)(x)
+        assert x.is_deleted() and y.unsafe_buffer_pointer() == address, n
+        seen = np.asarray(y)
+        before = seen.copy()
+        z = jax.jit(f, donate_argnums=0)(y)
+        assert y.is_deleted() and (seen == before).all() and z[0] == f(jnp.asarray(before))[0], n

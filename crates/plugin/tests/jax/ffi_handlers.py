@@ -62,11 +62,51 @@ assert set(seen) == {(168, 3, 11, (2, 3))}, seen
 close(jax.jit(jax.vmap(double))(x), 2 * x)
 close(jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, x: double(x), x))(x), 8 * x)
 
-# Handlers for CPUs run, too; an unknown name, and the old interface, are errors.
+# Handlers for CPUs run, too; an unknown name is an error.
 ffi.register_ffi_target("python_cpu_doubled", capsule, platform="cpu")
 close(jax.jit(partial(double, name="python_cpu_doubled"))(x), 2 * x)
 fails(lambda: jax.jit(partial(double, name="python_missing"))(x), "python_missing")
-fails(lambda: ffi.register_ffi_target("python_old", capsule, platform="systole", api_version=0), "api_version=1")
+fails(lambda: ffi.register_ffi_target("python_new", capsule, platform="systole", api_version=2), "api_version")
+
+# C functions without typed arguments (api_version=0), in the three forms of their calls.
+floats = lambda address, shape: np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), shape)
+
+
+@ctypes.CFUNCTYPE(None, P_, ctypes.POINTER(P_))
+def untyped_doubled(out, operands):
+    floats(out, (2, 3))[...] = 2 * floats(operands[0], (2, 3))
+
+
+@ctypes.CFUNCTYPE(None, P_, ctypes.POINTER(P_), P_)
+def untyped_failing(out, operands, status):
+    ctypes.memset(status, 1, 8)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.POINTER(P_), ctypes.POINTER(P_), P_, L, P_)
+def untyped_two(out, operands, opaque, length, status):
+    factor = float(ctypes.string_at(opaque, length))
+    x, y = (floats(operands[i], (2, 3)) for i in range(2))
+    floats(out[0], (2, 3))[...] = factor * x + y
+    floats(out[1], ())[...] = x.sum()
+
+
+if "legacy_backend_config" in __import__("inspect").signature(ffi.ffi_call).parameters:
+    for name, function in dict(untyped_doubled=untyped_doubled, untyped_failing=untyped_failing, untyped_two=untyped_two).items():
+        # Those for CPUs, too.
+        at = "cpu" if name == "untyped_doubled" else "systole"
+        ffi.register_ffi_target(name, ffi.pycapsule(ctypes.cast(function, P_).value), platform=at, api_version=0)
+
+    def untyped(name, version, types=like(x), **options):
+        call = ffi.ffi_call(name, types, custom_call_api_version=version, **options)
+        return jax.jit(lambda *arrays: call(*arrays))
+
+    close(untyped("untyped_doubled", 1)(x), 2 * x)
+    two = untyped("untyped_two", 3, (like(x), like(x[0, 0])), legacy_backend_config="2.5")
+    for made, expected in zip(two(x, x), (3.5 * x, x.sum())):
+        close(made, expected)
+    fails(lambda: untyped("untyped_failing", 2)(x), "untyped_failing", "failure")
+    fails(lambda: untyped("untyped_doubled", 4)(x), "untyped_doubled", "custom_call_api_version=1")
+    fails(lambda: untyped("python_doubled", 1)(x), "python_doubled", "custom_call_api_version=4")
 
 # In each shard of a program on two devices, and once on a global array.
 shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map

@@ -65,3 +65,30 @@ if child == 0:
 _, status = os.waitpid(child, 0)
 assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0, status
 assert float(f(x)) == 400.0**3
+
+# The exit of a child's interpreter neither waits for threads that it lacks nor crashes, also when several threads ran programs.
+many = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, s: jnp.tanh(s @ x), x))
+stopped = threading.Event()
+
+
+def work():
+    while not stopped.is_set():
+        float(many(x)[0, 0])
+
+
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+exits = []
+for _ in range(4):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        sys.exit(5)
+    exits.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stopped.set()
+for thread in threads:
+    thread.join()
+assert exits == [5] * 4, exits

@@ -28,6 +28,7 @@ def initialize():
     callbacks.register(NAME, LIBRARY)
     ffi.register(NAME, LIBRARY)
     _watch_interrupts()
+    _keep_clients_after_fork()
     _refuse()
     _decompose()
     _exchange()
@@ -40,6 +41,25 @@ def _watch_interrupts():
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         ctypes.CDLL(LIBRARY).systole_watch_interrupts()
+
+
+def _keep_clients_after_fork():
+    """A forked child lacks JAX's threads: the destructors of their owners, at its exit, would wait for them or crash."""
+    import ctypes
+    from jax._src import xla_bridge
+    from jax._src.interpreters import mlir
+
+    increase = ctypes.pythonapi.Py_IncRef
+    increase.argtypes = [ctypes.py_object]
+
+    def keep():
+        pool = getattr(mlir, "global_thread_pool", None)
+        for owner in [pool, *getattr(xla_bridge, "_backends", {}).values()]:
+            # Never released, so that the child does not destroy it.
+            increase(owner)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=keep)
 
 
 # Settings of XLA's compilers and of JAX's own CPU backend, with their usual values.

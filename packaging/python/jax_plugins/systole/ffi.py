@@ -20,8 +20,8 @@ def register(platform, library):
     if not hasattr(xla_client, "register_custom_call_handler") or _library is not None:
         return
     _library = ctypes.CDLL(library)
-    for function in [_library.systole_register_ffi_handler, _library.systole_register_ffi_type]:
-        function.restype = ctypes.c_void_p
+    for name in ["systole_register_ffi_handler", "systole_register_custom_call", "systole_register_ffi_type"]:
+        getattr(_library, name).restype = ctypes.c_void_p
     # JAX's CPU backend registers its routines before it starts; the plugin has its own LAPACK.
     for name, handler, version, *_ in list(getattr(xla_client, "_custom_callback", {}).get("cpu", [])):
         _add_cpu(name, handler, version)
@@ -47,23 +47,27 @@ def _follow(module, function, add):
 
 
 def _add_own(name, handler, platform, api_version=0, traits=0):
-    if api_version != 1:
-        raise NotImplementedError(f"`{name}`: the platform `{platform}` supports FFI handlers with api_version=1 only")
+    if api_version not in (0, 1):
+        raise NotImplementedError(f"`{name}`: the platform `{platform}` supports api_version 0 and 1, got {api_version}")
+    if api_version == 0 and isinstance(handler, dict):
+        raise ValueError(f"`{name}`: handlers of several stages need api_version=1")
     _own.add(_text(name))
-    _check(_add(name, handler))
+    _check(_add(name, handler, api_version))
 
 
 def _add_cpu(name, handler, api_version):
     """Adds a handler for CPUs, unless it is of another kind."""
-    if api_version == 1 and _text(name) not in _own and not _text(name).startswith("lapack_"):
-        message = _add(name, handler)
+    if api_version in (0, 1) and _text(name) not in _own and not _text(name).startswith("lapack_"):
+        message = _add(name, handler, api_version)
         if message:
             # It has not been called yet, and may never be.
             _library.systole_free_text(ctypes.c_void_p(message))
 
 
-def _add(name, handler):
+def _add(name, handler, api_version):
     name = _text(name).encode()
+    if api_version == 0:
+        return _library.systole_register_custom_call(name, ctypes.c_size_t(len(name)), ctypes.c_void_p(_address(handler)))
     stages = handler if isinstance(handler, dict) else {"execute": handler}
     addresses = (ctypes.c_size_t * 4)(*(_address(stages[stage]) if stages.get(stage) else 0 for stage in STAGES))
     return _library.systole_register_ffi_handler(name, ctypes.c_size_t(len(name)), addresses)
