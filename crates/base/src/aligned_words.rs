@@ -44,6 +44,11 @@ impl AlignedWords {
         AlignedWords { own: SmallVec::new(), foreign: Some(memory) }
     }
 
+    /// Whether this is memory of another library.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign.is_some()
+    }
+
     /// The first `n` bytes.
     #[inline]
     pub fn bytes(&self, n: usize) -> &[u8] {

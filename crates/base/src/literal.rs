@@ -90,6 +90,11 @@ impl Literal {
         fits.then(|| Literal { ty, words: Arc::new(AlignedWords::foreign(memory)) })
     }
 
+    /// Whether the elements are memory of another owner ([`Literal::from_foreign`]).
+    pub fn is_foreign(&self) -> bool {
+        self.words.is_foreign()
+    }
+
     /// Element type and shape of the array.
     #[inline]
     pub fn ty(&self) -> &TensorType {

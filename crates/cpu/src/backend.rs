@@ -6,7 +6,7 @@
 use crate::kernel::KernelContext;
 use crate::machine::memory::AlignedMemory;
 use crate::machine::thread_pool::{ThreadPool, flush_denormals, restore_denormals};
-use crate::run::buffer::CpuData;
+use crate::run::buffer::{CpuData, copied};
 use crate::run::executor::Executor;
 use crate::run::explain::StepKernel;
 use crate::run::panel_layout::PanelLayout;
@@ -297,11 +297,7 @@ impl Backend for CpuBackend {
     }
 
     fn put(&self, value: &Literal, _: DeviceId) -> Result<Buffer> {
-        let bytes = value.bytes();
-        let memory = AlignedMemory::unfilled(bytes.len())?;
-        // SAFETY: `memory` has that many bytes and is new.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.ptr(), bytes.len()) };
-        Ok(Buffer::new(value.ty().clone(), Arc::new(CpuData::new(memory, None))))
+        copied(value.ty().clone(), value.bytes())
     }
 }
 
@@ -378,6 +374,16 @@ impl CpuExecutable {
         Ok(out)
     }
 
+    /// Moves a donated host array whose memory a result may reuse to memory of the backend. Arrays are moved one by one:
+    /// the first step of a training run would otherwise hold its state twice.
+    fn take_in(&self, p: usize, buffer: &mut Buffer) -> Result<()> {
+        let is_reused = self.executor.schedule().results.iter().any(|r| r.reuse == Some(p));
+        if let Some(host) = buffer.data::<Literal>().filter(|_| is_reused) {
+            *buffer = copied(host.ty().clone(), host.bytes())?;
+        }
+        Ok(())
+    }
+
     /// Converts a donated argument, in its buffer, to the layout required for parameter `p`, if there is no other
     /// reference to it.
     fn lay_out(&self, cx: &KernelContext<'_>, p: usize, buffer: &mut Buffer) -> Result<()> {
@@ -430,6 +436,7 @@ impl Executable for CpuExecutable {
         let cx = KernelContext { team: &self.team, flush: self.flush };
         for (p, arg) in args.iter_mut().enumerate() {
             if let ExecutableArg::Donate(buffer) = arg {
+                self.take_in(p, buffer)?;
                 self.lay_out(&cx, p, buffer)?;
             }
         }

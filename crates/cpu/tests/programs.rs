@@ -460,3 +460,29 @@ fn pairwise_distances() {
         }
     }
 }
+
+/// An array that is read on the host without a copy keeps its values when a later run donates it.
+#[test]
+fn a_shared_literal_outlives_donation() {
+    let g = GraphBuilder::new("step");
+    let x = g.parameter(TensorType::new(F32, [300, 40]), "x");
+    let graph = g.finish(&[&x + 1.0]).unwrap();
+    let options = CompileOptions { donated: vec![0], ..CompileOptions::default() };
+    let exe = backend(Level::best(), 2).compile(&graph, &options).unwrap();
+    let step = |x: Buffer| exe.run(vec![ExecutableArg::Donate(x)]).unwrap().remove(0);
+    // A host array moves in with the first step, and is updated in place from then on.
+    let first = step(Literal::zeros(TensorType::new(F32, [300, 40])).into());
+    let at = first.bytes().unwrap().as_ptr();
+    let second = step(first);
+    assert_eq!(second.bytes().unwrap().as_ptr(), at);
+    let shared = second.shared_literal().unwrap();
+    assert!(shared.is_foreign() && shared.bytes().as_ptr() == at);
+    let third = step(second);
+    assert!(
+        shared.to_f32s().iter().all(|x| *x == 2.0)
+            && third.to_literal().unwrap().to_f32s().iter().all(|x| *x == 3.0)
+    );
+    drop(shared);
+    let at = third.bytes().unwrap().as_ptr();
+    assert_eq!(step(third).bytes().unwrap().as_ptr(), at);
+}

@@ -333,6 +333,14 @@ impl<F: FileSystem> Drop for AtomicFile<F> {
 /// # Errors
 /// If any step fails; the temporary file is removed.
 pub fn write_atomically<F: FileSystem>(files: &F, path: &Path, parts: &[&[u8]]) -> Result<()> {
+    write_unpublished(files, path, parts)?.publish()
+}
+
+/// Writes `parts` one after the other to a file that gets the name `path` by [`AtomicFile::publish`].
+///
+/// # Errors
+/// If any step fails; the temporary file is removed.
+pub fn write_unpublished<F: FileSystem>(files: F, path: &Path, parts: &[&[u8]]) -> Result<AtomicFile<F>> {
     let mut new = AtomicFile::create(files, path)?;
     for part in parts {
         if let Err(e) = new.write_all(part) {
@@ -340,7 +348,7 @@ pub fn write_atomically<F: FileSystem>(files: &F, path: &Path, parts: &[&[u8]]) 
             return Err(new.fail("writing", &e));
         }
     }
-    new.publish()
+    Ok(new)
 }
 
 impl<F: FileSystem> FileSystem for &F {

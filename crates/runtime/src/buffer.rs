@@ -4,7 +4,7 @@ use crate::ReadyEvent;
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
-use systole_ir::{DType, Literal, Result, TensorType};
+use systole_ir::{DType, ForeignMemory, Literal, Result, TensorType};
 
 /// Backend-specific storage of one array: implemented by each backend.
 pub trait DeviceData: Any + Send + Sync {
@@ -126,6 +126,27 @@ impl Buffer {
         self.data.to_literal(&self.ty)
     }
 
+    /// Returns the array on the host without a copy, if it is in host memory; otherwise a copy. While the result exists,
+    /// runs cannot update the array in place.
+    ///
+    /// ```
+    /// use systole_ir::Literal;
+    /// use systole_runtime::Buffer;
+    /// let x = Buffer::from(Literal::from_slice([2], &[1f32, 2.0])?);
+    /// assert_eq!(x.shared_literal()?.to_f32s(), [1.0, 2.0]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the transfer fails.
+    pub fn shared_literal(&self) -> Result<Literal> {
+        if let Some(host) = self.host() {
+            return Ok(host);
+        }
+        let shared = || Literal::from_foreign(self.ty.clone(), Arc::new(SharedBuffer(self.clone())));
+        self.bytes().and_then(|_| shared()).map_or_else(|| self.to_literal(), Ok)
+    }
+
     /// Returns the single element as f64; NaN if the array is empty. Errors if the transfer fails.
     pub fn to_f64(&self) -> Result<f64> {
         Ok(self.to_literal()?.to_f64s().first().copied().unwrap_or(f64::NAN))
@@ -201,6 +222,15 @@ impl<F: Fn() -> Literal + Send + Sync + 'static, O: Any + Send + Sync> DeviceDat
 
     fn origin(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         Some(self.origin.clone())
+    }
+}
+
+/// An array in host memory, read as a [`Literal`].
+struct SharedBuffer(Buffer);
+
+impl ForeignMemory for SharedBuffer {
+    fn bytes(&self) -> &[u8] {
+        self.0.bytes().unwrap_or_default()
     }
 }
 

@@ -54,6 +54,11 @@ pub fn buffer_from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Buffer> {
     if ty.dtype == DType::Bool {
         return Ok(Literal::from_bytes(ty, bytes)?.into());
     }
+    copied(ty, bytes)
+}
+
+/// Copies the elements of an array of type `ty`.
+pub(crate) fn copied(ty: TensorType, bytes: &[u8]) -> Result<Buffer> {
     let memory = AlignedMemory::unfilled(bytes.len())?;
     // SAFETY: the memory is new and has that many bytes.
     unsafe { memory.ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use systole_data::PipelinePosition;
-use systole_data::file_system::{FileSystem, OsFileSystem, sweep};
+use systole_data::file_system::{AtomicFile, FileSystem, OsFileSystem, sweep};
 use systole_ir::{Error, Literal, Result, ResultExt, err};
 
 /// Backs up a training run in a folder and resumes it from there; Keras's callback of that name, as an argument of
@@ -296,6 +296,14 @@ fn read(path: &Path) -> Result<LoadedBackup> {
     Ok(LoadedBackup { run: run.at(|| path.display().to_string())?, file, path: path.into() })
 }
 
+/// See [`BackupWriter::written_at_once`].
+const WRITTEN_AT_ONCE: usize = 256 << 20;
+
+/// Bytes of arrays that the file reads in the memory of the run.
+fn shared_bytes(file: &ModelFile) -> usize {
+    file.tensors.iter().filter(|(_, x)| x.is_foreign()).map(|(_, x)| x.bytes().len()).sum()
+}
+
 /// Backup folder of a run in progress, and the thread that writes to it.
 pub(crate) struct BackupWriter {
     options: BackupAndRestore,
@@ -305,13 +313,22 @@ pub(crate) struct BackupWriter {
     writer: Option<BackupThread>,
     last: Instant,
     at_step: u64,
+    /// Bytes of the run's arrays from which a backup that reads them in place is written before the next step.
+    written_at_once: usize,
 }
 
 /// Writes the backup of a step.
 type BackupFn = dyn Fn(&BackupAndRestore, u64, &ModelFile) -> Result<()> + Send + Sync;
 
+/// What the thread does for the backup of a step.
+enum BackupJob {
+    Write(ModelFile),
+    /// Syncs a file that is written already, and gives it its name.
+    Publish(AtomicFile<OsFileSystem>),
+}
+
 struct BackupThread {
-    jobs: SyncSender<(u64, ModelFile)>,
+    jobs: SyncSender<(u64, BackupJob)>,
     done: Receiver<Result<()>>,
     thread: JoinHandle<()>,
     /// Whether a backup is being written.
@@ -349,7 +366,15 @@ impl BackupWriter {
                 fs::remove_file(&path).map_err(|e| Error::io("cannot remove", &path, e))?;
             }
         }
-        Ok(BackupWriter { options, _lock: lock, write, writer: None, last: Instant::now(), at_step: 0 })
+        Ok(BackupWriter {
+            options,
+            _lock: lock,
+            write,
+            writer: None,
+            last: Instant::now(),
+            at_step: 0,
+            written_at_once: WRITTEN_AT_ONCE,
+        })
     }
 
     /// Loads the latest backup.
@@ -369,7 +394,8 @@ impl BackupWriter {
         (epoch_ends && self.options.every_epoch) || by_steps || by_time
     }
 
-    /// Starts writing a backup. Skips it while an earlier one is still being written, unless `must`. Returns the error
+    /// Starts writing a backup. If it reads much memory of the run in place, its bytes are written before this returns,
+    /// because the next step would need that memory again; the disk has the rest of the time. Skips it while an earlier one is still being written, unless `must`. Returns the error
     /// of the earlier one, if any; training can continue without it.
     pub(crate) fn save(
         &mut self,
@@ -378,9 +404,17 @@ impl BackupWriter {
         file: impl FnOnce() -> Result<ModelFile>,
     ) -> Result<()> {
         let (options, write) = (self.options.clone(), self.write.clone());
+        let work = move |step, job| match job {
+            // What is written is dropped before the caller hears of it: the next step updates the arrays in place if
+            // nothing else holds them.
+            BackupJob::Write(file) => write(&options, step, &file),
+            BackupJob::Publish(file) => {
+                file.publish().and_then(|()| remove_old(&OsFileSystem, &options.dir, options.keep, step))
+            }
+        };
         let writer = match &mut self.writer {
             Some(writer) => writer,
-            none => none.insert(BackupThread::start(move |step, file| write(&options, step, file))?),
+            none => none.insert(BackupThread::start(work)?),
         };
         let earlier = writer.settle(must);
         if writer.busy {
@@ -388,7 +422,11 @@ impl BackupWriter {
         }
         (self.last, self.at_step) = (Instant::now(), step);
         let file = file()?;
-        writer.busy = writer.jobs.send((step, file)).is_ok();
+        let job = match shared_bytes(&file) >= self.written_at_once {
+            true => BackupJob::Publish(file.write_unpublished(&path_of(&self.options.dir, step))?),
+            false => BackupJob::Write(file),
+        };
+        writer.busy = writer.jobs.send((step, job)).is_ok();
         let own = if must { writer.settle(true) } else { Ok(()) };
         earlier.and(own)
     }
@@ -405,17 +443,17 @@ impl Drop for BackupWriter {
 }
 
 impl BackupThread {
-    fn start(write: impl Fn(u64, &ModelFile) -> Result<()> + Send + 'static) -> Result<BackupThread> {
-        let (jobs, inbox) = sync_channel::<(u64, ModelFile)>(1);
+    fn start(work: impl Fn(u64, BackupJob) -> Result<()> + Send + 'static) -> Result<BackupThread> {
+        let (jobs, inbox) = sync_channel::<(u64, BackupJob)>(1);
         let (outbox, done) = sync_channel(1);
-        let work = move || {
-            for (step, file) in inbox {
-                if outbox.send(write(step, &file)).is_err() {
+        let all = move || {
+            for (step, job) in inbox {
+                if outbox.send(work(step, job)).is_err() {
                     break;
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("systole-backup".into()).spawn(work);
+        let thread = std::thread::Builder::new().name("systole-backup".into()).spawn(all);
         let thread = thread.map_err(|e| err!(Io, "cannot start the backup thread").because(e.to_string()))?;
         Ok(BackupThread { jobs, done, thread, busy: false })
     }
@@ -441,7 +479,16 @@ impl BackupThread {
 
 /// Writes a backup and, once it is on disk, deletes those that are not kept.
 fn write<F: FileSystem>(files: &F, dir: &Path, keep: usize, step: u64, file: &ModelFile) -> Result<()> {
-    file.save_with(files, &dir.join(format!("step-{step:012}.safetensors")))?;
+    file.save_with(files, &path_of(dir, step))?;
+    remove_old(files, dir, keep, step)
+}
+
+fn path_of(dir: &Path, step: u64) -> PathBuf {
+    dir.join(format!("step-{step:012}.safetensors"))
+}
+
+/// Removes backups before that of a step, except for the `keep` newest.
+fn remove_old<F: FileSystem>(files: &F, dir: &Path, keep: usize, step: u64) -> Result<()> {
     let old = backups(dir).map_err(|e| Error::io("cannot list the old backups in", dir, e))?;
     for (_, path) in old.into_iter().filter(|(n, _)| *n <= step).skip(keep) {
         files.remove(&path).map_err(|e| Error::io("cannot remove the old backup", &path, e))?;
@@ -453,7 +500,34 @@ fn write<F: FileSystem>(files: &F, dir: &Path, keep: usize, step: u64, file: &Mo
 mod tests {
     use super::*;
     use std::sync::Mutex;
-    use systole_ir::ErrorKind;
+    use systole_ir::{DType, ErrorKind, ForeignMemory, TensorType};
+
+    /// Memory of a run.
+    struct Array(Literal);
+
+    impl ForeignMemory for Array {
+        fn bytes(&self) -> &[u8] {
+            self.0.bytes()
+        }
+    }
+
+    #[test]
+    fn a_large_backup_lets_go_of_the_memory_of_the_run_before_the_next_step() {
+        let dir = std::env::temp_dir().join(format!("systole-large-backup-{}", std::process::id()));
+        let options = BackupAndRestore::new(&dir);
+        let mut backups = BackupWriter::open(options).unwrap();
+        backups.written_at_once = 32;
+        let array = Arc::new(Array(Literal::from_slice([4], &[1u64, 2, 3, 4]).unwrap()));
+        let shared = Literal::from_foreign(TensorType::new(DType::U64, [4]), array.clone()).unwrap();
+        let file = ModelFile { tensors: vec![("x".into(), shared)], ..ModelFile::default() };
+        backups.save(7, false, || Ok(file)).unwrap();
+        assert_eq!(Arc::strong_count(&array), 1);
+        backups.wait().unwrap();
+        let read = ModelFile::load(path_of(&dir, 7)).unwrap();
+        assert_eq!(read.tensors[0].1.as_slice::<u64>().unwrap(), [1, 2, 3, 4]);
+        drop(backups);
+        fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn steps_go_on_while_a_slow_disk_takes_a_backup() {

@@ -13,7 +13,7 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
-use systole_data::file_system::{FileSystem, OsFileSystem, write_atomically};
+use systole_data::file_system::{AtomicFile, FileSystem, OsFileSystem, write_atomically, write_unpublished};
 use systole_data::format::ModelFormat;
 use systole_ir::{DType, Error, ErrorKind, Literal, Result, ResultExt, Shape, TensorType, ensure, err};
 
@@ -75,6 +75,12 @@ impl ModelFile {
     /// Like [`ModelFile::save`], on the given file system.
     pub fn save_with<F: FileSystem>(&self, files: &F, path: &Path) -> Result<()> {
         self.with_parts(|parts| write_atomically(files, path, parts)).at(|| path.display().to_string())?
+    }
+
+    /// Like [`ModelFile::save`], without syncing: [`AtomicFile::publish`] does that, and gives the file its name.
+    pub(crate) fn write_unpublished(&self, path: &Path) -> Result<AtomicFile<OsFileSystem>> {
+        self.with_parts(|parts| write_unpublished(OsFileSystem, path, parts))
+            .at(|| path.display().to_string())?
     }
 
     /// Returns the bytes that [`ModelFile::save`] writes.

@@ -136,11 +136,12 @@ impl Model {
         Ok(())
     }
 
-    /// Gathers a value of the state; a collective operation if it is sharded over hosts.
+    /// Gathers a value of the state; a collective operation if it is sharded over hosts. A value in host memory is not
+    /// copied.
     pub(crate) fn whole(&self, value: &Buffer) -> Result<Literal> {
         match self.hosts() {
-            Some(hosts) => hosts.gather(value)?.to_literal(),
-            None => value.to_literal(),
+            Some(hosts) => hosts.gather(value)?.shared_literal(),
+            None => value.shared_literal(),
         }
     }
 
