@@ -4,6 +4,7 @@
 mod config;
 mod export;
 mod operations;
+mod unknown_layers;
 
 pub(crate) use export::export;
 
