@@ -193,7 +193,7 @@ mod tests {
                 .with("then_branch", branch(one))
                 .with("else_branch", branch(other));
             let mut m = model(vec![node]);
-            m.graph.constants.insert("c".into(), Literal::from_slice([], &[true]).unwrap());
+            m.graph.constants.insert("c".into(), Literal::scalar(DType::Bool, 1.0));
             m
         };
         assert!(choice("Relu", "Splat").import(&DimSizes::default()).is_ok());
