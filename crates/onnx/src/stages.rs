@@ -7,7 +7,7 @@ use crate::model::{OnnxAttribute, OnnxGraph, OnnxModel};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_base::{Literal, Result, TensorType, err};
-use systole_ir::{Graph, GraphBuilder, Node, Op, Tensor, interp};
+use systole_ir::{Graph, GraphBuilder, Node, Op, Tensor, ValueId, interp};
 use systole_runtime::{Backend, CompileOptions, DeviceId, ExecutableArg};
 
 /// Elements of a value of a stage: at most this many, or [`GROWTH`] times those of the inputs and constants.
@@ -66,7 +66,13 @@ impl StageRunner {
         let is_new = |t: &&Tensor| computed.contains(&t.id().index()) && !ids.contains(&t.id());
         let fresh: Vec<Tensor> = live.iter().filter(is_new).cloned().collect();
         let results: Vec<Tensor> = wanted.iter().chain(&fresh).cloned().collect();
-        let (graph, used) = g.part("stage", &given, &results)?;
+        let (mut graph, used) = g.part("stage", &given, &results)?;
+        // Constants need not be kept.
+        let others = graph.results.split_off(wanted.len());
+        let is_constant = |v: &ValueId| matches!(graph.node(*v).op, Op::Constant(_));
+        let kept = fresh.into_iter().zip(others).filter(|(_, v)| !is_constant(v));
+        let (fresh, others): (Vec<Tensor>, Vec<ValueId>) = kept.unzip();
+        graph.results.extend(others);
         self.check_sizes(&graph)?;
         let arguments: Vec<&Literal> = used.iter().map(|&i| &self.given[i].1).collect();
         let mut values = evaluated(&*self.device, graph, &arguments)?;

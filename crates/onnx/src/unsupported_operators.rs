@@ -25,6 +25,8 @@ struct UnsupportedOperator {
     name: String,
     /// The opset that defines it, if that of the model is too old.
     first: Option<i64>,
+    /// Why the opset of the model does not define it; empty if it is in no opset here.
+    why: String,
     nodes: Vec<String>,
     count: usize,
 }
@@ -52,10 +54,12 @@ impl<'m> UnsupportedOperators<'m> {
                 continue;
             }
             let row = find_row(&node.op, &node.domain);
-            let first = row.filter(|row| row.defined_in(opset).is_err()).map(|row| row.opsets.0);
-            if row.is_none() || first.is_some() {
+            let refused = row.and_then(|row| row.defined_in(opset).err());
+            if row.is_none() || refused.is_some() {
                 self.is_certain |= is_certain;
-                self.add(node, first.filter(|first| *first > opset), own());
+                let first = row.map(|row| row.opsets.0).filter(|first| *first > opset);
+                let why = refused.map_or(String::new(), |e| e.reasons().join("; "));
+                self.add(node, (first, why), own());
             }
             for graph in node.attributes.values().filter_map(nested) {
                 self.visit(&graph.nodes, &format!(" in {} {}", node.op, own()), opset, false);
@@ -63,7 +67,7 @@ impl<'m> UnsupportedOperators<'m> {
         }
     }
 
-    fn add(&mut self, node: &OnnxNode, first: Option<i64>, place: String) {
+    fn add(&mut self, node: &OnnxNode, (first, why): (Option<i64>, String), place: String) {
         let whose = match node.domain.as_str() {
             "" | "ai.onnx" => String::new(),
             domain => format!(" of {domain}"),
@@ -71,7 +75,7 @@ impl<'m> UnsupportedOperators<'m> {
         let name = format!("`{}`{whose}", node.op);
         let known = self.found.iter().position(|other| other.name == name);
         let at = known.unwrap_or_else(|| {
-            self.found.push(UnsupportedOperator { name, first, nodes: Vec::new(), count: 0 });
+            self.found.push(UnsupportedOperator { name, first, why, nodes: Vec::new(), count: 0 });
             self.found.len() - 1
         });
         let operator = &mut self.found[at];
@@ -122,8 +126,8 @@ fn describe(o: &UnsupportedOperator) -> String {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    let first = o.first.map_or(String::new(), |first| format!("; opset {first} introduces it"));
-    format!("{} ({}{more}{first})", o.name, o.nodes.join(", "))
+    let why = if o.why.is_empty() { String::new() } else { format!("; {}", o.why) };
+    format!("{} ({}{more}{why})", o.name, o.nodes.join(", "))
 }
 
 #[cfg(test)]
@@ -179,6 +183,12 @@ mod tests {
         }
         let what = refused(&model(vec![named("Gelu", "g"), named("Swish", "y")]));
         assert!(what.contains("opset 24") && what.contains("convert_version"), "{what}");
+    }
+
+    #[test]
+    fn an_operator_that_a_newer_opset_replaces_is_named_with_its_successor() {
+        let what = refused(&model(vec![OnnxNode::new("Upsample", ["x"], "y")]));
+        assert!(what.contains("`Upsample` (node 0; opset 10 replaces it by Resize)"), "{what}");
     }
 
     #[test]

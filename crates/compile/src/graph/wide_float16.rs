@@ -9,11 +9,11 @@ use crate::graph::rewrite::{NodeResults, Rewriter, rebuild};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
-use systole_ir::op::{Constant, Convert, Parameter};
+use systole_ir::op::{Convert, Parameter};
 use systole_ir::{DType, Graph, Node, Op, ValueId, bug};
 
-/// Converts a graph's float16 operands to float32 where an op computes, and its results back at the end. Ops that move
-/// elements keep the type of their operands.
+/// Converts a graph's float16 constants, and float16 operands where an op computes, to float32, and its results back at the
+/// end. Ops that move elements keep the type of their operands.
 ///
 /// ```
 /// use systole_compile::hold_float16_in_float32;
@@ -28,6 +28,10 @@ use systole_ir::{DType, Graph, Node, Op, ValueId, bug};
 pub fn hold_float16_in_float32(graph: &Graph) -> Graph {
     let mut widened = HashMap::new();
     let mut new = rebuild(graph, |g, _, node, inputs| {
+        if let Op::Constant(c) = &node.op {
+            let is_narrow = c.value.ty().dtype == DType::F16;
+            return is_narrow.then(|| push(g, in_float32(&node.op), &[], node));
+        }
         let types = node.inputs.iter().map(|&v| graph.ty(v).dtype);
         let narrow: SmallVec<[bool; 4]> = types.map(|dtype| dtype == DType::F16).collect();
         let is_wide = |g: &Rewriter, k: usize| narrow[k] && g.ty(inputs[k]).dtype == DType::F32;
@@ -127,6 +131,7 @@ fn in_float32(op: &Op) -> Op {
         Op::DotGeneral(d) => widen(&mut d.element_type),
         Op::Convolution(c) => widen(&mut c.element_type),
         Op::Convert(c) => widen(&mut c.to),
+        Op::Constant(c) if c.value.ty().dtype == DType::F16 => c.value = c.value.convert(DType::F32),
         Op::Reduce(r) => r.body = Arc::new(body_in_float32(&r.body)),
         Op::ReduceWindow(r) => r.body = Arc::new(body_in_float32(&r.body)),
         _ => {}
@@ -140,9 +145,6 @@ fn body_in_float32(body: &Graph) -> Graph {
         let op = match &node.op {
             Op::Parameter(p) if p.ty.dtype == DType::F16 => {
                 Parameter { index: p.index, ty: p.ty.with_dtype(DType::F32) }.into()
-            }
-            Op::Constant(c) if c.value.ty().dtype == DType::F16 => {
-                Constant { value: c.value.convert(DType::F32) }.into()
             }
             op => in_float32(op),
         };
