@@ -1,7 +1,6 @@
 //! Converts a Keras model config, Sequential or Functional, to Systole layers.
 
 use super::operations;
-use super::unknown_layers::UnknownLayers;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use systole_ir::{DType, Error, Result, ResultExt, TensorType, ensure, err};
@@ -39,17 +38,8 @@ pub(super) fn wrong(why: impl Into<String>) -> Error {
 /// Returns the layers, and the type of one sample of each input.
 ///
 /// # Errors
-/// If layers are unsupported (names them), or one has an unsupported argument.
-pub(crate) fn architecture(model: &Value) -> Result<(Architecture, Vec<TensorType>)> {
-    let unknown = UnknownLayers::of(model);
-    match (unknown.error(), converted(model)) {
-        (Some(e), Err(_)) => Err(e),
-        (Some(e), _) if unknown.has_foreign => Err(e),
-        (_, made) => made,
-    }
-}
-
-fn converted(model: &Value) -> Result<(Architecture, Vec<TensorType>)> {
+/// If a layer is unsupported, or has an unsupported argument.
+pub(super) fn architecture(model: &Value) -> Result<(Architecture, Vec<TensorType>)> {
     let class = model.get("class_name").and_then(Value::as_str).unwrap_or_default();
     let config = model.get("config").ok_or_else(|| wrong("it has no config"))?;
     // Keras 2 wrote the layers of a Sequential as a bare list.
@@ -284,7 +274,7 @@ fn layer(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
     let name = config.get("name").and_then(Value::as_str).unwrap_or(class);
     let place = || format!("layer {name}");
     let Some(known) = BuiltIn::with_defaults(class) else {
-        // All of the model are named together: [`UnknownLayers`].
+        // `unknown_layers` names all of the model.
         return Err(wrong(format!("layer {name} has the unsupported class {class}")));
     };
     let known = known.layer().config();

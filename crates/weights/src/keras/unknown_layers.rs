@@ -1,9 +1,10 @@
 //! Finds all layers of a Keras model that do not exist here, so that one error names them.
 
-use super::config::{NETWORKS, arguments, name_of, text};
+use super::config::{self, NETWORKS, arguments, name_of, text};
 use super::operations;
 use serde_json::{Map, Value};
-use systole_ir::{Error, err};
+use systole_ir::{Error, Result, TensorType, err};
+use systole_nn::Architecture;
 use systole_nn::did_you_mean::nearest;
 use systole_nn::layers::{BuiltIn, LAYER_NAMES};
 
@@ -14,6 +15,19 @@ const OTHER_CLASSES: [&str; 5] =
 /// Maximum layers that are named for each class.
 const MOST_NAMES: usize = 3;
 
+/// Returns the layers, and the type of one sample of each input.
+///
+/// # Errors
+/// If layers are unsupported (names them all), or one has an unsupported argument.
+pub(super) fn architecture(model: &Value) -> Result<(Architecture, Vec<TensorType>)> {
+    let unknown = UnknownLayers::of(model);
+    match (unknown.error(), config::architecture(model)) {
+        (Some(e), Err(_)) => Err(e),
+        (Some(e), _) if unknown.has_foreign => Err(e),
+        (_, made) => made,
+    }
+}
+
 /// Layers of one class that does not exist here.
 struct UnknownClass {
     class: String,
@@ -23,14 +37,14 @@ struct UnknownClass {
 
 /// Layers that do not exist here, by class.
 #[derive(Default)]
-pub(super) struct UnknownLayers {
+struct UnknownLayers {
     found: Vec<UnknownClass>,
     /// Whether a class is of another package than Keras, although a layer here may have its name.
-    pub has_foreign: bool,
+    has_foreign: bool,
 }
 
 impl UnknownLayers {
-    pub fn of(model: &Value) -> UnknownLayers {
+    fn of(model: &Value) -> UnknownLayers {
         let mut all = UnknownLayers::default();
         all.visit_network(model);
         all
@@ -88,7 +102,7 @@ impl UnknownLayers {
     }
 
     /// Returns the error that names them; `None` if all exist here.
-    pub fn error(&self) -> Option<Error> {
+    fn error(&self) -> Option<Error> {
         let one = |found: &UnknownClass| {
             let more = match found.count - found.layers.len() {
                 0 => String::new(),
@@ -153,7 +167,7 @@ mod tests {
             {"class_name": "TimeDistributed", "config": {"name": "t", "layer": layer("Inside", "e")}},
             {"class_name": "RNN", "config": {"name": "r", "cell": cell}}, foreign,
         ]}});
-        let what = super::super::config::architecture(&model).unwrap_err().to_string();
+        let what = architecture(&model).unwrap_err().to_string();
         for named in [
             "`Foo` (a, c)",
             "`Denze` (b)",
