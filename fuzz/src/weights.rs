@@ -88,7 +88,10 @@ pub fn keras_seeds() -> Vec<Vec<u8>> {
     let each = layer("TimeDistributed", &format!(r#","layer":{}"#, layer("Dense", r#","units":3"#)));
     let cell = layer("RNN", &format!(r#","cell":{}"#, layer("GRUCell", r#","units":2"#)));
     let plain = [
-        layer("Conv1D", r#","filters":2,"kernel_size":[3],"strides":[2],"padding":"same","dilation_rate":[1]"#),
+        layer(
+            "Conv1D",
+            r#","filters":2,"kernel_size":[3],"strides":[2],"padding":"same","dilation_rate":[1]"#,
+        ),
         layer("Flatten", ""),
         layer("Dense", r#","units":3,"activation":{"class_name":"function","config":"relu"}"#),
         layer("Foo", ""),
