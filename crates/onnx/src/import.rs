@@ -2,7 +2,7 @@
 
 use crate::model::{DimSize, OnnxAttribute, OnnxFunction, OnnxModel, OnnxNode, ValueInfo, broken};
 use crate::ops::{NodeCall, RuleOutput, ValueTable, checked, row};
-use crate::stages::{StageInputs, StageRunner, last_uses};
+use crate::stages::{StageInputs, StageRunner, constant_elements, last_uses};
 use crate::unsupported_operators::UnsupportedOperators;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -129,8 +129,8 @@ impl OnnxModel {
         }
         let mut types = BTreeMap::new();
         let last = if stages.is_some() { last_uses(self) } else { Vec::new() };
-        let constants: usize = self.graph.constants.values().map(|c| c.ty().elements()).sum();
-        values.stages = stages.map(|given| StageRunner::new(given, &parameters, constants));
+        values.stages =
+            stages.map(|given| StageRunner::new(given, &parameters, constant_elements(&self.graph)));
         for (i, node) in self.graph.nodes.iter().enumerate() {
             values.needs_a_value = false;
             let made = import_node(node, &mut values, self.opset).at(|| self.graph.place(i));

@@ -24,8 +24,8 @@ pub(crate) struct StageRunner {
     given: Vec<(Tensor, Literal)>,
     /// Number of parameters among them.
     inputs: usize,
-    /// Maximum elements of a value.
-    most: usize,
+    /// Elements of the model's inputs and constants.
+    elements: usize,
     /// Number of stages that ran.
     pub count: usize,
 }
@@ -40,11 +40,11 @@ impl StageRunner {
     /// Creates an evaluator for the values of the parameters. Reading a small file must not take much memory, so that values
     /// far larger than the inputs and the constants are refused.
     pub fn new(given: StageInputs, parameters: &[Tensor], constant_elements: usize) -> StageRunner {
-        let elements: usize = given.inputs.iter().map(|x| x.ty().elements()).sum();
-        let most = elements.saturating_add(constant_elements).saturating_mul(GROWTH).max(MOST_ELEMENTS);
+        let inputs: usize = given.inputs.iter().map(|x| x.ty().elements()).sum();
+        let elements = inputs.saturating_add(constant_elements);
         let StageInputs { device, inputs } = given;
         let given = parameters.iter().cloned().zip(inputs).collect();
-        StageRunner { device, inputs: parameters.len(), given, most, count: 0 }
+        StageRunner { device, inputs: parameters.len(), given, elements, count: 0 }
     }
 
     /// Whether a value of an earlier stage is kept.
@@ -84,12 +84,13 @@ impl StageRunner {
 
     /// Rejects a stage with a value that is far larger than the inputs and constants of the model.
     fn check_sizes(&self, graph: &Graph) -> Result<()> {
+        let most = self.elements.saturating_mul(GROWTH).max(MOST_ELEMENTS);
         let mut types = graph.nodes.iter().flat_map(|node| &node.outs);
-        match types.find(|ty| ty.elements() > self.most) {
+        match types.find(|ty| ty.elements() > most) {
             None => Ok(()),
             Some(ty) => {
                 Err(err!(Unsupported, "a size of the model depends on a value {ty}, which is too large")
-                    .because(format!("it has more than {} elements", self.most))
+                    .because(format!("the model's inputs and constants have {} elements", self.elements))
                     .hint("export the model for inputs with a fixed shape, or run it with onnxruntime"))
             }
         }
@@ -122,6 +123,19 @@ fn is_interpreted(node: &Node) -> bool {
             | Op::Convolution(_)
     );
     !others
+}
+
+/// Returns the number of elements of a graph's constants: initializers, and those of Constant nodes.
+pub(crate) fn constant_elements(graph: &OnnxGraph) -> usize {
+    let initializers = graph.constants.values().map(|value| value.ty().elements());
+    let nodes = graph.nodes.iter().filter(|node| node.op == "Constant");
+    let attributes = nodes.flat_map(|node| node.attributes.values()).map(|attribute| match attribute {
+        OnnxAttribute::Tensor(value) => value.ty().elements(),
+        OnnxAttribute::Ints(list) => list.len(),
+        OnnxAttribute::Floats(list) => list.len(),
+        _ => 1,
+    });
+    initializers.chain(attributes).sum()
 }
 
 /// Returns, for each top-level node, the values that no later node reads; outputs of the model are read after all nodes.

@@ -42,7 +42,9 @@ impl<'m> UnsupportedOperators<'m> {
     /// Adds the unsupported operators among nodes; `place` is where the nodes are.
     fn visit(&mut self, nodes: &[OnnxNode], place: &str, opset: i64, is_certain: bool) {
         for (i, node) in nodes.iter().enumerate() {
-            let own = || format!("node {i} {}{place}", node.name).replace("  ", " ").trim_end().to_string();
+            let named =
+                [Some(&node.name), node.outputs.first()].into_iter().flatten().find(|s| !s.is_empty());
+            let own = || format!("node {i}{}{place}", named.map_or(String::new(), |name| format!(" {name}")));
             let is_call = |f: &crate::model::OnnxFunction| f.name == node.op && f.domain == node.domain;
             if let Some(at) = self.model.functions.iter().position(is_call) {
                 if self.functions.insert(at) {
@@ -176,7 +178,7 @@ mod tests {
             "opset 17",
             "onnxruntime",
             "`Gelu` (node 3 g; opset 20 introduces it)",
-            "`Within` (node 0 of function block)",
+            "`Within` (node 0 q of function block)",
         ];
         for named in all {
             assert!(what.contains(named), "{what}");
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn an_operator_that_a_newer_opset_replaces_is_named_with_its_successor() {
         let what = refused(&model(vec![OnnxNode::new("Upsample", ["x"], "y")]));
-        assert!(what.contains("`Upsample` (node 0; opset 10 replaces it by Resize)"), "{what}");
+        assert!(what.contains("`Upsample` (node 0 y; opset 10 replaces it by Resize)"), "{what}");
     }
 
     #[test]
@@ -208,7 +210,7 @@ mod tests {
         };
         assert!(choice("Relu", "Splat").import(&DimSizes::default()).is_ok());
         let what = refused(&choice("Splat", "Other"));
-        assert!(what.contains("`Splat` (node 0 in If node 0)") && what.contains("`Other`"), "{what}");
+        assert!(what.contains("`Splat` (node 0 t in If node 0 y)") && what.contains("`Other`"), "{what}");
     }
 
     #[test]
