@@ -66,6 +66,52 @@ pub fn pickle(bytes: &[u8]) {
     weights(&parts.concat());
 }
 
+/// The layers that a `config.json` of a `.keras` archive describes.
+pub fn keras(bytes: &[u8]) {
+    let part = |name: &str, data| StoredZipEntry { name: name.into(), head: Vec::new(), data };
+    let parts = archive(vec![
+        part("config.json", bytes),
+        part("model.weights.h5", include_bytes!("../../fixtures/weights/v108.h5")),
+    ]);
+    if let Ok(source) = WeightSource::from_bytes("fuzz", parts.concat()) {
+        let _ = source.architecture();
+    }
+}
+
+pub fn keras_seeds() -> Vec<Vec<u8>> {
+    let layer = |class: &str, arguments: &str| {
+        format!(r#"{{"class_name":"{class}","config":{{"name":"a"{arguments}}},"build_config":{{}}}}"#)
+    };
+    let input = layer("InputLayer", r#","batch_shape":[null,6,4]"#);
+    let lstm = layer("LSTM", r#","units":2,"return_sequences":true,"activation":"tanh""#);
+    let both = layer("Bidirectional", &format!(r#","layer":{lstm},"merge_mode":"concat""#));
+    let each = layer("TimeDistributed", &format!(r#","layer":{}"#, layer("Dense", r#","units":3"#)));
+    let cell = layer("RNN", &format!(r#","cell":{}"#, layer("GRUCell", r#","units":2"#)));
+    let plain = [
+        layer(
+            "Conv1D",
+            r#","filters":2,"kernel_size":[3],"strides":[2],"padding":"same","dilation_rate":[1]"#,
+        ),
+        layer("Flatten", ""),
+        layer("Dense", r#","units":3,"activation":{"class_name":"function","config":"relu"}"#),
+        layer("Foo", ""),
+    ];
+    let sequential = |layers: &[String]| {
+        let layers = layers.join(",");
+        format!(r#"{{"class_name":"Sequential","config":{{"name":"m","layers":[{layers}]}}}}"#)
+    };
+    let call = r#""inbound_nodes":[{"args":[{"class_name":"__keras_tensor__","config":{"keras_history":["x",0,0]}}],"kwargs":{}}]"#;
+    let functional = format!(
+        r#"{{"class_name":"Functional","config":{{"layers":[
+            {{"class_name":"InputLayer","name":"x","config":{{"name":"x","batch_shape":[null,4]}},"inbound_nodes":[]}},
+            {{"class_name":"Dense","name":"d","config":{{"name":"d","units":2}},{call}}}],
+            "input_layers":[["x",0,0]],"output_layers":[["d",0,0]]}}}}"#
+    );
+    let first = sequential(&[input.clone(), both, each, cell]);
+    let second = sequential(&[vec![input], plain.to_vec()].concat());
+    [first, second, functional].map(String::into_bytes).into()
+}
+
 pub fn weights_seeds() -> Vec<Vec<u8>> {
     let all: [&[u8]; 4] = [
         include_bytes!("../../fixtures/weights/mixed.pt"),

@@ -20,7 +20,8 @@ mod tile;
 
 pub use fuse::{FusionRule, RULES};
 pub use graph::{
-    ConstantSubgraph, GraphPass, PASSES, PassStat, optimize, optimize_with, remat, round_product_operands,
+    ConstantSubgraph, GraphPass, PASSES, PassStat, hold_float16_in_float32, optimize, optimize_with, remat,
+    round_product_operands,
 };
 pub use memory::{ArrayUsage, Footprint, footprint, largest_intermediates};
 pub use options::{PipelineOptions, RowBlocksMode};

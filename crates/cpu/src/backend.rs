@@ -17,9 +17,10 @@ use crate::simd::level::{CompileTarget, Level};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use systole_compile::{
-    ConstantSubgraph, Location, PipelineOptions, RowBlocksMode, footprint, optimize_with, remat, schedule,
+    ConstantSubgraph, Location, PassStat, PipelineOptions, RowBlocksMode, footprint, hold_float16_in_float32,
+    optimize_with, remat, schedule,
 };
-use systole_ir::{Graph, Literal, Result, ResultExt, TensorType, cost, ensure, interp, knobs};
+use systole_ir::{DType, Graph, Literal, Result, ResultExt, TensorType, cost, ensure, interp, knobs};
 use systole_runtime::{
     Backend, BackendProvider, Buffer, CompileOptions, DeviceId, DeviceInfo, Executable, ExecutableArg,
     ExecutableReport, events,
@@ -146,9 +147,17 @@ impl CpuBackend {
     /// As for [`Backend::compile`].
     pub fn explain(&self, graph: &Graph, options: &CompileOptions) -> Result<Vec<StepKernel>> {
         graph.verify()?;
-        let (optimized, _) = optimize_with(graph, self.excess_precision(options))?;
+        let (optimized, _) = self.optimized(graph, options)?;
         let optimized = self.with_constants(optimized, options)?;
         Ok(explain::steps(&self.bind(&optimized, options)?))
+    }
+
+    fn optimized(&self, graph: &Graph, options: &CompileOptions) -> Result<(Graph, Vec<PassStat>)> {
+        let has_float16 = graph.nodes.iter().any(|node| node.outs.iter().any(|ty| ty.dtype == DType::F16));
+        match options.wide_float16 && has_float16 {
+            true => optimize_with(&hold_float16_in_float32(graph), self.excess_precision(options)),
+            false => optimize_with(graph, self.excess_precision(options)),
+        }
     }
 
     fn excess_precision(&self, options: &CompileOptions) -> bool {
@@ -235,7 +244,7 @@ impl CpuBackend {
     fn build(&self, graph: &Graph, options: &CompileOptions) -> Result<CpuExecutable> {
         let start = Instant::now();
         graph.verify()?;
-        let (optimized, stats) = optimize_with(graph, self.excess_precision(options))?;
+        let (optimized, stats) = self.optimized(graph, options)?;
         events::emit(3, || {
             let each = stats.iter().map(|s| format!("{} {}→{}", s.name, s.before, s.after));
             format!("{}: {}", options.label, each.collect::<Vec<_>>().join(", "))

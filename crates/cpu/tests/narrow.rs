@@ -106,3 +106,28 @@ fn comparisons_see_what_was_not_rounded() {
         assert!(run_with(&backend(level, 2), &narrow, &args, &excess)[0] == want, "{level:?}");
     }
 }
+
+/// Products read unrounded float16 values if these may be held in float32; bf16 values are rounded as before.
+#[test]
+fn float16_is_held_in_float32_between_products() {
+    let attention = |x: &[Tensor]| {
+        let scores = (&x[0] * 0.75).dot_general(&(&x[1] * 0.375), &[], &[], &[1], &[1]);
+        vec![(scores.softmax() * 0.625).dot_general(&x[2], &[], &[], &[1], &[0])]
+    };
+    let held = CompileOptions { wide_float16: true, ..CompileOptions::default() };
+    for dtype in TYPES {
+        let (narrow, wide) = (graph(dtype, dtype, &attention), graph(dtype, F32, &attention));
+        let args = arguments(&narrow, 0.25, 2.0, 3);
+        let want: Vec<Literal> = oracle(&wide, &args).iter().map(|x| x.convert(dtype)).collect();
+        let far = |got: &[Literal]| distance(&got[0], &want[0], false).0;
+        for level in levels() {
+            let got = run_with(&backend(level, 1), &narrow, &args, &held);
+            let rounded = run_with(&backend(level, 1), &narrow, &args, &CompileOptions::default());
+            match dtype {
+                F16 => assert!(far(&got) <= 1.0, "{level:?}: {}", far(&got)),
+                _ => assert_eq!(got, rounded),
+            }
+            assert!(far(&rounded) > 1.0, "{level:?}: rounding after each op shows: {}", far(&rounded));
+        }
+    }
+}

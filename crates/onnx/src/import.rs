@@ -2,7 +2,8 @@
 
 use crate::model::{DimSize, OnnxAttribute, OnnxFunction, OnnxModel, OnnxNode, ValueInfo, broken};
 use crate::ops::{NodeCall, RuleOutput, ValueTable, checked, row};
-use crate::stages::{StageRunner, last_reads};
+use crate::stages::{StageInputs, StageRunner, constant_elements, last_uses};
+use crate::unsupported_operators::UnsupportedOperators;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use systole_base::{Error, ErrorKind, Literal, Result, ResultExt, TensorType, ensure, err};
@@ -28,6 +29,15 @@ pub struct DimSizes {
 /// Maximum elements of an input for whose value a program is compiled without stages.
 const MOST_FIXED_ELEMENTS: usize = 64;
 
+/// Why an import failed.
+#[derive(Default)]
+struct ImportFailure {
+    /// The node with an operand that must be known and depends on an input.
+    unknown: Option<usize>,
+    /// Whether an operator is not supported.
+    is_operator: bool,
+}
+
 /// An imported ONNX model: the graph with its inputs and outputs.
 #[derive(Clone, Debug)]
 pub struct ImportedOnnx {
@@ -50,28 +60,41 @@ impl OnnxModel {
     /// If an operator is unsupported or a node is inconsistent (names the node), or if a symbolic size has two values.
     pub fn import(&self, sizes: &DimSizes) -> Result<ImportedOnnx> {
         self.check_opset()?;
-        self.check_operators()?;
+        let unsupported = UnsupportedOperators::of(self);
+        if unsupported.is_certain {
+            unsupported.error().map_or(Ok(()), Err)?;
+        }
+        let mut failure = ImportFailure::default();
+        let imported = self.import_for(sizes, &mut failure);
+        match unsupported.error() {
+            // Operators of a branch that does not run are no error.
+            Some(e) if failure.is_operator => Err(e),
+            _ => imported,
+        }
+    }
+
+    /// Imports the model for all inputs, for the values of some, or in stages.
+    fn import_for(&self, sizes: &DimSizes, failure: &mut ImportFailure) -> Result<ImportedOnnx> {
         let mut fixed = BTreeSet::new();
         loop {
-            let mut unknown = None;
-            let e = match self.import_with(sizes, &fixed, None, &mut unknown) {
+            let e = match self.import_with(sizes, &fixed, None, failure) {
                 Ok(imported) => return Ok(imported),
                 Err(e) => e,
             };
-            let Some(at) = unknown else { return Err(e) };
+            let Some(at) = failure.unknown else { return Err(e) };
             let before = fixed.len();
             fixed.extend(self.small_sources(at, sizes));
             if fixed.len() == before {
                 return match self.stages(sizes)? {
-                    Some(stages) => self.import_with(sizes, &BTreeSet::new(), Some(stages), &mut None),
+                    Some(stages) => self.import_with(sizes, &BTreeSet::new(), Some(stages), failure),
                     None => Err(e),
                 };
             }
         }
     }
 
-    /// Returns an evaluator on the default device, if the caller passes all inputs.
-    fn stages(&self, sizes: &DimSizes) -> Result<Option<StageRunner>> {
+    /// Returns what stages need, if the caller passes all inputs: they run on the default device.
+    fn stages(&self, sizes: &DimSizes) -> Result<Option<StageInputs>> {
         let mut settled = ResolvedSizes::of(self, sizes)?;
         let mut inputs = Vec::new();
         for (i, port) in self.graph.given().enumerate() {
@@ -79,24 +102,25 @@ impl OnnxModel {
             let Some(bytes) = settled.value(port, i, &ty) else { return Ok(None) };
             inputs.push(Literal::from_bytes(ty, bytes)?);
         }
-        Ok(systole_runtime::backend("auto").ok().map(|device| StageRunner::new(device, inputs)))
+        Ok(systole_runtime::backend("auto").ok().map(|device| StageInputs { device, inputs }))
     }
 
-    /// Imports the model with the values of the inputs `fixed`. If an operand must be known and is not, `unknown` is its
-    /// node.
+    /// Imports the model with the values of the inputs `fixed`.
     fn import_with(
         &self,
         sizes: &DimSizes,
         fixed: &BTreeSet<String>,
-        stages: Option<StageRunner>,
-        unknown: &mut Option<usize>,
+        stages: Option<StageInputs>,
+        failure: &mut ImportFailure,
     ) -> Result<ImportedOnnx> {
         let g = GraphBuilder::new("main");
         let mut settled = ResolvedSizes::of(self, sizes)?;
         let mut values = ValueTable::new(g.clone(), &self.graph.constants, &self.functions, import_node);
+        let mut parameters = Vec::new();
         for (i, port) in self.graph.given().enumerate() {
             let ty = settled.ty(port, i, self.graph.given().count()).at(|| format!("input {}", port.name))?;
             let parameter = g.parameter(ty.clone(), &port.name);
+            parameters.push(parameter.clone());
             let value = match settled.value(port, i, &ty).filter(|_| fixed.contains(&port.name)) {
                 Some(bytes) => g.constant(Literal::from_bytes(ty, bytes)?),
                 None => parameter,
@@ -104,21 +128,23 @@ impl OnnxModel {
             values.put(&port.name, RuleOutput::Tensor(value))?;
         }
         let mut types = BTreeMap::new();
-        let reads = stages.is_some().then(|| last_reads(self));
-        values.stages = stages;
+        let last = if stages.is_some() { last_uses(self) } else { Vec::new() };
+        values.stages =
+            stages.map(|given| StageRunner::new(given, &parameters, constant_elements(&self.graph)));
         for (i, node) in self.graph.nodes.iter().enumerate() {
             values.needs_a_value = false;
             let made = import_node(node, &mut values, self.opset).at(|| self.graph.place(i));
-            *unknown = values.needs_a_value.then_some(i);
+            failure.unknown = values.needs_a_value.then_some(i);
+            failure.is_operator = values.lacks_an_operator;
             types.extend(made?);
-            if let Some(reads) = &reads {
-                values.retain(|name| reads.get(name).is_some_and(|last| *last > i));
-            }
+            last.get(i).into_iter().flatten().for_each(|name| values.forget(name));
+            values.forget_nested();
         }
         let outputs =
             self.graph.outputs.iter().map(|p| values.tensor(&p.name).at(|| format!("output {}", p.name)));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         ensure!(!outputs.is_empty(), broken("the model has no outputs"));
+        values.unknown_attributes(self.opset)?;
         let graph = g.finish(&outputs)?;
         let stages = values.stages.as_ref().map_or(0, |stages| stages.count);
         let fixed = match stages {
@@ -148,27 +174,6 @@ impl OnnxModel {
         ports.filter(is_passed).map(|(_, port)| port.name.clone()).collect()
     }
 
-    /// Names all operators that are not supported, if they are several; one alone is reported with its node.
-    fn check_operators(&self) -> Result<()> {
-        let is_function =
-            |n: &OnnxNode| self.functions.iter().any(|f| f.name == n.op && f.domain == n.domain);
-        let mut found: Vec<(String, usize)> = Vec::new();
-        for (at, n) in self.graph.nodes.iter().enumerate() {
-            let whose = if n.domain.is_empty() { String::new() } else { format!(" of {}", n.domain) };
-            let name = format!("`{}`{whose}", n.op);
-            let is_listed = found.iter().any(|(other, _)| *other == name);
-            if !is_listed && !is_function(n) && row(&n.op, &n.domain).is_err() {
-                found.push((name, at));
-            }
-        }
-        let (Some((_, at)), true) = (found.first(), found.len() > 1) else { return Ok(()) };
-        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
-        Err(err!(Unsupported, "unsupported operators {} in opset {}", names.join(", "), self.opset)
-            .at(self.graph.place(*at))
-            .because("`systole ops --onnx` lists the supported ones")
-            .hint("export the model without these operators, or run it with onnxruntime"))
-    }
-
     /// Rejects an opset whose definitions are not those of the operators here.
     fn check_opset(&self) -> Result<()> {
         let known = OPSETS.0..=OPSETS.1;
@@ -187,13 +192,14 @@ fn import_node(node: &OnnxNode, values: &mut ValueTable, opset: i64) -> Result<V
     if let Some(function) = functions.iter().find(|f| f.name == node.op && f.domain == node.domain) {
         return import_function(function, node, values, opset);
     }
-    let row = row(&node.op, &node.domain)?;
-    row.defined_in(opset)?;
+    let row = row(&node.op, &node.domain).and_then(|row| row.defined_in(opset).map(|()| row));
+    values.lacks_an_operator |= row.is_err();
+    let row = row?;
     let name = if node.name.is_empty() { &node.op } else { &node.name };
     let g = values.g.clone();
     let mut call = NodeCall::new(node, values, opset);
     let made = g.scope(name, || (row.import)(&mut call));
-    let unread = call.all_attributes_read();
+    let unread = call.unread_attribute();
     // An error in a nested graph, or an op that the graph rejected, explains the following errors.
     if let Some(e) = values.nested_error.take() {
         return Err(e);
@@ -203,7 +209,9 @@ fn import_node(node: &OnnxNode, values: &mut ValueTable, opset: i64) -> Result<V
         return Err(e.reasons().iter().fold(told, |told, why| told.because(why.clone())));
     }
     let made = made?;
-    unread?;
+    if let Some(name) = unread {
+        values.add_unknown_attribute(node, &name);
+    }
     put_outputs(node, values, made)
 }
 

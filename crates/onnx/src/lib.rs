@@ -35,6 +35,7 @@ mod read;
 mod stages;
 #[cfg(test)]
 mod test_node;
+mod unsupported_operators;
 mod write;
 
 pub use export::{BATCH, IR_VERSION, OPSET, export, export_with_loops};

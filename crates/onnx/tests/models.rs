@@ -177,7 +177,8 @@ fn what_is_not_read_is_told_by_its_node() {
     assert!(
         e.contains("StringNormalizer")
             && e.contains("head/scaler")
-            && e.contains("Conv, ")
+            && e.contains("systole ops --onnx")
+            && e.contains("opset")
             && e.contains("try: "),
         "{e}"
     );

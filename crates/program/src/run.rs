@@ -51,12 +51,13 @@ pub struct ProgramRunner {
     checks: Vec<ResultCheck>,
 }
 
-/// Returns the options that a program is compiled with: Winograd convolutions if its format leaves the order of sums open,
-/// nothing else that changes a result.
+/// Returns the options that a program is compiled with: Winograd convolutions, and float16 held in float32, if its format
+/// leaves the order of sums open; nothing else that changes a result.
 pub fn compile_options(program: &ImportedProgram) -> CompileOptions {
     CompileOptions {
         label: program.program.graph.name.clone(),
         winograd: program.sums_in_any_order,
+        wide_float16: program.sums_in_any_order,
         ..CompileOptions::default()
     }
 }

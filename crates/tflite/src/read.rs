@@ -80,30 +80,44 @@ type OperatorCode = (i32, i32, String);
 
 /// Names all operators of the file that are not supported.
 fn check_operators(graphs: &[FlatbufferTable], codes: &[OperatorCode]) -> Result<()> {
-    let mut found: Vec<String> = Vec::new();
-    for graph in graphs {
-        for o in graph.tables(3)? {
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    for (subgraph, graph) in graphs.iter().enumerate() {
+        for (i, o) in graph.tables(3)?.iter().enumerate() {
             let at = o.word(0)?.unwrap_or(0) as usize;
             let Some((code, _, custom)) = codes.get(at).filter(|(code, ..)| row(*code).is_none()) else {
                 continue;
             };
             let name = match usize::try_from(*code).ok().and_then(|code| SCHEMA_NAMES.get(code)) {
-                Some(&"CUSTOM") => format!("`{custom}` (custom)"),
+                Some(&"CUSTOM") => format!("custom `{custom}`"),
                 Some(name) => format!("`{name}`"),
                 None => format!("number {code}"),
             };
-            if !found.contains(&name) {
-                found.push(name);
+            let place = if subgraph == 0 { i.to_string() } else { format!("{i} of subgraph {subgraph}") };
+            match found.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, places)) => places.push(place),
+                None => found.push((name, vec![place])),
             }
         }
     }
+    let names: Vec<String> = found.iter().map(|(name, places)| named(name, places)).collect();
     ensure!(
         found.is_empty(),
-        err!(Unsupported, "the file uses unsupported operators: {}", found.join(", "))
+        err!(Unsupported, "the file uses unsupported operators: {}", names.join(", "))
             .because("`systole ops --tflite` lists the supported ones")
             .hint("run this file with the LiteRT runtime, or convert the original model to ONNX")
     );
     Ok(())
+}
+
+/// `` `MULTINOMIAL` (operators 0, 4, 7 and 12 more) ``
+fn named(operator: &str, places: &[String]) -> String {
+    const MOST: usize = 3;
+    let plural = if places.len() == 1 { "" } else { "s" };
+    let more = match places.len().saturating_sub(MOST) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    format!("{operator} (operator{plural} {}{more})", places[..places.len().min(MOST)].join(", "))
 }
 
 /// Returns code, version and name; support is checked on use.
@@ -348,7 +362,13 @@ mod tests {
         );
         let e = TfliteModel::from_bytes("m.tflite", &file).unwrap_err();
         let what = e.to_string();
-        for name in ["`MULTINOMIAL`", "`Landmarks` (custom)", "number 999", "m.tflite", "LiteRT"] {
+        for name in [
+            "`MULTINOMIAL` (operators 0, 4)",
+            "custom `Landmarks` (operator 2)",
+            "number 999",
+            "m.tflite",
+            "LiteRT",
+        ] {
             assert!(what.contains(name), "{what}");
         }
         assert_eq!((e.kind(), what.contains("ADD")), (ErrorKind::Unsupported, false));

@@ -26,6 +26,7 @@ fn main() -> std::io::Result<()> {
     {
         write("weights", weights::weights_seeds())?;
         write("pickle", weights::pickle_seeds())?;
+        write("keras", weights::keras_seeds())?;
         write("hfconfig", weights::hfconfig_seeds())?;
     }
     Ok(())

@@ -45,7 +45,8 @@ fn seeds_and_their_mutations_make_no_panic() {
     let weights_of_others: targets::Target = ("weights", weights::weights, weights::weights_seeds);
     let pickles: targets::Target = ("pickle", weights::pickle, weights::pickle_seeds);
     let configs: targets::Target = ("hfconfig", weights::hfconfig, weights::hfconfig_seeds);
-    let own = [checkpoints, tokenizers, weights_of_others, pickles, configs];
+    let layers: targets::Target = ("keras", weights::keras, weights::keras_seeds);
+    let own = [checkpoints, tokenizers, weights_of_others, pickles, configs, layers];
     let all = targets::TARGETS.into_iter().chain(own);
     for (k, (name, target, seeds)) in all.enumerate() {
         let seeds = seeds();

@@ -9,7 +9,7 @@ use super::{
 };
 use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::panic::Location;
 use std::rc::Rc;
@@ -357,6 +357,85 @@ impl GraphBuilder {
             scopes: state.scopes.clone(),
             ..in_order(&state.nodes, &params, &results)
         }))
+    }
+
+    /// Returns the indices of the nodes that compute `results` from the values `given`.
+    pub fn nodes_between(&self, given: &[Tensor], results: &[Tensor]) -> BTreeSet<usize> {
+        let state = self.0.state.borrow();
+        let given: HashSet<ValueId> = given.iter().map(|t| t.id).collect();
+        let mut found = BTreeSet::new();
+        let mut open: Vec<ValueId> = results.iter().filter(|t| !t.is_poisoned()).map(|t| t.id).collect();
+        while let Some(id) = open.pop() {
+            if !given.contains(&id) && found.insert(id.index()) {
+                open.extend(state.nodes[id.index()].inputs.iter().copied());
+            }
+        }
+        found
+    }
+
+    /// Returns the part of the graph that computes `results` from the values `given`, as a graph whose parameters are those of
+    /// them that it reads, and their indices.
+    ///
+    /// # Errors
+    /// The first error of the graph; if a result depends on a parameter that is not given.
+    ///
+    /// ```
+    /// use systole_ir::{interp, DType::F32, GraphBuilder, Literal, TensorType};
+    /// let g = GraphBuilder::new("main");
+    /// let x = g.parameter(TensorType::scalar(F32), "x");
+    /// let y = x.exp() + 1.0;
+    /// let (part, read) = g.part("part", &[x, y.clone()], &[&y * 2.0])?;
+    /// assert_eq!(read, [1]);
+    /// assert_eq!(interp::run(&part, &[&Literal::scalar(F32, 3.0)])?[0].to_f32s(), [6.0]);
+    /// # Ok::<(), systole_ir::Error>(())
+    /// ```
+    pub fn part(&self, name: &str, given: &[Tensor], results: &[Tensor]) -> Result<(Graph, Vec<usize>)> {
+        if let Some(e) = self.error().or_else(|| error_of(results)) {
+            return Err(e);
+        }
+        let between = self.nodes_between(given, results);
+        let state = self.0.state.borrow();
+        let mut read: HashSet<ValueId> = results.iter().map(|t| t.id).collect();
+        between.iter().for_each(|&i| read.extend(state.nodes[i].inputs.iter().copied()));
+        let used: Vec<usize> = (0..given.len()).filter(|&i| read.contains(&given[i].id)).collect();
+        let mut nodes: Vec<Node> = Vec::with_capacity(used.len() + between.len());
+        let mut renumbered: HashMap<ValueId, ValueId> = HashMap::new();
+        for (index, &k) in used.iter().enumerate() {
+            let Tensor { id, ty, .. } = &given[k];
+            let Node { loc, scope, .. } = state.nodes[id.index()];
+            let op = Parameter { index, ty: ty.clone() }.into();
+            renumbered.insert(*id, ValueId::new(index, 0));
+            nodes.push(Node {
+                op,
+                inputs: SmallVec::new(),
+                outs: [ty.clone()].into_iter().collect(),
+                loc,
+                scope,
+            });
+        }
+        let renumber = |v: &ValueId, renumbered: &HashMap<ValueId, ValueId>| {
+            let missing = || err!(Graph, "the part `{name}` depends on a value that is not given");
+            renumbered.get(v).copied().ok_or_else(missing)
+        };
+        for i in between.into_iter().filter(|&i| !matches!(state.nodes[i].op, Op::Parameter(_))) {
+            let mut node = state.nodes[i].clone();
+            for v in &mut node.inputs {
+                *v = renumber(v, &renumbered)?;
+            }
+            for k in 0..node.outs.len() {
+                renumbered.entry(ValueId::new(i, k)).or_insert(ValueId::new(nodes.len(), k));
+            }
+            nodes.push(node);
+        }
+        let graph = Graph {
+            name: name.into(),
+            nodes,
+            params: (0..used.len()).map(|index| ValueId::new(index, 0)).collect(),
+            param_names: vec![String::new(); used.len()],
+            results: results.iter().map(|t| renumber(&t.id, &renumbered)).collect::<Result<_>>()?,
+            scopes: state.scopes.clone(),
+        };
+        Ok((graph, used))
     }
 
     /// Appends a copy of `graph` with `args` as its parameters; returns its results.

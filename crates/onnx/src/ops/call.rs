@@ -73,18 +73,13 @@ impl<'a, 'm> NodeCall<'a, 'm> {
         self.node.attributes.get(name)
     }
 
-    /// Rejects a node with an attribute that its rule did not read.
-    pub fn all_attributes_read(&self) -> Result<()> {
+    /// Returns an attribute that the rule did not read and that is not known to be without effect.
+    pub fn unread_attribute(&self) -> Option<String> {
         let idle =
             WITHOUT_EFFECT.iter().find(|(op, _)| *op == self.node.op).map_or(&[][..], |(_, names)| names);
         let read = self.read.borrow();
-        let left = self.node.attributes.keys().find(|n| !read.contains(*n) && !idle.contains(&n.as_str()));
-        match left {
-            Some(name) => Err(unsupported(format!("unknown attribute `{name}` of {}", self.node.op))
-                .because(format!("it has no meaning here for {} in opset {}", self.node.op, self.opset))
-                .hint("export the model without it, or run it with onnxruntime")),
-            None => Ok(()),
-        }
+        let mut left = self.node.attributes.keys();
+        left.find(|n| !read.contains(*n) && !idle.contains(&n.as_str())).cloned()
     }
 
     /// Rejects a precision of intermediate results other than f32, which is computed here.

@@ -301,7 +301,7 @@ mod tests {
         let no = graph(&[], vec![OnnxNode::new("Mine", ["x"], "a")], &["a"]);
         let c = Literal::from_bools([], &[true]).unwrap();
         let e = node_error(17, choice().with("else_branch", no), &[&c, &floats([1], [1.0])]);
-        assert!(e.contains("`Mine`") && e.contains("node 0, Mine a"), "{e}");
+        assert!(e.contains("`Mine`") && e.contains("node 0 a in If node 0 y"), "{e}");
     }
 
     /// sum += x and power *= 2 while power < limit; stacks the sums.

@@ -32,6 +32,8 @@ mod trigonometry;
 mod unique;
 mod values;
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
 use systole_base::Error;
 use systole_tflite::TfliteOp;
 
@@ -106,16 +108,15 @@ pub fn coverage() -> Vec<OnnxOperator> {
 }
 
 /// Returns the table row of a node's operator.
+pub(crate) fn find_row(op: &str, domain: &str) -> Option<&'static OnnxOpRow> {
+    static BY_NAME: LazyLock<HashMap<&str, &OnnxOpRow>> =
+        LazyLock::new(|| rows().map(|row| (row.name, row)).collect());
+    matches!(domain, "" | "ai.onnx").then(|| BY_NAME.get(op).copied()).flatten()
+}
+
+/// Like [`find_row`], or an error; [`UnsupportedOperators`](crate::unsupported_operators) names all of a model.
 pub(crate) fn row(op: &str, domain: &str) -> Result<&'static OnnxOpRow, Error> {
-    let own = matches!(domain, "" | "ai.onnx");
-    if let Some(row) = rows().find(|row| row.name == op).filter(|_| own) {
-        return Ok(row);
-    }
-    let whose = if own { String::new() } else { format!(" of {domain}") };
-    let names: Vec<&str> = operators().collect();
-    Err(call::unsupported(format!("unsupported operator `{op}`{whose}"))
-        .because(format!("supported operators: {}", names.join(", ")))
-        .hint("export the model without this operator, or run it with onnxruntime"))
+    find_row(op, domain).ok_or_else(|| call::unsupported(format!("unsupported operator `{op}`")))
 }
 
 /// Returns the export rule of a TFLite operator and the ONNX name; `None` if it has no counterpart.

@@ -2,7 +2,7 @@
 
 use crate::model::{OnnxFunction, OnnxNode, broken};
 use crate::stages::StageRunner;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use systole_base::{Error, Literal, Result, TensorType, err};
 use systole_ir::{GraphBuilder, Tensor};
 
@@ -39,6 +39,9 @@ const MOST_NESTED_NODES: usize = 1 << 16;
 /// Maximum depth of nested graphs and functions.
 const MOST_CALLS: usize = 64;
 
+/// Maximum unknown attributes that an error names.
+const MOST_ATTRIBUTES: usize = 20;
+
 /// Function that imports a node and adds its outputs to the values; returns their types.
 pub(crate) type NodeImport = fn(&OnnxNode, &mut ValueTable<'_>, i64) -> Result<Vec<(String, TensorType)>>;
 
@@ -53,6 +56,10 @@ pub(crate) struct ValueTable<'m> {
     pub nested_error: Option<Error>,
     /// Whether an operand of the current node must be known at compile time and is not.
     pub needs_a_value: bool,
+    /// Whether a node's operator is not supported.
+    pub lacks_an_operator: bool,
+    /// Attributes without a meaning here, with their nodes.
+    attributes: Vec<String>,
     /// Evaluates values that depend on the inputs; `None` for a program that serves all inputs.
     pub stages: Option<StageRunner>,
     /// Remaining nodes of nested graphs that may be imported.
@@ -79,6 +86,8 @@ impl<'m> ValueTable<'m> {
             import,
             nested_error: None,
             needs_a_value: false,
+            lacks_an_operator: false,
+            attributes: Vec::new(),
             stages: None,
             nested_nodes: MOST_NESTED_NODES,
             functions,
@@ -123,6 +132,25 @@ impl<'m> ValueTable<'m> {
                 .because(format!("unrolled, they have more than {MOST_NESTED_NODES} nodes"))
         })?;
         Ok(())
+    }
+
+    /// Notes an attribute that has no meaning here; they are one error after all nodes.
+    pub fn add_unknown_attribute(&mut self, node: &OnnxNode, attribute: &str) {
+        let whose = if node.name.is_empty() { node.outputs.first() } else { Some(&node.name) };
+        let named = format!("`{attribute}` of {} {}", node.op, whose.map_or("", String::as_str));
+        if self.attributes.len() < MOST_ATTRIBUTES && !self.attributes.contains(&named) {
+            self.attributes.push(named);
+        }
+    }
+
+    /// Rejects a model with attributes that have no meaning here.
+    pub fn unknown_attributes(&self, opset: i64) -> Result<()> {
+        if self.attributes.is_empty() {
+            return Ok(());
+        }
+        Err(err!(Unsupported, "unknown attributes: {}", self.attributes.join(", "))
+            .because(format!("they have no meaning here in opset {opset}"))
+            .hint("export the model without them, or run it with onnxruntime"))
     }
 
     /// Adds an ONNX value that a node or the caller has produced.
@@ -194,12 +222,23 @@ impl<'m> ValueTable<'m> {
         Ok(Some(all))
     }
 
-    /// Drops the values of which `is_live` is false.
-    pub fn retain(&mut self, is_live: impl Fn(&str) -> bool) {
-        self.slots.retain(|name, _| is_live(name));
-        let slots: Vec<&Tensor> = self.slots.values().filter_map(RuleOutput::tensor).collect();
+    /// Drops a value that no later node reads, also from the values that stages keep.
+    pub fn forget(&mut self, name: &str) {
+        let (Some(RuleOutput::Tensor(t)), Some(stages)) = (self.slots.remove(name), &mut self.stages) else {
+            return;
+        };
+        let is_same = |other: &RuleOutput| other.tensor().is_some_and(|other| other.id() == t.id());
+        if stages.keeps(&t) && !self.slots.values().any(is_same) {
+            stages.retain(|kept| kept.id() != t.id());
+        }
+    }
+
+    /// Drops the values kept by stages that have no name: of nested graphs and functions that ended.
+    pub fn forget_nested(&mut self) {
         if let Some(stages) = &mut self.stages {
-            stages.retain(|t| slots.iter().any(|other| other.id() == t.id()));
+            let named: HashSet<_> =
+                self.slots.values().filter_map(RuleOutput::tensor).map(Tensor::id).collect();
+            stages.retain(|t| named.contains(&t.id()));
         }
     }
 

@@ -5,8 +5,7 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 use systole_ir::{DType, Error, Result, ResultExt, TensorType, ensure, err};
 use systole_nn::LayerLowering;
-use systole_nn::did_you_mean::nearest;
-use systole_nn::layers::{BuiltIn, LAYER_NAMES, LayerSpec, add, rescaling, select_step, slice_steps};
+use systole_nn::layers::{BuiltIn, LayerSpec, add, rescaling, select_step, slice_steps};
 use systole_nn::{Architecture, Symbol};
 
 /// Maximum number of layers; prevents memory exhaustion by a typo.
@@ -28,7 +27,7 @@ const IDLE: [&str; 12] = [
 ];
 
 /// Classes of models, which may be layers of others.
-const NETWORKS: [&str; 3] = ["Sequential", "Functional", "Model"];
+pub(super) const NETWORKS: [&str; 3] = ["Sequential", "Functional", "Model"];
 
 pub(super) fn wrong(why: impl Into<String>) -> Error {
     err!(Data, "cannot convert the Keras model config")
@@ -39,8 +38,8 @@ pub(super) fn wrong(why: impl Into<String>) -> Error {
 /// Returns the layers, and the type of one sample of each input.
 ///
 /// # Errors
-/// If a layer is unsupported (names it), or has an unsupported argument.
-pub(crate) fn architecture(model: &Value) -> Result<(Architecture, Vec<TensorType>)> {
+/// If a layer is unsupported, or has an unsupported argument.
+pub(super) fn architecture(model: &Value) -> Result<(Architecture, Vec<TensorType>)> {
     let class = model.get("class_name").and_then(Value::as_str).unwrap_or_default();
     let config = model.get("config").ok_or_else(|| wrong("it has no config"))?;
     // Keras 2 wrote the layers of a Sequential as a bare list.
@@ -118,11 +117,11 @@ pub(crate) fn each_normalization(model: &mut Value, found: &mut impl FnMut(&str,
     }
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
 }
 
-fn arguments(layer: &Value) -> Result<(&str, &Map<String, Value>)> {
+pub(super) fn arguments(layer: &Value) -> Result<(&str, &Map<String, Value>)> {
     let class = text(layer, "class_name").ok_or_else(|| wrong("a layer has no class_name"))?;
     let config = layer.get("config").and_then(Value::as_object);
     Ok((class, config.ok_or_else(|| wrong(format!("{class} has no config")))?))
@@ -275,12 +274,8 @@ fn layer(class: &str, config: &Map<String, Value>) -> Result<LayerSpec> {
     let name = config.get("name").and_then(Value::as_str).unwrap_or(class);
     let place = || format!("layer {name}");
     let Some(known) = BuiltIn::with_defaults(class) else {
-        let e = err!(Data, "layer {name}: unsupported class {class}");
-        let e = match nearest(class, LAYER_NAMES) {
-            "" => e,
-            similar => e.because(format!("the most similar supported class is {similar}")),
-        };
-        return Err(e.hint_command("remove the layer, or pass your own model with --model"));
+        // `unknown_layers` names all of the model.
+        return Err(wrong(format!("layer {name} has the unsupported class {class}")));
     };
     let known = known.layer().config();
     let mut kept = Map::new();
@@ -381,7 +376,7 @@ fn functional(config: &Value, layers: &[Value]) -> Result<(Architecture, Vec<Ten
     Ok((Architecture::functional(&symbols, &outputs[..])?, types))
 }
 
-fn name_of(layer: &Value) -> Result<&str> {
+pub(super) fn name_of(layer: &Value) -> Result<&str> {
     let (class, arguments) = arguments(layer)?;
     let name = text(layer, "name").or_else(|| arguments.get("name").and_then(Value::as_str));
     name.ok_or_else(|| wrong(format!("a {class} has no name")))

@@ -4,6 +4,7 @@
 mod config;
 mod export;
 mod operations;
+mod unknown_layers;
 
 pub(crate) use export::export;
 
@@ -123,7 +124,7 @@ impl KerasFile {
 
     /// Returns the layers, if the file contains them.
     pub(crate) fn architecture(&self) -> Result<Option<(Architecture, Vec<TensorType>)>> {
-        self.config.as_ref().map(config::architecture).transpose()
+        self.config.as_ref().map(unknown_layers::architecture).transpose()
     }
 
     /// Returns the arguments of layers that change further training only and are not used.
