@@ -649,6 +649,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
+    #[allow(clippy::print_stderr)]
     fn a_file_has_no_name_before_it_is_whole() {
         let dir = folder("unnamed");
         if unnamed::create(&dir.join("f")).is_err() {

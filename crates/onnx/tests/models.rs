@@ -177,7 +177,7 @@ fn what_is_not_read_is_told_by_its_node() {
     assert!(
         e.contains("StringNormalizer")
             && e.contains("head/scaler")
-            && e.contains("systole ops --onnx")
+            && e.contains("--onnx")
             && e.contains("opset")
             && e.contains("try: "),
         "{e}"

@@ -18,7 +18,7 @@ struct IntegerRange {
 impl IntegerRange {
     /// The range of all values of a narrow integer type.
     fn of_type(dtype: DType) -> Option<IntegerRange> {
-        let bits = dtype.bits() as u32;
+        let bits = dtype.bits();
         match () {
             () if !dtype.is_int() || bits > 32 => None,
             () if dtype.is_signed_int() => {
@@ -99,7 +99,7 @@ fn of_node(
         }
         Op::Binary(Binary::ShiftRightLogical) if b?.is_one() && a?.least >= 0 => {
             let by = u32::try_from(b?.most).unwrap_or(u32::MAX);
-            let bits = if by < out.dtype.bits() as u32 { by } else { 127 };
+            let bits = if by < out.dtype.bits() { by } else { 127 };
             range(&[a?.least >> bits, a?.most >> bits])
         }
         _ => None,
