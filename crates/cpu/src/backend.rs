@@ -386,8 +386,8 @@ impl CpuExecutable {
     /// Moves a donated host array whose memory a result may reuse to memory of the backend. Arrays are moved one by one:
     /// the first step of a training run would otherwise hold its state twice.
     fn take_in(&self, p: usize, buffer: &mut Buffer) -> Result<()> {
-        let is_reused = self.executor.schedule().results.iter().any(|r| r.reuse == Some(p));
-        if let Some(host) = buffer.data::<Literal>().filter(|_| is_reused) {
+        let Some(host) = buffer.data::<Literal>() else { return Ok(()) };
+        if self.executor.schedule().results.iter().any(|r| r.reuse == Some(p)) {
             *buffer = copied(host.ty().clone(), host.bytes())?;
         }
         Ok(())

@@ -136,7 +136,7 @@ fn chains_of_rows_of_any_number() {
 /// The last layer of a language model: loss and gradients of a product whose result is too large to be stored whole.
 #[test]
 fn logits_of_a_large_vocabulary() {
-    let (features, vocabulary) = (8, 65_537);
+    let (features, vocabulary) = (32, 65_537);
     for (dtype, tokens, blocks) in [(F32, 1030, "blocks[3×344]"), (BF16, 2060, "blocks[3×687]")] {
         let g = GraphBuilder::new("head");
         let x = g.parameter(TensorType::new(F32, [tokens, features]), "x");

@@ -74,12 +74,12 @@ impl FileSystem for OsFileSystem {
         File::options().write(true).create_new(true).open(path)
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "unnamed-files"))]
     fn create_unnamed(&self, path: &Path) -> io::Result<File> {
         unnamed::create(path).or_else(|_| self.create(path))
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "unnamed-files"))]
     fn link(&self, file: &File, path: &Path) -> io::Result<()> {
         unnamed::link(file, path)
     }
@@ -142,7 +142,7 @@ impl FileSystem for OsFileSystem {
 }
 
 /// Files without a name (Linux's `O_TMPFILE`), which vanish with the process that writes them.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "unnamed-files"))]
 mod unnamed {
     use super::{File, Path, folder_of, fs, io};
     use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
@@ -647,7 +647,7 @@ mod tests {
         fs::remove_dir_all(dir).unwrap();
     }
 
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", feature = "unnamed-files"))]
     #[test]
     #[allow(clippy::print_stderr)]
     fn a_file_has_no_name_before_it_is_whole() {

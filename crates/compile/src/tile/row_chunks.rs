@@ -44,7 +44,9 @@ pub fn segments<'g>(
     let mut all: Vec<ProfitableSegment<'g>> = Vec::new();
     for product in 0..graph.nodes.len() {
         let Some(rows) = wide_product(graph, product, sizes) else { continue };
-        if all.iter().any(|s| s.region.members.contains(&product)) {
+        let costs = BlockingCostModel::new(graph, rows, options, compiler);
+        // Row blocks are better where their operands stay in cache.
+        if !costs.is_hopeless(product) || all.iter().any(|s| s.region.members.contains(&product)) {
             continue;
         }
         let Some(region) = WideSegment::new(graph, product, rows).region() else { continue };
@@ -54,7 +56,6 @@ pub fn segments<'g>(
             continue;
         }
         let block = sizes.rows(graph.nodes[product].outs[0].bytes(), rows);
-        let costs = BlockingCostModel::new(graph, rows, options, compiler);
         let blocks = costs.row_loop(&region, block, 1)?;
         all.push(ProfitableSegment { region, blocks, gain: 0.0, cost: 0.0 });
     }

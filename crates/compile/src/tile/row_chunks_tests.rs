@@ -103,3 +103,10 @@ fn a_step_with_a_large_vocabulary_does_not_store_its_logits() {
     let at = blocks.sums.iter().position(|ty| ty.elements() == features * vocabulary).unwrap();
     assert_eq!(blocks.body.results[at].reuse, Some(at), "{}", blocks.body);
 }
+
+#[test]
+fn a_product_with_small_weights_is_left_to_row_blocks() {
+    let graph = head([2000, 4, 50257], F32, mean, correct);
+    let options = PipelineOptions { blocks: RowBlocksMode::Cache(1 << 20), ..PipelineOptions::default() };
+    assert!(segments(&graph, super::row_chunks::SIZES, &options, &COMPILER).unwrap().is_empty());
+}

@@ -11,6 +11,7 @@ use super::types::{held, not_there, wrong};
 use super::value::ImportedValue;
 use crate::syntax::{FunctionValue, MlirType, Operation};
 use systole_base::{DType, Literal, Result, TensorType, ensure};
+use systole_ir::op::custom_call::LAPACK;
 use systole_ir::op::{Case, CollectiveBroadcast, CustomCall, PartitionId, ReplicaGroups};
 use systole_ir::{GraphBuilder, Tensor, control_builders};
 
@@ -23,6 +24,8 @@ pub(super) const OPERATIONS: &[OpImport] = &[
             i.host_call(op, &operands, &types, g)
         }),
     ),
+    // Programs that Systole printed.
+    call(LAPACK, ImportRule::Native),
     // The samples of the IR's tests.
     call("systole_identity", ImportRule::Native),
 ];
