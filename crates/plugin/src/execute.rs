@@ -4,7 +4,7 @@ use crate::buffer::{BufferContent, EngineArrays, GlobalArray, PendingArrays, Plu
 use crate::call::{ApiCall, CallError, CallResult, destroy, list, seen};
 use crate::event::PluginEvent;
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine};
-use crate::ffi::UserData;
+use crate::ffi::FfiUserData;
 use crate::multi_host::HostLinks;
 use crate::signals::check_fork;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -189,7 +189,7 @@ impl CompiledProgram {
     fn compute(
         &self,
         mark: InterruptMark,
-        user_data: Arc<UserData>,
+        user_data: Arc<FfiUserData>,
         given: DeviceArgs,
     ) -> CallResult<RunOutputs> {
         let run = || match self.module.is_empty() {
@@ -312,7 +312,7 @@ impl CompiledProgram {
     /// Runs the program on the client's thread; the results are available after the event.
     fn compute_later(
         self: &Arc<CompiledProgram>,
-        user_data: Arc<UserData>,
+        user_data: Arc<FfiUserData>,
         given: DeviceArgs,
     ) -> Result<(Vec<EngineArrays>, PluginEvent), CallError> {
         let event = PluginEvent::coming();
@@ -455,7 +455,7 @@ impl ApiCall for sys::LoadedExecutable_Execute {
             None => (&[], std::ptr::null_mut()),
         };
         // SAFETY: null or a context that this plugin returned.
-        let user_data = unsafe { context.cast::<Arc<UserData>>().as_ref() }.cloned().unwrap_or_default();
+        let user_data = unsafe { context.cast::<Arc<FfiUserData>>().as_ref() }.cloned().unwrap_or_default();
         // SAFETY: same contract as this function.
         let arrays = unsafe { ExecuteCall(self).arrays(program, kept)? };
         let given = |i: usize| {
@@ -477,11 +477,11 @@ impl ApiCall for sys::LoadedExecutable_Execute {
 
 impl ApiCall for sys::ExecuteContext_Create {
     unsafe fn handle(&mut self) -> CallResult {
-        self.context = Box::into_raw(Box::<Arc<UserData>>::default()).cast();
+        self.context = Box::into_raw(Box::<Arc<FfiUserData>>::default()).cast();
         Ok(())
     }
 }
 
 destroy! {
-    ExecuteContext_Destroy: Arc<UserData>, context;
+    ExecuteContext_Destroy: Arc<FfiUserData>, context;
 }

@@ -119,8 +119,8 @@ impl<'g> WideSegment<'g> {
         self.graph.nodes[i].inputs.iter().filter_map(|&v| base(self.graph, v))
     }
 
-    /// Nodes that must be in the segment: the readers of its wide values, what lies between the product and them, and
-    /// their wide element-wise operands, such as one-hot labels.
+    /// Candidates for the segment: the product, the readers of wide values, the nodes on the paths from the product to these
+    /// readers, and wide element-wise operands such as one-hot labels.
     fn candidates(&self) -> Vec<bool> {
         let nodes = &self.graph.nodes;
         let mut member = vec![false; nodes.len()];

@@ -20,7 +20,7 @@ pub(crate) fn check(executor: &Executor, param_names: &[String]) -> Result<()> {
     }
 }
 
-/// Like the check of compiled programs, for one that allocates `bytes` besides its arguments and has no executor.
+/// Checks the memory of a program without an executor, which allocates `bytes` in addition to its arguments.
 ///
 /// # Errors
 /// If it needs more memory than `SYSTOLE_MEMORY_LIMIT` allows or than the machine has available.

@@ -2,7 +2,7 @@
 
 use super::abi::{self, FfiArguments, FfiBuffer, FfiError, FfiHandler, FfiHeader};
 use super::attributes::FfiAttributeTable;
-use super::context::{FfiContext, FfiFuture, FfiState, StateSlot, UserData, lock};
+use super::context::{FfiContext, FfiFuture, FfiState, FfiUserData, StateSlot, lock};
 use super::handlers::{self, RegisteredFunction, RegisteredHandler};
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -232,7 +232,7 @@ impl FfiCallSite {
         FfiContext {
             minor: handler.minor,
             run: RUNS.fetch_add(1, Ordering::Relaxed),
-            user_data: UserData::current(),
+            user_data: FfiUserData::current(),
             states: [self.state.clone(), Arc::default(), Arc::default()],
         }
     }

@@ -53,7 +53,7 @@ pub(super) struct FfiContext {
     /// Minor version of the handler's header.
     pub(super) minor: i32,
     pub(super) run: i64,
-    pub(super) user_data: Arc<UserData>,
+    pub(super) user_data: Arc<FfiUserData>,
     /// States of the stages before execution: that of the call site, and those of this execution.
     pub(super) states: [Arc<StateSlot>; 3],
 }
@@ -88,14 +88,14 @@ impl FfiContext {
 /// User data of an execution (`PJRT_ExecuteContext`, `ffi::UserData<T>`): objects by type that the caller of a program passes
 /// to its FFI handlers.
 #[derive(Default)]
-pub(crate) struct UserData(Mutex<Vec<FfiState>>);
+pub(crate) struct FfiUserData(Mutex<Vec<FfiState>>);
 
 thread_local! {
     /// Objects of the program that runs on this thread.
-    static CURRENT: RefCell<Arc<UserData>> = RefCell::default();
+    static CURRENT: RefCell<Arc<FfiUserData>> = RefCell::default();
 }
 
-impl UserData {
+impl FfiUserData {
     /// Adds an object.
     pub(super) fn add(&self, object: FfiState) -> Result<(), FfiError> {
         let mut objects = lock(&self.0);
@@ -124,9 +124,9 @@ impl UserData {
     }
 
     /// Runs a program whose handlers get these objects.
-    pub(crate) fn within<T>(self: Arc<UserData>, run: impl FnOnce() -> T) -> T {
+    pub(crate) fn within<T>(self: Arc<FfiUserData>, run: impl FnOnce() -> T) -> T {
         /// Restores the previous objects, also after a panic.
-        struct Previous(Arc<UserData>);
+        struct Previous(Arc<FfiUserData>);
         impl Drop for Previous {
             fn drop(&mut self) {
                 CURRENT.set(std::mem::take(&mut self.0));
@@ -137,7 +137,7 @@ impl UserData {
     }
 
     /// Returns the objects of the program that runs on this thread.
-    pub(super) fn current() -> Arc<UserData> {
+    pub(super) fn current() -> Arc<FfiUserData> {
         CURRENT.with_borrow(Arc::clone)
     }
 }

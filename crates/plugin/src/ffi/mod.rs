@@ -16,7 +16,7 @@ mod threads;
 mod untyped;
 
 pub(crate) use call_site::FfiCallSites;
-pub(crate) use context::UserData;
+pub(crate) use context::FfiUserData;
 pub(crate) use registration::FFI_FUNCTIONS;
 pub use registration::{
     systole_free_text, systole_register_custom_call, systole_register_ffi_handler, systole_register_ffi_type,

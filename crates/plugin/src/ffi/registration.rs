@@ -1,7 +1,7 @@
 //! Registration of FFI handlers from Python and by PJRT's extension.
 
 use super::abi::{self, FfiDeleter, FfiError, FfiHandler, FfiHandlers};
-use super::context::{FfiState, UserData};
+use super::context::{FfiState, FfiUserData};
 use super::handlers::PLATFORMS;
 use super::untyped::UntypedFunction;
 use super::{api, context};
@@ -101,7 +101,7 @@ impl ApiCall for sys::FFI_Type_Register {
 impl ApiCall for sys::FFI_UserData_Add {
     unsafe fn handle(&mut self) -> CallResult {
         // SAFETY: the caller passes a context that this plugin returned.
-        let context = unsafe { seen::<Arc<UserData>>(self.context)? };
+        let context = unsafe { seen::<Arc<FfiUserData>>(self.context)? };
         // SAFETY: null or the user's function, of the header's type.
         let deleter = unsafe { std::mem::transmute::<*const c_void, Option<FfiDeleter>>(self.deleter) };
         Ok(context.add(FfiState { type_id: self.type_id, pointer: self.data, deleter })?)

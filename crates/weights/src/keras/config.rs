@@ -29,6 +29,10 @@ const IDLE: [&str; 12] = [
 /// Classes of models, which may be layers of others.
 pub(super) const NETWORKS: [&str; 3] = ["Sequential", "Functional", "Model"];
 
+/// Classes that are no layers here, or layers of another name: [`layer`] and [`functional`] read them.
+pub(super) const OTHER_CLASSES: [&str; 5] =
+    ["InputLayer", "NotEqual", "Any", "CustomScaleLayer", "GroupedQueryAttention"];
+
 pub(super) fn wrong(why: impl Into<String>) -> Error {
     err!(Data, "cannot convert the Keras model config")
         .because(why)

@@ -1,16 +1,12 @@
 //! Finds all layers of a Keras model that do not exist here, so that one error names them.
 
-use super::config::{self, NETWORKS, arguments, name_of, text};
+use super::config::{self, NETWORKS, OTHER_CLASSES, arguments, name_of, text};
 use super::operations;
 use serde_json::{Map, Value};
 use systole_ir::{Error, Result, TensorType, err};
 use systole_nn::Architecture;
 use systole_nn::did_you_mean::nearest;
 use systole_nn::layers::{BuiltIn, LAYER_NAMES};
-
-/// Classes that are read in another way than layers.
-const OTHER_CLASSES: [&str; 5] =
-    ["InputLayer", "NotEqual", "Any", "CustomScaleLayer", "GroupedQueryAttention"];
 
 /// Maximum layers that are named for each class.
 const MOST_NAMES: usize = 3;
