@@ -166,7 +166,9 @@ fn lapack_samples() -> Vec<OpSample> {
     let (config, results) = ("permutation".to_owned(), vec![ty.clone()]);
     let call = CustomCall { target: LAPACK.into(), config, has_side_effect: false, results };
     let pivots = ArgDomain::Uniform(0.0, 2.0);
-    vec![sample("lapack_batch".into(), &[(ty, pivots)], 0, false, move |x| x[0].builder().emit(call.clone(), &[&x[0]]))]
+    vec![sample("lapack_batch".into(), &[(ty, pivots)], 0, false, move |x| {
+        x[0].builder().emit(call.clone(), &[&x[0]])
+    })]
 }
 
 #[cfg(test)]
