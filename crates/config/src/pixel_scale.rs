@@ -1,8 +1,8 @@
 //! Pixel scale `data.scale`: applies it, prints it as a fraction, and detects pixels that are scaled twice.
 
-use systole_data::Sample;
+use systole_data::{Rescale, Sample};
 use systole_datasets::TrainingData;
-use systole_ir::{DType, Literal, Result};
+use systole_ir::{Literal, Result};
 use systole_nn::layers::{LayerKind, LayerSpec};
 use systole_nn::{Architecture, LayerLowering};
 
@@ -11,15 +11,9 @@ const CHECKED: u64 = 256;
 /// A first layer with a smaller factor scales pixels from 0 to 255.
 const FACTOR_OF_BYTES: f64 = 0.1;
 
-/// Returns n if `scale` is 1/n.
-fn divisor(scale: f64) -> Option<f64> {
-    let divisor = (1.0 / scale).round();
-    ((1.0 / scale - divisor).abs() < 1e-9 * divisor).then_some(divisor)
-}
-
 /// Formats a pixel scale: `1/255`, `1`, `0.3`.
 pub fn shown_scale(scale: f64) -> String {
-    match divisor(scale) {
+    match Rescale::by(scale).divisor() {
         Some(divisor) if divisor > 1.0 => format!("1/{divisor}"),
         _ => scale.to_string(),
     }
@@ -33,18 +27,7 @@ pub fn shown_factor(factor: f64) -> String {
 
 /// Returns a map function: `image: u8[…] → f32[…]`, multiplied by `scale`.
 pub fn scale_pixels(scale: f64) -> impl Fn(Sample) -> Sample + Send + Sync + 'static {
-    // For a factor 1/n, divide by n: `x / 255` and `x * (1/255)` round differently, and tutorials divide.
-    let divisor = divisor(scale);
-    move |s| {
-        s.map("image", move |x| {
-            let x = x.cast(DType::F32);
-            match (scale == 1.0, divisor) {
-                (true, _) => x,
-                (false, Some(divisor)) => x / divisor,
-                (false, None) => x * scale,
-            }
-        })
-    }
+    move |s| s.map("image", move |x| x.rescale(scale))
 }
 
 /// Returns the factor by which a model's first layer scales pixels from 0 to 255; `None`: it does not.

@@ -3,7 +3,9 @@
 //! Not graph tensors: nothing is traced or differentiated. An array carries the first error of its operations (no
 //! `Result` at every step); the error surfaces, with its source line, when the element is pulled from the pipeline.
 
+use crate::rescale::Rescale;
 use std::panic::Location;
+use std::sync::OnceLock;
 use systole_base::{
     DType, Element, Error, ErrorKind, Literal, Result, Shape, TensorType, bf16, conversions, f16, user_line,
 };
@@ -25,12 +27,23 @@ use systole_base::{
 /// # Ok::<(), systole_base::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct HostArray(Result<Literal>);
+pub struct HostArray {
+    stored: Result<Literal>,
+    /// Set by [`HostArray::rescale`]: the array is computed from the stored one when it is read.
+    rescaled: Option<Box<RescaledArray>>,
+}
+
+#[derive(Clone, Debug)]
+struct RescaledArray {
+    rescale: Rescale,
+    ty: TensorType,
+    values: OnceLock<Literal>,
+}
 
 impl HostArray {
     /// Creates an array that carries an error instead of data.
     pub fn poisoned(error: Error) -> HostArray {
-        HostArray(Err(error))
+        Err(error).into()
     }
 
     /// Creates a rank-0 array; `value` is converted to `dtype`.
@@ -40,24 +53,63 @@ impl HostArray {
 
     /// Returns the array, or the first error.
     pub fn get(&self) -> Result<&Literal> {
-        self.0.as_ref().map_err(Clone::clone)
+        let stored = self.stored.as_ref().map_err(Clone::clone)?;
+        Ok(self.rescaled.as_ref().map_or(stored, |r| r.values.get_or_init(|| r.rescale.apply(stored))))
     }
 
     /// Returns the array by value, or the first error.
     pub fn into_literal(self) -> Result<Literal> {
-        self.0
+        let stored = self.stored?;
+        Ok(match self.rescaled {
+            Some(r) => r.values.into_inner().unwrap_or_else(|| r.rescale.apply(&stored)),
+            None => stored,
+        })
     }
 
     /// Returns element type and shape, or the first error.
     pub fn ty(&self) -> Result<&TensorType> {
-        self.get().map(Literal::ty)
+        match &self.rescaled {
+            Some(r) => Ok(&r.ty),
+            None => self.get().map(Literal::ty),
+        }
     }
 
     /// Applies `f` to the array's data unless the array carries an error.
     #[track_caller]
     pub fn then(self, f: impl FnOnce(Literal) -> Result<Literal>) -> HostArray {
         let caller = Location::caller();
-        HostArray(self.0.and_then(|x| f(x).map_err(|e| at_user_line(e, caller))))
+        self.into_literal().and_then(|x| f(x).map_err(|e| at_user_line(e, caller))).into()
+    }
+
+    /// Converts pixels to inputs of a model: `x: T[…] → f32[…]`, times `scale`; divides for a scale of 1/n.
+    ///
+    /// Integers are converted when the array is read. Training and evaluation read them as they are, and convert them on
+    /// the device: a batch of bytes is a quarter of the size.
+    ///
+    /// ```
+    /// use systole_base::Literal;
+    /// use systole_data::HostArray;
+    /// let x = HostArray::from(Literal::from_slice([3], &[0u8, 51, 255])?).rescale(1.0 / 255.0);
+    /// assert_eq!(x.ty()?.to_string(), "f32[3]");
+    /// assert_eq!(x.get()?.as_slice::<f32>()?, [0.0, 0.2, 1.0]);
+    /// # Ok::<(), systole_base::Error>(())
+    /// ```
+    pub fn rescale(self, scale: f64) -> HostArray {
+        let rescale = Rescale::by(scale);
+        match self.into_literal() {
+            Ok(x) if x.dtype().is_int() => {
+                let ty = TensorType::new(DType::F32, x.shape().clone());
+                let rescaled = RescaledArray { rescale, ty, values: OnceLock::new() };
+                HostArray { stored: Ok(x), rescaled: Some(Box::new(rescaled)) }
+            }
+            Ok(x) => rescale.apply(&x).into(),
+            failed => failed.into(),
+        }
+    }
+
+    /// Returns the integers of an array by [`HostArray::rescale`], and how they become its numbers.
+    pub fn before_rescale(&self) -> Option<(&Literal, Rescale)> {
+        Some((self.stored.as_ref().ok()?, self.rescaled.as_ref()?.rescale))
     }
 
     /// Casts `x: T[…] → U[…]`: float to integer truncates toward zero and saturates, integers wrap, bool is `!= 0`.
@@ -127,9 +179,9 @@ impl HostArray {
 }
 
 conversions! {
-    Literal => HostArray: |x| HostArray(Ok(x));
+    Literal => HostArray: |x| Ok(x).into();
     &Literal => HostArray: |x| x.clone().into();
-    Result<Literal> => HostArray: |x| HostArray(x);
+    Result<Literal> => HostArray: |x| HostArray { stored: x, rescaled: None };
 }
 
 /// Adds the caller's source line to an error.

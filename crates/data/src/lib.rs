@@ -48,6 +48,7 @@ mod mutex;
 pub mod objects;
 mod options;
 mod pipeline;
+mod rescale;
 #[cfg(feature = "formats")]
 mod run_secret;
 mod sample;
@@ -67,6 +68,7 @@ pub use pipeline::{
     PipelineReport, PipelineRun, PipelineTuning, QueueReport, StageReport, free_memory,
 };
 #[cfg(feature = "formats")]
+pub use rescale::Rescale;
 pub use run_secret::{RunSecret, random_bytes};
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use shell::shell_quoted;

@@ -145,7 +145,7 @@ impl Sample {
         let error = self.error.clone().or_else(|| {
             self.fields
                 .iter()
-                .find_map(|(name, array)| array.get().err().map(|e| e.at(format!("field {name}"))))
+                .find_map(|(name, array)| array.ty().err().map(|e| e.at(format!("field {name}"))))
         });
         match error {
             None => Ok(self),

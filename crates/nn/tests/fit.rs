@@ -4,8 +4,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use systole_data::Dataset;
 use systole_data::file_system::{FaultInjectingFileSystem, InjectedFault};
+use systole_data::{Dataset, HostArray};
 use systole_ir::{DType, ErrorKind, Literal, Result, Tensor, TensorType};
 use systole_nn::callback::*;
 use systole_nn::layers::*;
@@ -88,6 +88,47 @@ fn a_smaller_last_batch_compiles_once_more_and_changed_inputs_never() {
     m.set_learning_rate(0.5);
     m.fit(&points(None).batch(8), Fit { epochs: 1, ..quiet() }).unwrap();
     assert_eq!(m.compiled_programs(), 2);
+}
+
+/// Batches of eight samples of two bytes, converted by `f`.
+fn pixels(f: impl Fn(HostArray) -> HostArray + Send + Sync + Copy + 'static) -> Dataset {
+    let bytes: Vec<u8> = (0..40).map(|i| (i * 37 % 256) as u8).collect();
+    let labels: Vec<i32> = (0..20).map(|i| i % 2).collect();
+    let fields = [
+        ("x", Literal::from_slice([20, 2], &bytes).unwrap()),
+        ("label", Literal::from_slice([20], &labels).unwrap()),
+    ];
+    Dataset::from_tensor_slices(fields).unwrap().batch(8).map(move |s| s.map("x", f))
+}
+
+#[test]
+fn steps_convert_pixels_as_the_pipeline_does() {
+    let trained = |data: &Dataset| {
+        let mut m = classifier();
+        let validation = Some(data.clone());
+        let history = m.fit(data, Fit { epochs: 2, validation, class_weight: [(0, 2.0)].into(), ..quiet() });
+        let kernel = m.weight("dense/kernel").unwrap();
+        assert_eq!(m.architecture().inputs[0].ty.as_ref().unwrap().to_string(), "f32[2]");
+        (history.unwrap().last(), kernel, m.predict(data).unwrap())
+    };
+    let by_255 = trained(&pixels(|x| x.rescale(1.0 / 255.0)));
+    assert_eq!(by_255, trained(&pixels(|x| x.cast(DType::F32) / 255.0)));
+    assert_eq!(trained(&pixels(|x| x.rescale(0.3))), trained(&pixels(|x| x.cast(DType::F32) * 0.3)));
+    assert_eq!(trained(&pixels(|x| x.rescale(1.0))), trained(&pixels(|x| x.cast(DType::F32))));
+    assert_ne!(by_255, trained(&pixels(|x| x.rescale(1.0))));
+}
+
+#[test]
+fn another_scale_is_another_program() {
+    let mut m = classifier();
+    m.fit(&pixels(|x| x.rescale(1.0 / 255.0)), quiet()).unwrap();
+    assert_eq!(m.compiled_programs(), 2, "batches of 8 and of 4");
+    m.fit(&pixels(|x| x.rescale(1.0 / 255.0)), quiet()).unwrap();
+    assert_eq!(m.compiled_programs(), 2);
+    m.fit(&pixels(|x| x.rescale(0.5)), quiet()).unwrap();
+    assert_eq!(m.compiled_programs(), 4);
+    m.fit(&pixels(|x| x.cast(DType::F32)), quiet()).unwrap();
+    assert_eq!(m.compiled_programs(), 6);
 }
 
 #[test]

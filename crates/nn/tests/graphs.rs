@@ -256,7 +256,7 @@ fn batch_of(model: &Model, data: &Dataset) -> Batch {
     let of = |output: &&str| (get(output).unwrap(), get(&format!("{output}_sample_weight")));
     let mut all = outputs.iter().map(of);
     let (label, weight) = all.next().unwrap();
-    Batch { inputs, label: Some(label), weight, more: all.collect() }
+    Batch { inputs, label: Some(label), weight, more: all.collect(), ..Batch::default() }
 }
 
 fn folder(name: &str) -> PathBuf {

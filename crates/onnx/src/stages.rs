@@ -10,8 +10,10 @@ use systole_base::{Literal, Result, TensorType, err};
 use systole_ir::{Graph, GraphBuilder, Node, Op, Tensor, ValueId, interp};
 use systole_runtime::{Backend, CompileOptions, DeviceId, ExecutableArg};
 
-/// Elements of a value of a stage: at most this many, or [`GROWTH`] times those of the inputs and constants.
-const MOST_ELEMENTS: usize = 1 << 24;
+/// Elements of a value of a stage: at most this many, or [`GROWTH`] times those of the inputs and constants. Fuzzers have no
+/// other device than the interpreter.
+#[allow(unexpected_cfgs)]
+const MOST_ELEMENTS: usize = if cfg!(fuzzing) { 1 << 12 } else { 1 << 24 };
 const GROWTH: usize = 1 << 10;
 
 /// Stages whose values have fewer elements in total are interpreted, which takes less time than compiling them.

@@ -15,6 +15,8 @@ pub enum TreeStructure {
     List(Vec<TreeStructure>),
     /// Named subtrees.
     Named(Vec<(String, TreeStructure)>),
+    /// A tensor with what its container knows besides (JAX's auxiliary data). Another note is another program.
+    Annotated(String),
 }
 
 impl TreeStructure {
@@ -31,7 +33,7 @@ impl TreeStructure {
             if inner.is_empty() { prefix.to_string() } else { format!("{prefix}/{inner}") }
         };
         match self {
-            TreeStructure::Leaf => vec![String::new()],
+            TreeStructure::Leaf | TreeStructure::Annotated(_) => vec![String::new()],
             TreeStructure::List(parts) => parts
                 .iter()
                 .enumerate()

@@ -6,6 +6,7 @@
 
 use crate::model::Model;
 use crate::model::batch::Batch;
+use crate::model::step_input::values;
 use std::path::Path;
 use std::sync::Arc;
 use systole_data::file_system::{OsFileSystem, write_atomically};
@@ -55,7 +56,7 @@ impl AnomalyProbe {
         let mut all: Vec<Buffer> = groups.iter().flat_map(|group| group.values().cloned()).collect();
         let (inputs, labels, weights) = batch.buffers();
         let (rate, step, seed) = model.controls();
-        all.extend(inputs);
+        all.extend(values(inputs));
         all.extend(labels);
         all.extend(weights);
         all.extend([rate, step, seed]);
@@ -104,7 +105,7 @@ impl AnomalyProbe {
 
 fn types(batch: &Batch) -> Vec<TensorType> {
     let (inputs, labels, weights) = batch.buffers();
-    inputs.iter().chain(&labels).chain(&weights).map(|x| x.ty().clone()).collect()
+    values(inputs).iter().chain(&labels).chain(&weights).map(|x| x.ty().clone()).collect()
 }
 
 /// Counts NaNs and non-finite numbers: `f32[]` each.

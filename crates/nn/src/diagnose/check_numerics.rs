@@ -9,6 +9,7 @@ use crate::model::batch::Batch;
 use crate::model::compile::Compile;
 use crate::model::compiled_steps::{TracedStep, controls, union};
 use crate::model::output_losses::OutputLosses;
+use crate::model::step_input::values;
 use crate::model::train_step::BatchTree;
 use crate::model::{Model, counted};
 use systole_ir::{DType, Literal, Result, Tensor};
@@ -222,7 +223,7 @@ fn forward(
             let cx = Cx::new(step.builder(), union(&trainable, &frozen), precision);
             let mut cx = cx.training_with(&seed, &step);
             let mut seen = Vec::new();
-            let outputs = architecture.call_with(&mut cx, &inputs, |_, y| seen.extend(measured(y)));
+            let outputs = architecture.call_with(&mut cx, &values(inputs), |_, y| seen.extend(measured(y)));
             seen.extend(measured(&goals.outcome(&mut cx, &outputs, (&labels, &weights), true).loss));
             seen
         });

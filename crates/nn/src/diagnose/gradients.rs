@@ -4,6 +4,7 @@ use crate::layer::Cx;
 use crate::model::Model;
 use crate::model::batch::Batch;
 use crate::model::compiled_steps::{TracedStep, controls, union};
+use crate::model::step_input::values;
 use crate::model::train_step::BatchTree;
 use systole_ir::{Literal, Result, Tensor, err, grad};
 use systole_runtime::{Params, jit};
@@ -35,7 +36,7 @@ impl Model {
             Box::new(move |(trainable, frozen, (inputs, labels, weights), (step, seed))| {
                 let cx = Cx::new(step.builder(), union(&trainable, &frozen), precision);
                 let mut cx = cx.training_with(&seed, &step);
-                let outputs = architecture.call_all(&mut cx, &inputs);
+                let outputs = architecture.call_all(&mut cx, &values(inputs));
                 let loss = goals.outcome(&mut cx, &outputs, (&labels, &weights), soft).loss;
                 let leaves: Vec<&Tensor> = trainable.values().collect();
                 trainable.names().map(str::to_string).zip(grad(&loss, &leaves)).collect()

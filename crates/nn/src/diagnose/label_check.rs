@@ -31,9 +31,9 @@ impl Model {
     pub fn check_ids(&self, batch: &Batch) -> Result<()> {
         for (i, (spec, x)) in self.architecture.inputs.iter().zip(&batch.inputs).enumerate() {
             let fed = self.architecture.nodes.iter().filter(|node| node.inputs == [NodeInput::Input(i)]);
-            for (node, rows) in
-                fed.filter_map(|node| Some((node, rows(node).filter(|_| x.dtype().is_int())?)))
-            {
+            for (node, rows) in fed.filter_map(|node| {
+                Some((node, rows(node).filter(|_| x.dtype().is_int() && batch.rescale_of(i).is_none())?))
+            }) {
                 if let Some((at, id)) = outside(x, rows, None) {
                     return Err(err!(Data, "the input {} has an id {id}", spec.name)
                     .at(place(x, at))

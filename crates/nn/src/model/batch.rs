@@ -1,6 +1,7 @@
 //! [`Batch`]: inputs, labels and sample weights of one step, extracted from dataset samples and copied to the device.
 
-use systole_data::Sample;
+use crate::model::step_input::StepInput;
+use systole_data::{HostArray, Rescale, Sample};
 use systole_ir::{DType, Literal, Result, TensorType, err};
 use systole_runtime::{Backend, Buffer, DeviceId};
 
@@ -10,7 +11,7 @@ pub const LABEL_FIELDS: [&str; 4] = ["label", "labels", "y", "target"];
 pub const WEIGHT_FIELD: &str = "sample_weight";
 
 /// Inputs, labels and sample weights as arguments of a step.
-pub(crate) type DeviceBatch = (Vec<Buffer>, Vec<Buffer>, Vec<Buffer>);
+pub(crate) type DeviceBatch = (Vec<StepInput<Buffer>>, Vec<Buffer>, Vec<Buffer>);
 
 /// Names of the fields that make up a batch.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +22,8 @@ pub(crate) struct BatchFields {
     pub labelled: bool,
     /// Outputs that have labels; empty for a single output.
     pub outputs: Vec<String>,
+    /// Whether the step converts pixels ([`Batch::rescale`]).
+    pub are_rescaled_later: bool,
 }
 
 impl BatchFields {
@@ -52,19 +55,21 @@ pub struct Batch {
     pub weight: Option<Literal>,
     /// Labels and sample weights of the further outputs.
     pub more: Vec<(Literal, Option<Literal>)>,
+    /// For each input, how steps convert it first, if it is pixels as integers; empty: no input is.
+    pub rescale: Vec<Option<Rescale>>,
 }
 
 impl Batch {
     /// Extracts a batch from a dataset element. Fields named like the inputs feed them; a model with one input uses the
     /// first field that is neither label nor weight.
     pub fn from_sample(sample: &Sample, inputs: &[String]) -> Result<Batch> {
-        let fields = BatchFields { inputs: inputs.to_vec(), labelled: true, outputs: Vec::new() };
+        let fields = BatchFields { inputs: inputs.to_vec(), labelled: true, ..BatchFields::default() };
         Batch::of_fields(sample, &fields)
     }
 
     /// Like [`Batch::from_sample`], but labels are optional unless `fields.labelled` is set.
     pub(crate) fn of_fields(sample: &Sample, fields: &BatchFields) -> Result<Batch> {
-        let mut batch = Batch::inputs_beside(sample, &fields.inputs, &fields.outputs)?;
+        let mut batch = Batch::inputs_beside(sample, fields)?;
         if !fields.outputs.is_empty() {
             return batch.labelled_by_name(sample, fields);
         }
@@ -112,16 +117,18 @@ impl Batch {
 
     /// Extracts only a batch's inputs, for prediction.
     pub fn inputs_only(sample: &Sample, inputs: &[String]) -> Result<Batch> {
-        Batch::inputs_beside(sample, inputs, &[])
+        Batch::inputs_beside(sample, &BatchFields { inputs: inputs.to_vec(), ..BatchFields::default() })
     }
 
-    fn inputs_beside(sample: &Sample, inputs: &[String], outputs: &[String]) -> Result<Batch> {
+    /// Extracts the inputs; labels and weights are other fields.
+    pub(crate) fn inputs_beside(sample: &Sample, fields: &BatchFields) -> Result<Batch> {
+        let (inputs, outputs) = (&fields.inputs, &fields.outputs);
         let of_outputs: Vec<String> =
             outputs.iter().flat_map(|name| [label_field(name, inputs), weight_field(name)]).collect();
         let known = |n: &str| {
             LABEL_FIELDS.contains(&n) || n == WEIGHT_FIELD || of_outputs.iter().any(|field| field == n)
         };
-        let mut arrays = Vec::new();
+        let (mut arrays, mut rescale) = (Vec::new(), Vec::new());
         for name in inputs {
             let field = match sample.names().find(|n| n == name) {
                 Some(field) => Some(field),
@@ -133,9 +140,12 @@ impl Batch {
                     .because(fields_of(sample))
                     .hint("rename a field of the data, or the input")
             })?;
-            arrays.push(sample.get(field)?.clone());
+            let array = sample.fields().find(|(name, _)| *name == field).map(|(_, array)| array);
+            let integers = array.filter(|_| fields.are_rescaled_later).and_then(HostArray::before_rescale);
+            arrays.push(integers.map_or_else(|| sample.get(field).cloned(), |(x, _)| Ok(x.clone()))?);
+            rescale.push(integers.map(|(_, rescale)| rescale));
         }
-        Ok(Batch { inputs: arrays, ..Batch::default() })
+        Ok(Batch { inputs: arrays, rescale, ..Batch::default() })
     }
 
     /// Labels, in order.
@@ -172,16 +182,25 @@ impl Batch {
         if self.labels().any(|label| label.shape().rank() == 0) {
             return Err(single("the label is a scalar: the dataset yields samples, not batches"));
         }
-        let of = |x: &Literal| match x.shape().rank() {
+        let of = |(i, x): (usize, &Literal)| match x.shape().rank() {
             0 => Err(single("the data is a scalar")),
+            _ if self.rescale_of(i).is_some() => {
+                Ok(without_batch(&TensorType::new(DType::F32, x.shape().clone())))
+            }
             _ => Ok(without_batch(x.ty())),
         };
-        self.inputs.iter().map(of).collect()
+        self.inputs.iter().enumerate().map(of).collect()
+    }
+
+    /// How steps convert input `i` first.
+    pub(crate) fn rescale_of(&self, i: usize) -> Option<Rescale> {
+        self.rescale.get(i).copied().flatten()
     }
 
     /// Inputs, labels and sample weights as arguments of a step.
     pub(crate) fn buffers(&self) -> DeviceBatch {
-        let inputs = self.inputs.iter().cloned().map(Buffer::from).collect();
+        let inputs = self.inputs.iter().cloned().map(Buffer::from).enumerate();
+        let inputs = inputs.map(|(i, value)| StepInput { value, rescale: self.rescale_of(i) }).collect();
         let labels = self.labels().cloned().map(Buffer::from).collect();
         (inputs, labels, self.weights().into_iter().map(Buffer::from).collect())
     }
@@ -190,7 +209,8 @@ impl Batch {
     pub(crate) fn put(&self, device: &dyn Backend) -> Result<DeviceBatch> {
         let (inputs, labels, weights) = self.buffers();
         let all = |list: Vec<Buffer>| list.into_iter().map(|b| put(b, device)).collect::<Result<_>>();
-        Ok((all(inputs)?, all(labels)?, all(weights)?))
+        let input = |x: StepInput<Buffer>| Ok(StepInput { value: put(x.value, device)?, ..x });
+        Ok((inputs.into_iter().map(input).collect::<Result<_>>()?, all(labels)?, all(weights)?))
     }
 
     fn check(&self) -> Result<()> {

@@ -9,11 +9,12 @@ use crate::model::compile::{Compile, TrainState};
 use crate::model::history::Logs;
 use crate::model::output_losses::{BatchLosses, OutputLosses};
 use crate::model::sparsity::{MASK, Pruning};
+use crate::model::step_input::{StepInput, values};
 use crate::model::train_step::{BatchTree, OptimizerUpdate, StepCx, TrainStep as OwnStep};
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
 use std::sync::Arc;
 use systole_ir::{DType, Graph, Literal, Result, Tensor, TensorType, grad};
-use systole_runtime::{Backend, Buffer, Executable, Jit, Params, ValueRoles, jit};
+use systole_runtime::{Backend, Buffer, Executable, Jit, Params, TensorTree, ValueRoles, jit};
 
 /// Learning rate `f32[]` (and other scheduled values: [`Optimizer::values_at`]), step `u64[]` and seed `u64[]`. They
 /// are graph inputs, so changing them does not recompile.
@@ -32,7 +33,7 @@ pub(crate) fn controls(values: Literal, step: u64, seed: u64) -> (Buffer, Buffer
 type TrainIn = (Params, Params, Params, Params, BatchTree, Controls);
 type TrainOut = (Params, Params, Params, Params);
 type EvaluateIn = (Params, Params, Params, BatchTree);
-type PredictIn = (Params, Params, Vec<Tensor>);
+type PredictIn = (Params, Params, Vec<StepInput>);
 pub(crate) type TracedStep<I, O> = Jit<I, O, Box<dyn Fn(I) -> O + Send + Sync>>;
 
 pub(crate) fn union(a: &Params, b: &Params) -> Params {
@@ -190,7 +191,7 @@ impl TrainRecipe {
         let mut cx =
             Cx::new(&builder, union(&trainable, &frozen), self.precision).training_with(&seed, &step);
         cx = cx.with_loops(self.loops);
-        let outputs = self.architecture.call_all(&mut cx, &inputs);
+        let outputs = self.architecture.call_all(&mut cx, &values(inputs));
         let outcome =
             builder.scope("loss", || self.goals.outcome(&mut cx, &outputs, (&labels, &weights), true));
         let loss = outcome.loss.clone();
@@ -240,7 +241,7 @@ impl TrainRecipe {
         let at = UpdateInputs { learning_rate, step: step.convert(DType::I64) };
         let (optimizer, loss_scale) = (self.optimizer.clone(), self.loss_scale.clone());
         let updates = OptimizerUpdate { optimizer, at, loss_scale, slots };
-        let size = batch.0.first().map_or(1, |x| x.dim(0));
+        let size = batch.0.first().map_or(1, |x| x.value.dim(0));
         let architecture = self.architecture.clone();
         let after = StepCx::run(own, cx, architecture, batch, trainable.clone(), Some(updates));
         let metrics = self.metrics.update_logged(&metrics, &after.logged, &after.loss, size);
@@ -313,11 +314,12 @@ impl EvaluateStep {
                 let builder = state[LOSS_COUNT].builder().clone();
                 let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision).with_loops(loops);
                 if let Some(own) = &own {
-                    let (size, batch) = (inputs.first().map_or(1, |x| x.dim(0)), (inputs, labels, weights));
+                    let size = inputs.first().map_or(1, |x| x.value.dim(0));
+                    let batch = (inputs, labels, weights);
                     let after = StepCx::run(&**own, cx, architecture.clone(), batch, trainable, None);
                     return set.update_logged(&state, &after.logged, &after.loss, size);
                 }
-                let outputs = architecture.call_all(&mut cx, &inputs);
+                let outputs = architecture.call_all(&mut cx, &values(inputs));
                 let told = (&labels[..], &weights[..]);
                 let outcome = goals.outcome(&mut cx, &outputs, told, false);
                 set.update(&state, &cx, &outputs, told, &outcome)
@@ -359,9 +361,9 @@ impl PredictStep {
         let loops = backend.wants_loops();
         let traced: Box<dyn Fn(PredictIn) -> Vec<Tensor> + Send + Sync> =
             Box::new(move |(trainable, frozen, inputs)| {
-                let builder = inputs[0].builder().clone();
+                let builder = inputs[0].value.builder().clone();
                 let mut cx = Cx::new(&builder, union(&trainable, &frozen), precision).with_loops(loops);
-                architecture.call_all(&mut cx, &inputs)
+                architecture.call_all(&mut cx, &values(inputs))
             });
         let function = jit(traced)
             .on(backend.clone())
@@ -372,15 +374,19 @@ impl PredictStep {
         PredictStep { function: function.batch(2).any_batch(true) }
     }
 
-    fn args(state: &TrainState, inputs: Vec<Buffer>) -> (Params<Buffer>, Params<Buffer>, Vec<Buffer>) {
+    fn args(state: &TrainState, inputs: Vec<StepInput<Buffer>>) -> <PredictIn as TensorTree>::Host {
         (state.trainable.clone(), state.frozen.clone(), inputs)
     }
 
-    pub(crate) fn run(&self, state: &TrainState, inputs: Vec<Buffer>) -> Result<Vec<Buffer>> {
+    pub(crate) fn run(&self, state: &TrainState, inputs: Vec<StepInput<Buffer>>) -> Result<Vec<Buffer>> {
         self.function.call(PredictStep::args(state, inputs))
     }
 
-    pub(crate) fn prepare(&self, state: &TrainState, inputs: Vec<Buffer>) -> Result<Arc<dyn Executable>> {
+    pub(crate) fn prepare(
+        &self,
+        state: &TrainState,
+        inputs: Vec<StepInput<Buffer>>,
+    ) -> Result<Arc<dyn Executable>> {
         self.function.executable(PredictStep::args(state, inputs))
     }
 

@@ -14,6 +14,7 @@ mod output_activation;
 pub(crate) mod output_losses;
 pub(crate) mod quantize_options;
 pub(crate) mod sparsity;
+pub(crate) mod step_input;
 pub(crate) mod train_step;
 pub(crate) mod weight_only_quantization;
 
@@ -382,9 +383,12 @@ impl Model {
         let outputs = self.compiled.as_ref().map_or(Vec::new(), |c| c.goals.label_names());
         match self.compiled.as_ref().and_then(|c| c.config.train_step.as_ref()) {
             Some(step) if !step.fields().is_empty() => {
-                BatchFields { inputs: step.fields(), labelled: false, outputs }
+                BatchFields { inputs: step.fields(), outputs, ..BatchFields::default() }
             }
-            step => BatchFields { inputs: self.input_names(), labelled: step.is_none(), outputs },
+            step => {
+                let (inputs, is_own) = (self.input_names(), step.is_some());
+                BatchFields { inputs, labelled: !is_own, outputs, are_rescaled_later: !is_own }
+            }
         }
     }
 
@@ -476,7 +480,9 @@ impl Model {
     }
 
     fn predict_sample(&mut self, sample: &Sample) -> Result<Vec<Literal>> {
-        let batch = Batch::inputs_only(sample, &self.input_names())?;
+        let inputs = self.input_names();
+        let fields = BatchFields { inputs, are_rescaled_later: true, ..BatchFields::default() };
+        let batch = Batch::inputs_beside(sample, &fields)?;
         if !self.is_built() {
             self.build(&batch.sample_types()?)?;
         }
@@ -704,7 +710,7 @@ impl Model {
             inputs: inputs.into_iter().map(Literal::zeros).collect(),
             label: Some(Literal::zeros(label)),
             more: more.map(|ty| (Literal::zeros(with_batch(&ty, batch_size)), None)).collect(),
-            weight: None,
+            ..Batch::default()
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::layer::Cx;
 use crate::model::architecture::Architecture;
+use crate::model::step_input::{StepInput, values};
 use crate::optimizer::{LossScale, Optimizer, UpdateInputs};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -130,7 +131,7 @@ pub(crate) struct StepResult {
 }
 
 /// Inputs, labels and sample weights as arguments of a step.
-pub(crate) type BatchTree = (Vec<Tensor>, Vec<Tensor>, Vec<Tensor>);
+pub(crate) type BatchTree = (Vec<StepInput>, Vec<Tensor>, Vec<Tensor>);
 
 impl StepCx {
     /// Returns field `i` of the batch, in the order of [`TrainStep::fields`]: `T[B, …]`.
@@ -401,7 +402,7 @@ impl StepCx {
         StepCx {
             cx,
             architecture,
-            fields,
+            fields: values(fields),
             label: labels.into_iter().next(),
             sample_weight: weights.into_iter().next(),
             trainable,

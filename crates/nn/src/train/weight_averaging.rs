@@ -5,6 +5,7 @@ use crate::layer::Cx;
 use crate::model::Model;
 use crate::model::batch::DeviceBatch;
 use crate::model::compiled_steps::{TracedStep, union};
+use crate::model::step_input::values;
 use crate::model::train_step::{BatchTree, StepCx};
 use systole_data::Dataset;
 use systole_ir::{DType, Result, Tensor};
@@ -110,7 +111,7 @@ impl Model {
                 if let Some(own) = &own {
                     return StepCx::statistics(&**own, cx, architecture.clone(), batch, trainable);
                 }
-                architecture.call(&mut cx, &batch.0);
+                architecture.call(&mut cx, &values(batch.0));
                 cx.take_updates()
             });
         // Compiled with the same options as the training step.
