@@ -6,6 +6,7 @@
 use crate::kernel::KernelContext;
 use crate::machine::memory::AlignedMemory;
 use crate::machine::thread_pool::{ThreadPool, flush_denormals, restore_denormals};
+use crate::run::arena_pool::{ArenaPool, ArenaUser};
 use crate::run::buffer::{CpuData, copied};
 use crate::run::executor::Executor;
 use crate::run::explain::StepKernel;
@@ -14,7 +15,7 @@ use crate::run::{ALL_FAMILIES, explain, memory_limit, panel_layout, profile_tabl
 use crate::select;
 use crate::select::{KernelRegistry, Preference};
 use crate::simd::level::{CompileTarget, Level};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 use systole_compile::{
     ConstantSubgraph, Location, PassStat, PipelineOptions, RowBlocksMode, footprint, hold_float16_in_float32,
@@ -37,6 +38,7 @@ pub struct CpuBackend {
     panels: bool,
     /// Candidate that is tried before or after the others of its family.
     preference: Option<Preference>,
+    arenas: ArenaPool,
 }
 
 /// Cache size in bytes that row blocks are chosen for. It is a constant, because blocks determine the order of
@@ -89,6 +91,7 @@ impl CpuBackend {
             blocks,
             panels: true,
             preference,
+            arenas: ArenaPool::default(),
         })
     }
 
@@ -272,7 +275,7 @@ impl CpuBackend {
             executor,
             team: self.team.clone(),
             level: self.target.level,
-            arenas: Mutex::default(),
+            arenas: self.arenas.user(arena_bytes),
             flush: options.flush_denormals,
             label: options.label.clone(),
             report,
@@ -313,7 +316,7 @@ impl Backend for CpuBackend {
 /// Memory of a result (unless it is an alias), and the donated parameter that the memory comes from.
 type ResultMemory = (Option<AlignedMemory>, Option<usize>);
 
-/// A compiled graph. Runs may overlap: each takes its own arena.
+/// A compiled graph. Runs may overlap: each takes an arena.
 struct CpuExecutable {
     params: Vec<TensorType>,
     /// Required panel layout of each parameter; `None`: row-major.
@@ -323,7 +326,7 @@ struct CpuExecutable {
     executor: Executor,
     team: Arc<ThreadPool>,
     level: Level,
-    arenas: Mutex<Vec<AlignedMemory>>,
+    arenas: ArenaUser,
     flush: bool,
     label: String,
     report: ExecutableReport,
@@ -383,11 +386,13 @@ impl CpuExecutable {
         Ok(out)
     }
 
-    /// Moves a donated host array whose memory a result may reuse to memory of the backend. Arrays are moved one by one:
-    /// the first step of a training run would otherwise hold its state twice.
+    /// Moves a donated host array whose memory a result may reuse to memory of the backend; initial weights are drawn
+    /// here. Arrays are moved one by one: the first step of a training run would otherwise hold its state twice.
     fn take_in(&self, p: usize, buffer: &mut Buffer) -> Result<()> {
-        let Some(host) = buffer.data::<Literal>() else { return Ok(()) };
-        if self.executor.schedule().results.iter().any(|r| r.reuse == Some(p)) {
+        if !self.executor.schedule().results.iter().any(|r| r.reuse == Some(p)) {
+            return Ok(());
+        }
+        if let Some(host) = buffer.host() {
             *buffer = copied(host.ty().clone(), host.bytes())?;
         }
         Ok(())
@@ -406,11 +411,6 @@ impl CpuExecutable {
         };
         *data = CpuData::new(memory, self.panels[p]);
         Ok(())
-    }
-
-    fn arena(&self) -> Result<AlignedMemory> {
-        let pooled = self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        pooled.map_or_else(|| AlignedMemory::new(self.report.arena_bytes), Ok)
     }
 
     /// Returns the results as buffers: new memory, or an alias of an argument, a constant or an earlier result.
@@ -484,14 +484,14 @@ impl Executable for CpuExecutable {
             .iter()
             .map(|(m, _)| m.as_ref().map_or(std::ptr::null_mut(), AlignedMemory::ptr))
             .collect();
-        let arena = self.arena()?;
+        let arena = self.arenas.take()?;
         {
             let _mode = FloatMode(flush_denormals(self.flush));
             // SAFETY: arguments have the parameters' types (checked) and live until the end; results have memory of
             // their sizes, and alias a parameter only as planned; no other run uses the arena.
             unsafe { self.executor.run(&cx, &params, &results, arena.ptr())? };
         }
-        self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena);
+        self.arenas.give(arena);
         Ok(self.results(&args, &mut memories))
     }
 

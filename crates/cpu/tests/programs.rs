@@ -5,6 +5,7 @@ mod common;
 use common::net::{Net, train_step};
 use common::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use systole_cpu::Level;
 use systole_ir::DType::*;
 use systole_ir::op::{ArgDomain, Convolution, Monoid, Reduce};
@@ -485,4 +486,27 @@ fn a_shared_literal_outlives_donation() {
     drop(shared);
     let at = third.bytes().unwrap().as_ptr();
     assert_eq!(step(third).bytes().unwrap().as_ptr(), at);
+}
+
+/// Initial weights are drawn one by one into the memory that the results reuse.
+#[test]
+fn donated_lazy_arrays_are_freed_before_the_next_one_is_made() {
+    let g = GraphBuilder::new("step");
+    let ty = TensorType::new(F32, [30, 40]);
+    let (x, y) = (g.parameter(ty.clone(), "x"), g.parameter(ty.clone(), "y"));
+    let graph = g.finish(&[&x + 1.0, &y + 3.0]).unwrap();
+    let options = CompileOptions { donated: vec![0, 1], ..CompileOptions::default() };
+    let exe = backend(Level::best(), 2).compile(&graph, &options).unwrap();
+    let zeros = ty.clone();
+    let first = Buffer::lazy(ty.clone(), move || Literal::zeros(zeros.clone()));
+    let (storage, is_freed) = (first.storage(), Arc::new(AtomicBool::new(false)));
+    let (seen, twos) = (is_freed.clone(), Literal::from_slice([30, 40], &[2f32; 1200]).unwrap());
+    let second = Buffer::lazy(ty, move || {
+        seen.store(storage.strong_count() == 0, Ordering::Relaxed);
+        twos.clone()
+    });
+    let made = exe.run(vec![ExecutableArg::Donate(first), ExecutableArg::Donate(second)]).unwrap();
+    assert!(is_freed.load(Ordering::Relaxed));
+    assert_eq!(made[0].to_literal().unwrap().to_f32s(), [1.0; 1200]);
+    assert_eq!(made[1].to_literal().unwrap().to_f32s(), [5.0; 1200]);
 }

@@ -78,6 +78,12 @@ impl AlignedMemory {
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
     }
 
+    /// Fills the memory with a byte.
+    pub fn fill(&mut self, byte: u8) {
+        // SAFETY: the allocation has that many bytes, and nothing else refers to it.
+        unsafe { self.ptr.write_bytes(byte, self.bytes) };
+    }
+
     /// Returns the size of the memory in bytes.
     pub fn len(&self) -> usize {
         self.bytes

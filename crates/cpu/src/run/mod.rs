@@ -1,5 +1,6 @@
 //! Executes compiled programs: binds kernels to steps, runs them, and implements steps with nested programs.
 
+pub mod arena_pool;
 pub mod buffer;
 pub mod control_flow;
 pub mod executor;
