@@ -1,5 +1,6 @@
 //! Host machine: instruction-set levels, thread pool, memory, and measured peak rates.
 
+pub mod arenas;
 pub mod checked_allocator;
 pub mod interrupt;
 mod level;
