@@ -63,6 +63,45 @@ def compiles(executions):
     return late - early < 30
 
 
+def kept(executions):
+    """Different programs that stay compiled: resident memory that each adds, with what JAX keeps for it."""
+    import gc
+
+    import jax
+    import jax.numpy as jnp
+
+    def small(i):
+        return lambda x: jnp.sin(x) * float(i) + jnp.sum(x)
+
+    def gradients(i):
+        def loss(w, x, y):
+            return jnp.mean((jnp.tanh(x @ w[0] + float(i)) @ w[1] - y) ** 2)
+
+        return lambda x: jax.value_and_grad(loss)((jnp.ones((8, 16)), jnp.ones((16, 4))), x.reshape(1, 8), jnp.ones((1, 4)))
+
+    def scan(i):
+        def step(c, v):
+            k = jax.random.normal(jax.random.key(i), c.shape)
+            return c * 0.5 + v + k, jnp.sum(c)
+
+        return lambda x: jax.lax.scan(step, x, jnp.ones((10, 8)))
+
+    x = jnp.ones(8)
+    programs = []
+    for name, make in [("small", small), ("gradients", gradients), ("scan", scan)]:
+        for i in range(-5, 60):
+            if i == 0:
+                gc.collect()
+                before = resident()
+            lowered = jax.jit(make(i)).lower(x)
+            programs.append(lowered.compile())
+            jax.block_until_ready(programs[-1](x))
+            del lowered
+        gc.collect()
+        print(f"kept: {name}: {1024 * (resident() - before) / 60:.0f} KiB for each of 60 programs")
+    return True
+
+
 def threads(executions):
     """16 Python threads dispatch programs and check their results."""
     import jax
@@ -170,7 +209,7 @@ jax.block_until_ready(c(x))
     return took < 1
 
 
-PARTS = {f.__name__: f for f in [shapes, compiles, threads, fork, exit, interrupt]}
+PARTS = {f.__name__: f for f in [shapes, compiles, kept, threads, fork, exit, interrupt]}
 
 
 def main():

@@ -440,6 +440,7 @@ pub(crate) const OTHERS: &[(&str, &str)] = &[
     ("builtin.module", "?sym_name ?sym_visibility"),
     ("sdy.mesh", "mesh sym_name"),
     ("sdy.sharding_constraint", "sharding"),
+    ("sdy.sharding_group", "group_id"),
     ("sdy.reshard", "sharding"),
     ("sdy.manual_computation", "in_shardings manual_axes out_shardings"),
     ("sdy.return", ""),

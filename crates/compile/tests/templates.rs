@@ -211,6 +211,7 @@ fn narrow_floats_in_blocks_have_no_full_size_gradient() {
             Kernel::Blocks(b) => Some(&b.body),
             _ => None,
         })
+        .map(|body| &**body)
         .collect();
     let has =
         |test: &dyn Fn(&Kernel) -> bool| bodies.iter().flat_map(|b| &b.steps).any(|step| test(&step.kernel));

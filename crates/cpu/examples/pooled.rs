@@ -83,7 +83,7 @@ fn main() -> systole_ir::Result<()> {
             if train { "forward and gradients" } else { "forward" },
             best / 1e3,
             flops / best,
-            exe.report().listing.lines().filter(|l| l.contains(" = ")).collect::<Vec<_>>().join("\n"),
+            exe.listing().lines().filter(|l| l.contains(" = ")).collect::<Vec<_>>().join("\n"),
         );
     }
     Ok(())

@@ -60,7 +60,7 @@ fn main() -> systole_ir::Result<()> {
         report.arena_bytes as f64 / (1 << 20) as f64
     );
     if knobs::LOG.get_usize() >= 3 {
-        println!("{}", report.listing);
+        println!("{}", exe.listing());
     }
     let mut s = RandomStream::new(1, 2, 3);
     let mut args: Vec<Buffer> = Vec::new();

@@ -152,7 +152,7 @@ impl CpuBackend {
         graph.verify()?;
         let (optimized, _) = self.optimized(graph, options)?;
         let optimized = self.with_constants(optimized, options)?;
-        Ok(explain::steps(&self.bind(&optimized, options)?))
+        Ok(explain::steps(&self.bind(&optimized, options, true)?))
     }
 
     fn optimized(&self, graph: &Graph, options: &CompileOptions) -> Result<(Graph, Vec<PassStat>)> {
@@ -171,27 +171,28 @@ impl CpuBackend {
     fn with_constants(&self, graph: Graph, options: &CompileOptions) -> Result<Graph> {
         let Some(part) = ConstantSubgraph::of(&graph) else { return Ok(graph) };
         // Nothing is donated, and the caller's arguments are not among these parameters.
-        let options = CompileOptions { donated: Vec::new(), ..options.clone() };
-        let executor = self.bind_in_order(&part.graph, &options)?;
-        let computed = self.run_constants(&executor, options.flush_denormals)?;
+        // Subnormal constants stay as they are, like in XLA's constant folding.
+        let options = CompileOptions { donated: Vec::new(), flush_denormals: false, ..options.clone() };
+        let executor = self.bind_in_order(&part.graph, &options, false)?;
+        let computed = self.run_constants(&executor)?;
         Ok(part.replace(&graph, &computed))
     }
 
     /// Runs a program without arguments.
-    fn run_constants(&self, executor: &Executor, flush: bool) -> Result<Vec<Literal>> {
+    fn run_constants(&self, executor: &Executor) -> Result<Vec<Literal>> {
         let types = executor.schedule().results.iter().map(|r| r.ty.clone());
         let mut values: Vec<Literal> = types.map(Literal::zeros).collect();
         let memory = AlignedMemory::new(executor.memory_bytes()?)?;
         let results: Vec<*mut u8> = values.iter_mut().map(|v| v.bytes_mut().as_mut_ptr()).collect();
-        let cx = KernelContext { team: &self.team, flush };
-        let _mode = FloatMode(flush_denormals(flush));
+        let cx = KernelContext { team: &self.team, flush: false };
         // SAFETY: there are no parameters; each result has memory of its type, and `memory` is new.
         unsafe { executor.run_raw(&cx, &[], &results, memory.ptr(), &[])? };
         Ok(values)
     }
 
-    fn bind(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
-        let mut executor = self.bind_in_order(graph, options)?;
+    /// Selects the kernels of a program; `explains`: also keeps why candidates rejected a step.
+    fn bind(&self, graph: &Graph, options: &CompileOptions, explains: bool) -> Result<Executor> {
+        let mut executor = self.bind_in_order(graph, options, explains)?;
         if self.panels {
             executor.arrange();
         }
@@ -199,13 +200,13 @@ impl CpuBackend {
     }
 
     /// Selects the kernels of a program whose arrays are all row-major.
-    fn bind_in_order(&self, graph: &Graph, options: &CompileOptions) -> Result<Executor> {
+    fn bind_in_order(&self, graph: &Graph, options: &CompileOptions, explains: bool) -> Result<Executor> {
         let winograd = self.target.winograd && options.winograd;
         let excess_precision = self.excess_precision(options);
         let target =
             CompileTarget { winograd, excess_precision, flush: options.flush_denormals, ..self.target };
         let program = schedule(graph, &self.program_options(options))?;
-        Executor::new(program, target, self.registry())
+        Executor::new(Arc::new(program), target, self.registry(explains))
     }
 
     /// Returns the compiler options of this backend, for listings of compiler stages.
@@ -215,19 +216,19 @@ impl CpuBackend {
         PipelineOptions { donated, state_at: None, blocks: self.blocks, excess_precision }
     }
 
-    fn registry(&self) -> KernelRegistry {
-        KernelRegistry { families: ALL_FAMILIES, preference: self.preference }
+    fn registry(&self, explains: bool) -> KernelRegistry {
+        KernelRegistry { families: ALL_FAMILIES, preference: self.preference, explains }
     }
 
     /// Compiles the program with the least rematerialization of [`REMAT_SHARES`] that fits the memory limit.
     fn fitting(&self, graph: &Graph, options: &CompileOptions, names: &[String]) -> Result<Executor> {
-        let whole = self.bind(graph, options)?;
+        let whole = self.bind(graph, options, false)?;
         let Err(refused) = memory_limit::check(&whole, names) else { return Ok(whole) };
         let arena = whole.schedule().arena_bytes;
         drop(whole);
         for save in REMAT_SHARES.map(|share| (arena as f64 * share) as usize) {
             let Some(less) = remat(graph, save) else { break };
-            let executor = self.bind(&less, options)?;
+            let executor = self.bind(&less, options, false)?;
             if memory_limit::check(&executor, names).is_ok() {
                 events::emit(1, || {
                     format!(
@@ -254,8 +255,7 @@ impl CpuBackend {
         });
         let optimized = self.with_constants(optimized, options)?;
         let executor = self.fitting(&optimized, options, &graph.param_names)?;
-        let listing = format!("{}{}", executor.schedule(), executor.panels());
-        events::emit(4, || listing.clone());
+        events::emit(4, || listing(&executor));
         let arena_bytes = executor.memory_bytes()?;
         let held = footprint(executor.schedule());
         let report = ExecutableReport {
@@ -264,7 +264,6 @@ impl CpuBackend {
             peak_bytes: held.arguments.saturating_add(held.results).saturating_add(arena_bytes),
             kernels: executor.schedule().steps.len(),
             flops: cost::cost(graph).flops,
-            listing,
         };
         let params = graph.param_types();
         Ok(CpuExecutable {
@@ -330,6 +329,10 @@ struct CpuExecutable {
     flush: bool,
     label: String,
     report: ExecutableReport,
+}
+
+fn listing(executor: &Executor) -> String {
+    format!("{}{}", executor.schedule(), executor.panels())
 }
 
 /// Restores the calling thread's floating-point mode when dropped, also on errors and panics.
@@ -497,6 +500,10 @@ impl Executable for CpuExecutable {
 
     fn report(&self) -> &ExecutableReport {
         &self.report
+    }
+
+    fn listing(&self) -> String {
+        listing(&self.executor)
     }
 }
 

@@ -32,6 +32,8 @@ pub struct KernelRegistry {
     pub families: &'static [&'static Family],
     /// Preference set by `SYSTOLE_KERNEL`.
     pub preference: Option<Preference>,
+    /// Whether choices keep why candidates rejected a step.
+    pub explains: bool,
 }
 
 /// Changes a kernel candidate's priority (first or last), for comparisons.
@@ -192,6 +194,9 @@ pub fn choose(problem: &Problem<'_>) -> Result<(Box<dyn Kernel>, KernelChoice)> 
         match (Problem { inside: Some(&inside), ..*problem }).ask(candidate) {
             Ok(kernel) => {
                 let (family, inside) = (family.name, inside.into_inner());
+                if !problem.registry.explains {
+                    refused = Vec::new();
+                }
                 return Ok((kernel, KernelChoice { family, candidate: candidate.name, refused, inside }));
             }
             Err(Rejection::Reason(reason)) => refused.push((candidate.name, reason)),

@@ -47,7 +47,7 @@ fn draw(graph: &Graph) -> Vec<Literal> {
 
 fn kernels(graph: &Arc<Graph>) -> usize {
     let exe = backend(levels().last().unwrap(), 1).compile(graph, &CompileOptions::default()).unwrap();
-    exe.report().listing.lines().filter(|l| l.contains("= attention")).count()
+    exe.listing().lines().filter(|l| l.contains("= attention")).count()
 }
 
 fn check(graph: &Arc<Graph>, label: &str, tolerance: f64) {

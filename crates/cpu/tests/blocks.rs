@@ -27,7 +27,7 @@ fn draw(graph: &Graph) -> Vec<Literal> {
 /// Whether the listing shows row blocks.
 fn is_blocked(graph: &Arc<Graph>, blocks: RowBlocksMode) -> bool {
     let exe = backend(systole_cpu::Level::Portable, 1).with_blocks(blocks);
-    exe.compile(graph, &CompileOptions::default()).unwrap().report().listing.contains("blocks[")
+    exe.compile(graph, &CompileOptions::default()).unwrap().listing().contains("blocks[")
 }
 
 /// Checks the graph with blocks of `rows` rows.
@@ -149,8 +149,8 @@ fn logits_of_a_large_vocabulary() {
         let options = CompileOptions { excess_precision: true, ..CompileOptions::default() };
         let compiled = |blocks, threads| {
             let backend = backend(systole_cpu::Level::best(), threads).with_blocks(blocks);
-            let report = backend.compile(&graph, &options).unwrap().report().clone();
-            (report.arena_bytes, report.listing, run_with(&backend, &graph, &args, &options))
+            let exe = backend.compile(&graph, &options).unwrap();
+            (exe.report().arena_bytes, exe.listing(), run_with(&backend, &graph, &args, &options))
         };
         let (whole, _, want) = compiled(RowBlocksMode::Off, 2);
         let (less, listing, first) = compiled(RowBlocksMode::Cache(1 << 20), 1);

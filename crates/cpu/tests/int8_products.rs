@@ -112,6 +112,6 @@ fn rows_of_a_quantized_table_are_gathered_before_they_are_dequantized() {
         &graph,
         &CompileOptions::default(),
     );
-    let listing = exe.unwrap().report().listing.clone();
+    let listing = exe.unwrap().listing();
     assert!(!listing.contains("f32[900,48]") && !listing.contains("f32[900, 48]"), "{listing}");
 }

@@ -34,7 +34,7 @@ fn compiled(cpu: &CpuBackend, graph: &Arc<Graph>) -> Arc<dyn Executable> {
 }
 
 fn in_panels(exe: &Arc<dyn Executable>) -> usize {
-    exe.report().listing.matches("stored in panels of").count()
+    exe.listing().matches("stored in panels of").count()
 }
 
 fn put(cpu: &CpuBackend, l: &Literal) -> Buffer {
@@ -102,7 +102,7 @@ fn the_first_step_is_the_interpreters() {
     for level in levels() {
         let cpu = backend(level, 2);
         let exe = compiled(&cpu, &graph);
-        assert_eq!(in_panels(&exe), if width(level).is_some() { 2 } else { 0 }, "{}", exe.report().listing);
+        assert_eq!(in_panels(&exe), if width(level).is_some() { 2 } else { 0 }, "{}", exe.listing());
         let got = exe.run(args.iter().map(|l| ExecutableArg::Donate(put(&cpu, l))).collect()).unwrap();
         for (got, want) in got.iter().zip(&want) {
             let d = relative(&got.to_literal().unwrap(), want);

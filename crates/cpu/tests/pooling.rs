@@ -158,7 +158,7 @@ fn some_integers(graph: &Graph, seed: u64, of: u64) -> Vec<Literal> {
 
 fn listing(graph: &Arc<Graph>) -> String {
     let exe = backend(levels().next().unwrap(), 1).compile(graph, &CompileOptions::default()).unwrap();
-    exe.report().listing.clone()
+    exe.listing()
 }
 
 fn same(a: &Literal, b: &Literal) -> bool {
@@ -551,7 +551,7 @@ fn sums_over_windows_of_a_convolution_are_those_of_sums_of_its_input() {
             let args = some_integers(&graph, 9, 12);
             let label = format!("{kt} {window:?} {strides:?}");
             for options in [&CompileOptions::default(), &excess] {
-                let text = backends[0].compile(&graph, options).unwrap().report().listing.clone();
+                let text = backends[0].compile(&graph, options).unwrap().listing();
                 let whole = dtype != F32 && !options.excess_precision;
                 assert_eq!(text.contains(&full), whole, "{label}: {text}");
                 check_with(&backends, &graph, &args, options, &label);

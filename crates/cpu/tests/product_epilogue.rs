@@ -46,7 +46,7 @@ fn layer((m, n, k): Size) -> Arc<Graph> {
 
 fn listing(graph: &Arc<Graph>) -> String {
     let backend = backend(levels().last().unwrap(), 1);
-    backend.compile(graph, &CompileOptions::default()).unwrap().report().listing.clone()
+    backend.compile(graph, &CompileOptions::default()).unwrap().listing()
 }
 
 fn check(graph: &Arc<Graph>, size: Size) -> Vec<Vec<Literal>> {
@@ -101,7 +101,7 @@ fn weights_and_moments_are_updated_where_they_lie() {
         let want = run(&cpu, &graph, &args);
         let exe =
             cpu.compile(&graph, &CompileOptions { donated: vec![3, 4, 5], ..Default::default() }).unwrap();
-        let listing = &exe.report().listing;
+        let listing = exe.listing();
         assert_eq!(listing.matches("if donated").count(), 3, "{listing}");
         let put = |l: &Literal| ExecutableArg::Donate(cpu.put(l, DeviceId(0)).unwrap());
         let got = exe.run(args.iter().map(put).collect()).unwrap();
@@ -134,7 +134,7 @@ fn narrow_products_are_not_rounded_on_the_way() {
             assert!(relative(&rounded[0], &want[0]) > 1e-5, "{size:?} {stored}: rounding shows");
             for level in levels() {
                 let cpu = backend(level, 2);
-                let listing = |o| cpu.compile(&rounding, o).unwrap().report().listing.clone();
+                let listing = |o| cpu.compile(&rounding, o).unwrap().listing();
                 assert_eq!(listing(&excess).matches("dot_general+map").count(), 2, "{}", listing(&excess));
                 assert!(!listing(&CompileOptions::default()).contains("dot_general+map"));
                 let got = run_with(&cpu, &rounding, &args, &excess);
@@ -173,7 +173,7 @@ fn narrow_products_meet_elements_of_columns_and_of_rows() {
             let want = oracle(&exact, &args);
             for level in levels() {
                 let cpu = backend(level, 2);
-                let listing = cpu.compile(&graph, &excess).unwrap().report().listing.clone();
+                let listing = cpu.compile(&graph, &excess).unwrap().listing();
                 assert_eq!(listing.matches("dot_general+map").count(), 1, "{listing}");
                 let got = run_with(&cpu, &graph, &args, &excess);
                 // Sums near zero have the errors of their terms.

@@ -281,7 +281,7 @@ fn loops_keep_their_state_in_place() {
     let graph = g.finish(&out).unwrap();
     check_near(&graph, &arguments(&graph, -1.0, 1.0, 1), 1e-6);
     let exe = backend(Level::best(), 1).compile(&graph, &CompileOptions::default()).unwrap();
-    assert!(exe.report().listing.contains("while"), "{}", exe.report().listing);
+    assert!(exe.listing().contains("while"), "{}", exe.listing());
 }
 
 /// Slices of arrays over all iterations are read in place: at clamped indices, and from an array that the same

@@ -362,7 +362,6 @@ fn add(report: &mut ExecutableReport, own: &ExecutableReport, times: usize) {
     report.kernels += own.kernels;
     report.flops += own.flops * times as f64;
     report.arena_bytes = report.arena_bytes.max(own.arena_bytes);
-    report.listing += &own.listing;
 }
 
 /// Graph of a collective-free part, before compilation.

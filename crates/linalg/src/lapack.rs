@@ -11,11 +11,11 @@ use crate::qr::{apply_q, geqp3, geqrf, orgqr};
 use crate::scalar::{Complex, MatrixScalar};
 use crate::schur::{Schur, SchurElement, gehrd, schur};
 use crate::svd::svd;
-use crate::tridiagonal::gtsv;
+use crate::tridiagonal::{gtsv, gtsv_perturbed};
 use systole_base::{DType, Element, Literal, Result, TensorType, ensure, err};
 
 /// The routines, with their number of operands, and of arrays that hold the results of real and of complex matrices.
-const ROUTINES: [(&str, usize, usize, usize); 15] = [
+const ROUTINES: [(&str, usize, usize, usize); 16] = [
     ("geev", 1, 7, 7),
     ("gees", 1, 6, 8),
     ("gehrd", 1, 3, 5),
@@ -25,6 +25,7 @@ const ROUTINES: [(&str, usize, usize, usize); 15] = [
     ("gesvd", 1, 5, 8),
     ("getrf", 1, 3, 4),
     ("gtsv", 4, 5, 9),
+    (PERTURBED.1, 4, 1, 2),
     ("orgqr", 2, 1, 2),
     ("ormqr", 3, 1, 2),
     ("potrf", 1, 2, 3),
@@ -36,10 +37,13 @@ const ROUTINES: [(&str, usize, usize, usize); 15] = [
 /// JAX's custom call for the permutation of an LU decomposition, on GPUs; and its routine here.
 const PERMUTATION: (&str, &str) = ("cu_lu_pivots_to_permutation", "permutation");
 
+/// JAX's custom call for tridiagonal systems that may be singular; and its routine here.
+const PERTURBED: (&str, &str) = ("tridiagonal_solve_perturbed_ffi", "gtsv_perturbed");
+
 /// Returns the routine of a custom call: `lapack_zheevd_ffi` is `syevd`, which computes with complex numbers too.
 pub fn routine(target: &str) -> Option<&'static str> {
-    if target == PERMUTATION.0 {
-        return Some(PERMUTATION.1);
+    if let Some((_, own)) = [PERMUTATION, PERTURBED].iter().find(|(known, _)| *known == target) {
+        return Some(own);
     }
     let name = target.strip_prefix("lapack_")?.strip_suffix("_ffi")?;
     let name = name.strip_prefix(['s', 'd', 'c', 'z'])?;
@@ -80,7 +84,7 @@ pub fn batch_dims(config: &str, rank: usize) -> Option<usize> {
 fn own_dims(name: &str, i: usize) -> usize {
     match (name, i) {
         ("orgqr" | "ormqr", 1) => 1,
-        ("gtsv", 0..3) => 1,
+        ("gtsv" | "gtsv_perturbed", 0..3) => 1,
         (name, 0) if name == PERMUTATION.1 => 1,
         _ => 2,
     }
@@ -101,8 +105,10 @@ fn permutation(args: &[&Literal], types: &[TensorType]) -> Result<Vec<Literal>> 
     for (b, to) in to.chunks_exact_mut(n.max(1)).enumerate() {
         to.iter_mut().zip(0..).for_each(|(x, i)| *x = i);
         for (i, pivot) in from[b * m..(b + 1) * m].iter().enumerate() {
-            let pivot = usize::try_from(*pivot).ok().filter(|p| *p < n);
-            to.swap(i, pivot.ok_or_else(|| err!(Data, "a pivot is not a row of {n}"))?);
+            // A number that is no row exchanges nothing: arrays of JAX have no errors that depend on values.
+            if let Some(pivot) = usize::try_from(*pivot).ok().filter(|p| *p < n) {
+                to.swap(i, pivot);
+            }
         }
     }
     Ok(vec![result])
@@ -233,7 +239,7 @@ where
     }
 
     fn fits(&self) -> bool {
-        let (m, n) = if self.name == "gtsv" { (0, 0) } else { self.size(0) };
+        let (m, n) = if self.name.starts_with("gtsv") { (0, 0) } else { self.size(0) };
         match self.name {
             "potrf" | "syevd" | "sytrd" | "geev" | "gees" => m == n,
             "gehrd" => {
@@ -251,7 +257,7 @@ where
                 let (rows, columns) = self.size(1);
                 m == n && m == if self.is("side", 'L') { rows } else { columns }
             }
-            "gtsv" => (0..3).all(|i| self.length(i) == self.size(3).0),
+            "gtsv" | "gtsv_perturbed" => (0..3).all(|i| self.length(i) == self.size(3).0),
             _ => true,
         }
     }
@@ -420,7 +426,7 @@ where
             }
             "potrf" => self.cholesky(b)?,
             "trsm" => self.triangular(b)?,
-            "gtsv" => self.tridiagonal_solve(b)?,
+            "gtsv" | "gtsv_perturbed" => self.tridiagonal_solve(b)?,
             "syevd" => self.hermitian(b)?,
             "sytrd" => self.tridiagonal(b)?,
             "gesdd" | "gesvd" => self.singular(b)?,
@@ -473,6 +479,11 @@ where
         let mut x = self.matrix(3, b);
         // The first element of the lower diagonal is outside the matrix.
         let start = 1.min(below.len());
+        if self.name == PERTURBED.1 {
+            gtsv_perturbed(&mut below[start..], &mut d, &mut above, x.view_mut());
+            self.put(0, b, &x)?;
+            return Ok(());
+        }
         let info = gtsv(&mut below[start..], &mut d, &mut above, x.view_mut());
         let mut at = 0;
         for vector in [below, d, above] {

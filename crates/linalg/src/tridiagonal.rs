@@ -1,17 +1,45 @@
 //! Tridiagonal systems of equations.
 
 use crate::matrix_slice::MatrixSliceMut;
-use crate::scalar::MatrixScalar;
+use crate::scalar::{MatrixScalar, Real};
 
 /// Solves a tridiagonal system for each column of b, with partial pivoting; dl, d and du become the factors. Returns the
 /// 1-based index of a zero pivot, or 0. Source: LAPACK's gtsv.
 pub fn gtsv<T: MatrixScalar>(dl: &mut [T], d: &mut [T], du: &mut [T], mut b: MatrixSliceMut<T>) -> i32 {
+    let zero = eliminate(dl, d, du, &mut b);
+    if zero == 0 {
+        substitute(dl, d, du, &mut b);
+    }
+    zero
+}
+
+/// Like [`gtsv`], but for a singular matrix too: pivots smaller than ε max |U| are replaced by that number, with their
+/// sign. The solution of such a system is large, and points in the direction of the null space (inverse iteration).
+pub fn gtsv_perturbed<T: MatrixScalar>(dl: &mut [T], d: &mut [T], du: &mut [T], mut b: MatrixSliceMut<T>) {
+    eliminate(dl, d, du, &mut b);
+    let n = d.len();
+    // The factors of the last rows have no elements to their right.
+    let right = du.iter().take(n.saturating_sub(1)).chain(dl.iter().take(n.saturating_sub(2)));
+    let largest = d.iter().chain(right).fold(T::Real::ZERO, |most, x| most.most(x.modulus()));
+    let least = if largest == T::Real::ZERO { T::Real::EPSILON } else { largest * T::Real::EPSILON };
+    for pivot in d.iter_mut() {
+        let size = pivot.modulus();
+        if size == T::Real::ZERO {
+            *pivot = T::real(least);
+        } else if size < least {
+            *pivot = pivot.scale(least / size);
+        }
+    }
+    substitute(dl, d, du, &mut b);
+}
+
+/// Factors the matrix, and applies L⁻¹ to b: d, du and dl become the diagonals of U. Returns the 1-based index of the first
+/// pivot that is zero, or 0.
+fn eliminate<T: MatrixScalar>(dl: &mut [T], d: &mut [T], du: &mut [T], b: &mut MatrixSliceMut<T>) -> i32 {
     let n = d.len();
     for k in 0..n.saturating_sub(1) {
         if dl[k] == T::zero() {
-            if d[k] == T::zero() {
-                return k as i32 + 1;
-            }
+            // Nothing to eliminate, even if the pivot is zero.
         } else if d[k].size() >= dl[k].size() {
             let by = dl[k] / d[k];
             d[k + 1] -= by * du[k];
@@ -36,9 +64,12 @@ pub fn gtsv<T: MatrixScalar>(dl: &mut [T], d: &mut [T], du: &mut [T], mut b: Mat
             });
         }
     }
-    if n > 0 && d[n - 1] == T::zero() {
-        return n as i32;
-    }
+    d.iter().position(|pivot| *pivot == T::zero()).map_or(0, |k| k as i32 + 1)
+}
+
+/// Applies U⁻¹ to b.
+fn substitute<T: MatrixScalar>(dl: &[T], d: &[T], du: &[T], b: &mut MatrixSliceMut<T>) {
+    let n = d.len();
     for j in 0..b.columns {
         let x = b.column(j);
         for k in (0..n).rev() {
@@ -52,5 +83,4 @@ pub fn gtsv<T: MatrixScalar>(dl: &mut [T], d: &mut [T], du: &mut [T], mut b: Mat
             x[k] = sum / d[k];
         }
     }
-    0
 }

@@ -230,13 +230,43 @@ fn a_call_reads_and_writes_batches_of_row_major_arrays() {
     }
 }
 
+/// A call for systems with a zero pivot: regular matrices (one needs pivoting), and singular ones, whose solution is large and finite.
+#[test]
+fn tridiagonal_systems_with_perturbed_pivots() {
+    let solved = |dl: &[f32], d: &[f32], du: &[f32], b: &[f32]| {
+        let vector = |x: &[f32]| Literal::from_slice([x.len()], x).unwrap();
+        let args = [vector(dl), vector(d), vector(du), Literal::from_slice([b.len(), 1], b).unwrap()];
+        let ty = args[3].ty().clone();
+        let refs: Vec<&Literal> = args.iter().collect();
+        systole_linalg::call("gtsv_perturbed", &refs, &[ty]).unwrap()[0].as_slice::<f32>().unwrap().to_vec()
+    };
+    let x =
+        solved(&[0.0, 2.0, -2.0, 3.0], &[1.0, 4.0, 1.0, -1.0], &[2.0, -1.0, 1.0, 0.0], &[1.0, 2.0, 3.0, 4.0]);
+    x.iter().zip([8.0, -3.5, 0.0, -4.0]).for_each(|(a, b)| assert!((a - b).abs() < 1e-4, "{x:?}"));
+    for (dl, d, du, b) in [
+        ([0.0, 1.0, 0.0], [1.0, 3.0, 1.0], [3.0, 0.0, 0.0], [1.0, 4.0, 1e8]),
+        ([0.0; 3], [0.0; 3], [0.0; 3], [1.0; 3]),
+        // Elements outside the matrix have no influence.
+        ([1e30, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1e30], [1e8, 1.0, 1.0]),
+    ] {
+        let x = solved(&dl, &d, &du, &b);
+        assert!(x.iter().all(|x| x.is_finite() && x.abs() > 1e6), "{x:?}");
+    }
+    let a = Literal::from_slice([2], &[1.0f32, 1.0]).unwrap();
+    let refs = [&a, &a, &a, &Literal::from_slice([3, 1], &[1.0f32; 3]).unwrap()];
+    assert!(systole_linalg::call("gtsv_perturbed", &refs, &[refs[3].ty().clone()]).is_err());
+}
+
 #[test]
 fn pivots_become_a_permutation_of_rows() {
     let ty = |dims: &[usize]| TensorType::new(DType::I32, dims);
     let pivots = Literal::from_slice([2, 2], &[2i32, 1, 0, 3]).unwrap();
     let made = systole_linalg::call("permutation", &[&pivots], &[ty(&[2, 4])]).unwrap();
     assert_eq!(made[0].as_slice::<i32>().unwrap(), [2, 1, 0, 3, 0, 3, 2, 1]);
-    for wrong in [ty(&[2, 1]), ty(&[3, 4]), ty(&[2, 3])] {
+    let outside = Literal::from_slice([3], &[4i32, -1, 0]).unwrap();
+    let made = systole_linalg::call("permutation", &[&outside], &[ty(&[4])]).unwrap();
+    assert_eq!(made[0].as_slice::<i32>().unwrap(), [2, 1, 0, 3]);
+    for wrong in [ty(&[2, 1]), ty(&[3, 4])] {
         assert!(systole_linalg::call("permutation", &[&pivots], &[wrong]).is_err());
     }
 }

@@ -406,6 +406,7 @@ fn what_is_written_is_read_as_it_was() {
     %4 = stablehlo.dot_general %c#0, %c#1, contracting_dims = [1] x [0], precision = [HIGHEST, DEFAULT] : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xf32>
     %5 = stablehlo.transpose %4, dims = [1, 0] : (tensor<2x2xf32>) -> tensor<2x2xf32>
     %6 = sdy.sharding_constraint %5 <@mesh, [{}, {"y"}]> : tensor<2x2xf32>
+    sdy.sharding_group %6 group_id=3 : tensor<2x2xf32>
     return %2, %6 : tensor<3xf32>, tensor<2x2xf32>
   }
   func.func private @nothing()

@@ -5,6 +5,7 @@ use crate::call::{CallError, CallResult};
 use crate::device::MEMORY_KINDS;
 use std::collections::HashMap;
 use systole_mlir::device_sharding::DeviceSharding;
+use systole_mlir::import::effects::{INSPECTION, contains};
 use systole_mlir::syntax::{
     Attribute, ElementData, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes,
     OPEN, Operation, closed,
@@ -31,6 +32,8 @@ pub(crate) struct ShardingAnnotations {
     /// Index of the memory kind of each argument and each result.
     pub(crate) argument_memories: Vec<usize>,
     pub(crate) result_memories: Vec<usize>,
+    /// Attributes of each call that inspects a sharding, with the sharding as GSPMD text.
+    pub(crate) inspections: Vec<(String, String)>,
 }
 
 fn find<'a>(attributes: &'a NamedAttributes, name: &str) -> Option<&'a Attribute> {
@@ -102,6 +105,7 @@ pub(crate) fn take(
             .push(told.unwrap_or_else(|| DeviceSharding::replicated(rank(main.values.get(*value)), devices)));
     }
     let results = result_shardings(module, main, devices, chooses)?;
+    let inspections = inspections(module, main, devices);
     let donated = main.parameters.iter().map(gives).collect();
     let layout = |attributes: &NamedAttributes| match find(attributes, "mhlo.layout_mode") {
         Some(Attribute::String(mode)) => mode.clone(),
@@ -125,7 +129,33 @@ pub(crate) fn take(
         result_layouts,
         argument_memories,
         result_memories,
+        inspections,
     })
+}
+
+/// Whether an op reports a sharding.
+fn inspects(op: &Operation) -> bool {
+    let target = find(&op.attributes, "call_target_name");
+    op.name.ends_with("custom_call") && matches!(target, Some(Attribute::String(name)) if name == INSPECTION)
+}
+
+/// Returns the shardings that calls inspect.
+fn inspections(module: &MlirModule, main: &MlirFunction, devices: usize) -> Vec<(String, String)> {
+    let has_some = |f: &MlirFunction| contains(module, std::slice::from_ref(&f.body), inspects);
+    if !module.functions.iter().any(has_some) {
+        return Vec::new();
+    }
+    let mut walk = AnnotationWalk { inspected: Some(Vec::new()), ..AnnotationWalk::new(module) };
+    walk.main(main);
+    let text = |axes: Option<DimAxes>| match axes {
+        None => "{manual}".to_owned(),
+        Some(axes) => {
+            let found =
+                module.meshes.iter().find_map(|(_, m)| DeviceSharding::of_axes(&axes, &[], m, devices).ok());
+            found.unwrap_or_else(|| DeviceSharding::replicated(axes.len(), devices)).to_text()
+        }
+    };
+    walk.inspected.into_iter().flatten().map(|(config, axes)| (config, text(axes))).collect()
 }
 
 /// Index of the memory kind that an argument or a result states.
@@ -196,12 +226,7 @@ fn of_axes(
 
 /// Propagates shardings to the results.
 fn lead(module: &MlirModule, main: &MlirFunction) -> Vec<DimAxes> {
-    let mut walk = AnnotationWalk { module, depth: 0 };
-    let given = main.parameters.iter().map(|attributes| {
-        let told = find(attributes, "sdy.sharding").and_then(said);
-        told.map(|(_, dims, _)| closed(dims)).unwrap_or_default()
-    });
-    walk.function(main, given.collect())
+    AnnotationWalk::new(module).main(main)
 }
 
 /// Returns the stated axes; open dimensions take those of `own`.
@@ -246,9 +271,62 @@ fn is_open(attributes: &NamedAttributes) -> bool {
 struct AnnotationWalk<'m> {
     module: &'m MlirModule,
     depth: usize,
+    /// Number of manual computations around the current op.
+    manual: usize,
+    /// Axes of the arrays of each sharding group, which have equal shardings.
+    groups: HashMap<String, DimAxes>,
+    /// Attributes and axes of inspected arrays (`None`: each device has its own array), if they are collected.
+    inspected: Option<Vec<(String, Option<DimAxes>)>>,
 }
 
-impl AnnotationWalk<'_> {
+impl<'m> AnnotationWalk<'m> {
+    fn new(module: &'m MlirModule) -> AnnotationWalk<'m> {
+        AnnotationWalk { module, depth: 0, manual: 0, groups: HashMap::new(), inspected: None }
+    }
+
+    /// Propagates the axes of the arguments of the entry function.
+    fn main(&mut self, main: &MlirFunction) -> Vec<DimAxes> {
+        let given = main.parameters.iter().map(|attributes| {
+            let told = find(attributes, "sdy.sharding").and_then(said);
+            told.map(|(_, dims, _)| closed(dims)).unwrap_or_default()
+        });
+        self.function(main, given.collect())
+    }
+
+    /// Gives an array of a sharding group the axes of the group, or the group those of the array.
+    fn join_group(&mut self, op: &Operation, known: &mut HashMap<FunctionValue, DimAxes>) {
+        let Some(array) = op.operands.first().filter(|_| op.name == "sdy.sharding_group") else { return };
+        let group = match find(&op.attributes, "group_id") {
+            Some(Attribute::Int(id)) => id.to_string(),
+            Some(Attribute::Other(_, digits)) => digits.clone(),
+            _ => return,
+        };
+        match known.get(array).filter(|axes| axes.iter().any(|a| !a.is_empty())) {
+            Some(axes) => _ = self.groups.entry(group).or_insert_with(|| axes.clone()),
+            None => known.extend(self.groups.get(&group).map(|axes| (*array, axes.clone()))),
+        }
+    }
+
+    /// Collects an inspected array, and those in the regions of loops and branches.
+    fn inspect(&mut self, f: &MlirFunction, op: &Operation, known: &HashMap<FunctionValue, DimAxes>) {
+        let Some(inspected) = &mut self.inspected else { return };
+        if inspects(op) {
+            let config = match find(&op.attributes, "backend_config") {
+                Some(Attribute::String(config)) => config.clone(),
+                _ => String::new(),
+            };
+            let axes = op.operands.first().and_then(|v| known.get(v)).cloned().unwrap_or_default();
+            inspected.push((config, (self.manual == 0).then_some(axes)));
+        }
+        for region in op.regions.iter().filter(|_| op.name != "sdy.manual_computation") {
+            let mut inner = known.clone();
+            for (argument, operand) in region.arguments.iter().zip(&op.operands) {
+                inner.extend(known.get(operand).map(|axes| (*argument, axes.clone())));
+            }
+            self.body(f, region, &mut inner);
+        }
+    }
+
     /// Propagates axes through a function.
     fn function(&mut self, f: &MlirFunction, given: Vec<DimAxes>) -> Vec<DimAxes> {
         let mut known: HashMap<FunctionValue, DimAxes> =
@@ -264,6 +342,8 @@ impl AnnotationWalk<'_> {
     ) -> Vec<DimAxes> {
         let Some((last, ops)) = region.operations.split_last() else { return Vec::new() };
         for op in ops {
+            self.inspect(f, op, known);
+            self.join_group(op, known);
             let results = self.operation(f, op, known);
             for (value, axes) in op.results.iter().zip(results) {
                 if axes.iter().any(|a| !a.is_empty()) {
@@ -295,7 +375,9 @@ impl AnnotationWalk<'_> {
             axes.iter_mut().for_each(|axes| axes.retain(|axis| !is_own(axis)));
             inner.insert(*argument, axes);
         }
+        self.manual += 1;
         let led = self.body(f, body, &mut inner);
+        self.manual -= 1;
         for (axes, led) in results.iter_mut().zip(led) {
             for (to, found) in led.iter().enumerate() {
                 join(axes, to, Some(found));

@@ -7,7 +7,7 @@ use crate::device::{LogicalDevice, PluginClient};
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine, ProgramMemory};
 use crate::executable_info::{ExecutableFacts, ExecutableInfo};
 use crate::ffi::FfiCallSites;
-use crate::host_callbacks::PythonFunctions;
+use crate::host_callbacks::{PythonFunctions, report_sharding};
 use crate::options::CompileSettings;
 use crate::profiler::module_of;
 use crate::serialized::SerializedSource;
@@ -15,6 +15,7 @@ use crate::signals::check_fork;
 use crate::{annotations, layout};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use systole_cpu::with_subnormals;
 use systole_dist::{DeviceOwnership, SimulatedMesh, partition};
 use systole_ir::op::DeviceCounts;
 use systole_ir::rng::fnv1a;
@@ -147,8 +148,13 @@ struct ProgramParts {
     is_foreign: bool,
 }
 
+/// Compiles a program. Threads on which JAX compiles flush subnormal numbers to zero; constants keep theirs.
 fn compile(client: &PluginClient, source: SerializedSource) -> CallResult<CompiledProgram> {
     check_fork()?;
+    with_subnormals(|| compile_source(client, source))
+}
+
+fn compile_source(client: &PluginClient, source: SerializedSource) -> CallResult<CompiledProgram> {
     let options = CompileSettings::read(&source.options)?;
     let (place, parts) = match parse(&source.code)? {
         ProgramSource::Own(program) => own(client, &options, *program)?,
@@ -296,6 +302,9 @@ fn other(
     let team = place.team(client, devices);
     let split = if options.replicas == 1 { options.partitions } else { 1 };
     let annotated = annotations::take(&mut module, split, &options.chooses_results)?;
+    for (config, sharding) in &annotated.inspections {
+        report_sharding(config, sharding)?;
+    }
     let import::ImportedProgram { program, interface, terms, .. } =
         import::on_devices(&module, &annotated.results)?;
     let graph = program.graph;

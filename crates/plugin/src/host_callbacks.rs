@@ -4,7 +4,7 @@
 //! another process has another session, and is an error.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use systole_cpu::with_subnormals;
 use systole_ir::op::Op;
@@ -62,12 +62,32 @@ fn call_python(config: &str, args: &[&Literal], types: &[TensorType]) -> Result<
     let outputs: Vec<*mut c_void> = results.iter_mut().map(|r| r.bytes_mut().as_mut_ptr().cast()).collect();
     // SAFETY: the function reads the operands and writes the results, whose types it knows.
     let failure = with_subnormals(|| unsafe { call(id, inputs.as_ptr(), outputs.as_ptr()) });
-    if !failure.is_null() {
-        // SAFETY: text that ends with a zero byte, valid until the thread's next call.
-        let text = unsafe { CStr::from_ptr(failure) }.to_string_lossy();
-        return Err(err!(Interrupted, "error calling a Python callback: {}", text.trim_end()));
-    }
+    check(failure, "a Python callback")?;
     Ok(results)
+}
+
+/// Reports the sharding of an array (GSPMD text) to the Python function that the attributes of a call name. Functions of
+/// another session are not called: JAX does not inspect arrays of cached programs either.
+pub(crate) fn report_sharding(config: &str, sharding: &str) -> Result<()> {
+    let python = *lock(&PYTHON);
+    let Some(((call, session), (own, id))) = python.zip(named(config)) else { return Ok(()) };
+    if own != session {
+        return Ok(());
+    }
+    let text = CString::new(sharding).unwrap_or_default();
+    // SAFETY: the function reads its only operand, a text, and writes nothing.
+    let failure = unsafe { call(id, [text.as_ptr().cast()].as_ptr(), std::ptr::null()) };
+    check(failure, "an inspection of a sharding")
+}
+
+/// Returns the text of an exception as an error.
+fn check(failure: *const c_char, what: &str) -> Result<()> {
+    if failure.is_null() {
+        return Ok(());
+    }
+    // SAFETY: text that ends with a zero byte, valid until the thread's next call.
+    let text = unsafe { CStr::from_ptr(failure) }.to_string_lossy();
+    Err(err!(Interrupted, "error calling {what}: {}", text.trim_end()))
 }
 
 /// The Python functions that a program calls.

@@ -23,6 +23,11 @@ fn modules() -> &'static Path {
         for (name, text) in [
             ("__init__.py", include_str!("../../../packaging/python/jax_plugins/systole/__init__.py")),
             ("callbacks.py", include_str!("../../../packaging/python/jax_plugins/systole/callbacks.py")),
+            ("buffers.py", include_str!("../../../packaging/python/jax_plugins/systole/buffers.py")),
+            (
+                "sharding_inspection.py",
+                include_str!("../../../packaging/python/jax_plugins/systole/sharding_inspection.py"),
+            ),
             ("ffi.py", include_str!("../../../packaging/python/jax_plugins/systole/ffi.py")),
         ] {
             std::fs::write(package.join(name), text).expect("a file is written");
@@ -104,6 +109,8 @@ scripts! {
     general_matrices: 1;
     callbacks: 1;
     callbacks_on_devices: 8;
+    buffer_callbacks: 2;
+    sharding_inspection: 8;
     distributed: 1;
     ffi_handlers: 2;
     signals: 1;

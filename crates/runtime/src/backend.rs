@@ -71,7 +71,7 @@ pub struct ValueRoles {
     pub any_batch: bool,
 }
 
-/// Statistics of a compilation: time, memory, kernels and the program listing.
+/// Statistics of a compilation: time, memory and kernels.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutableReport {
     /// Compile time in milliseconds.
@@ -85,8 +85,6 @@ pub struct ExecutableReport {
     pub kernels: usize,
     /// Floating-point operations of one run.
     pub flops: f64,
-    /// Readable listing of the compiled program, if the backend has one.
-    pub listing: String,
 }
 
 /// A compiled graph that can run on its backend's devices.
@@ -99,6 +97,11 @@ pub trait Executable: Send + Sync {
 
     /// Statistics of the compilation.
     fn report(&self) -> &ExecutableReport;
+
+    /// Readable listing of the compiled program; empty if the backend has none.
+    fn listing(&self) -> String {
+        String::new()
+    }
 }
 
 /// A backend: compiles graphs and runs them on its devices.

@@ -34,6 +34,7 @@ module @m attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32
     %2 = stablehlo.dot_general %0, %0, contracting_dims = [1] x [1], precision = [HIGHEST, DEFAULT] : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x4xf32>
     %3 = stablehlo.dot_general %2, %0, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>
     %4 = sdy.sharding_constraint %3 <@mesh, [{"x"}, {}]> : tensor<4x3xf32>
+    sdy.sharding_group %4 group_id=7 : tensor<4x3xf32>
     %5:2 = stablehlo.while(%i = %n, %x = %4) : tensor<i32>, tensor<4x3xf32>
     cond {
       %b = stablehlo.compare LT, %i, %n, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>

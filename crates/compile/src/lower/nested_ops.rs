@@ -5,6 +5,7 @@ use crate::graph::optimize_with;
 use crate::nested_compiler::NestedCompiler;
 use crate::options::PipelineOptions;
 use crate::program::{DequantizeStep, Kernel};
+use std::sync::Arc;
 use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Case;
 use systole_ir::quantized_weights::DequantizeWeights;
@@ -30,19 +31,19 @@ pub fn kernel_of(
                 &w.body,
                 &PipelineOptions { donated: states.collect(), state_at: Some(w.captures), ..alone.clone() },
             )?;
-            let cond = Box::new(compile(&w.cond, &alone)?);
+            let cond = Arc::new(compile(&w.cond, &alone)?);
             let mut next = w.captures;
             let starts = blank.into_iter().flatten().map(|&blank| {
                 next += !blank as usize;
                 (!blank).then(|| next - 1)
             });
             let starts = starts.collect();
-            Kernel::While { captures: w.captures, starts, cond, body: Box::new(body) }
+            Kernel::While { captures: w.captures, starts, cond, body: Arc::new(body) }
         }
         Op::Case(c) if let Some(found) = attention_of(c) => Kernel::Attention(found),
         Op::Case(c) if let Some(found) = matrix_of(c) => Kernel::Packed(found),
         Op::Case(c) => {
-            let branches = c.branches.iter().map(|b| compile(b, &alone));
+            let branches = c.branches.iter().map(|b| compile(b, &alone).map(Arc::new));
             Kernel::Case { branches: branches.collect::<Result<_>>()? }
         }
         op => Kernel::Op { op: op.clone(), bias },

@@ -17,6 +17,7 @@ use super::top_k::TopK;
 use super::type_check::{self, CheckResult};
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 use systole_ir::attention::AttentionMatch;
 use systole_ir::op::Monoid;
 use systole_ir::{Literal, Op, TensorType};
@@ -161,14 +162,14 @@ pub enum Kernel {
         /// and it has no input.
         starts: Vec<Option<usize>>,
         /// `(captures…, states…) → bool[]`.
-        cond: Box<ProgramSchedule>,
+        cond: Arc<ProgramSchedule>,
         /// `(captures…, states…) → states…`, each state updated in place if that is legal.
-        body: Box<ProgramSchedule>,
+        body: Arc<ProgramSchedule>,
     },
     /// `(captures…, index: i32[]) → …`: runs one branch.
     Case {
         /// The branches, each with type `(captures…) → …`.
-        branches: Vec<ProgramSchedule>,
+        branches: Vec<Arc<ProgramSchedule>>,
     },
 }
 
@@ -207,7 +208,7 @@ impl Kernel {
     }
 
     /// Programs inside the kernel: row block, loop condition and body, or branches.
-    pub fn bodies(&self) -> Vec<&ProgramSchedule> {
+    pub fn bodies(&self) -> Vec<&Arc<ProgramSchedule>> {
         match self {
             Kernel::Blocks(b) => std::iter::once(&b.body).chain(&b.rest).collect(),
             Kernel::While { cond, body, .. } => vec![cond, body],

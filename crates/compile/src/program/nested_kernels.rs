@@ -3,6 +3,7 @@
 use super::kernel::{Kernel, ProgramSchedule, Step};
 use super::storage::Location;
 use super::type_check::{CheckResult, holds};
+use std::sync::Arc;
 use systole_ir::TensorType;
 
 /// Maps and reductions along the rows of the same arrays. All stages run for a few rows before the next rows begin.
@@ -77,9 +78,9 @@ impl FusedRows {
 #[derive(Clone, Debug)]
 pub struct RowBlockLoop {
     /// `(sums so far…, inputs…) → (sums…, outputs…)` for `block` rows.
-    pub body: ProgramSchedule,
+    pub body: Arc<ProgramSchedule>,
     /// The same for the last block, if it is shorter.
-    pub rest: Option<ProgramSchedule>,
+    pub rest: Option<Arc<ProgramSchedule>>,
     /// Total number of rows.
     pub rows: usize,
     /// Rows per block.
@@ -105,7 +106,7 @@ impl RowBlockLoop {
     pub fn overwrites(&self, i: usize, o: usize) -> bool {
         let sums = self.sums.len();
         let Some(k) = o.checked_sub(sums) else { return false };
-        let done_before = |s: &ProgramSchedule| {
+        let done_before = |s: &Arc<ProgramSchedule>| {
             let result = s.results[o].slot;
             let Some(param) = s.slots.iter().position(|x| x.place == Location::Param(sums + i)) else {
                 return false;
@@ -121,7 +122,7 @@ impl RowBlockLoop {
 
     /// Number of arithmetic operations of all row blocks.
     pub fn flops(&self) -> f64 {
-        let of = |s: &ProgramSchedule| s.steps.iter().map(|step| step.flops).sum::<f64>();
+        let of = |s: &Arc<ProgramSchedule>| s.steps.iter().map(|step| step.flops).sum::<f64>();
         of(&self.body) * (self.rows / self.block) as f64 + self.rest.as_ref().map_or(0.0, of)
     }
 }

@@ -5,6 +5,7 @@ use super::map::{Map, MapLoad};
 use super::storage::{Location, SlotId};
 use super::strided_map::StridedStore;
 use std::fmt;
+use std::sync::Arc;
 
 impl fmt::Display for ProgramSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,7 +33,7 @@ impl fmt::Display for ProgramSchedule {
                     |part: &StridedStore| format!("{}{:?}+{}", part.output, &part.strides[..], part.offset);
                 writeln!(f, "       to {}", p.stores.iter().map(to).collect::<Vec<_>>().join(", "))?;
             }
-            let bodies: &[ProgramSchedule] = match &step.kernel {
+            let bodies: &[Arc<ProgramSchedule>] = match &step.kernel {
                 Kernel::Blocks(b) => std::slice::from_ref(&b.body),
                 Kernel::While { body, .. } => std::slice::from_ref(body),
                 Kernel::Case { branches } => branches,

@@ -11,6 +11,7 @@ use crate::graph::optimize;
 use crate::nested_compiler::NestedCompiler;
 use crate::options::{PipelineOptions, RowBlocksMode};
 use crate::program::{Kernel, Location, ProgramSchedule, RowBlockLoop, SlotStorage, Step};
+use std::sync::Arc;
 use systole_ir::{Graph, Op, Result, ValueId};
 
 /// Nanoseconds per byte moved from or to L2 (`NEAR`), the shared last-level cache and memory.
@@ -315,8 +316,8 @@ impl<'g> BlockingCostModel<'g> {
         let rest = self.rows % block;
         let row_of = |&(v, how): &(ValueId, Use)| (how == Use::Rows).then(|| row_bytes(v));
         Ok(RowBlockLoop {
-            body: self.program(region, block)?,
-            rest: if rest == 0 { None } else { Some(self.program(region, rest)?) },
+            body: Arc::new(self.program(region, block)?),
+            rest: if rest == 0 { None } else { Some(Arc::new(self.program(region, rest)?)) },
             rows: self.rows,
             block,
             groups,

@@ -295,7 +295,7 @@ fn choose_all(graph: &Graph, rows: usize) -> Vec<ProfitableSegment<'_>> {
         let outs = members.iter().flat_map(|&m| needed[m].iter().copied()).collect();
         let region = BlockSegment::new(graph, rows, members, outs);
         let blocks = RowBlockLoop {
-            body: ProgramSchedule::default(),
+            body: Arc::default(),
             rest: None,
             rows,
             block: 1,

@@ -51,7 +51,7 @@ impl ArenaUser {
             largest.map(|at| arenas.free.swap_remove(at))
         };
         drop(smaller);
-        AlignedMemory::new(self.bytes)
+        AlignedMemory::unfilled(self.bytes)
     }
 
     /// Returns an arena after a run.

@@ -4,6 +4,7 @@ use crate::kernel::{InnerProgram, Io, Kernel, KernelContext};
 use crate::run::executor::Executor;
 use crate::run::row_blocks::BlocksKernel;
 use crate::select::{EVERY, Family, KernelCandidate, Problem};
+use std::sync::Arc;
 use systole_compile::{ALIGN, Kernel as Plan, Location, ProgramSchedule};
 use systole_ir::{Error, Result, err};
 
@@ -34,7 +35,7 @@ impl WhileKernel {
     pub fn new(
         captures: usize,
         starts: &[Option<usize>],
-        [cond, body]: [&ProgramSchedule; 2],
+        [cond, body]: [&Arc<ProgramSchedule>; 2],
         problem: &Problem<'_>,
     ) -> Result<WhileKernel> {
         let step = problem.step;
@@ -141,7 +142,7 @@ pub struct CaseKernel {
 }
 
 impl CaseKernel {
-    pub fn new(branches: &[ProgramSchedule], problem: &Problem<'_>) -> Result<CaseKernel> {
+    pub fn new(branches: &[Arc<ProgramSchedule>], problem: &Problem<'_>) -> Result<CaseKernel> {
         let branches =
             branches.iter().map(|b| Executor::of(b, problem)).collect::<Result<Vec<Executor>>>()?;
         let mut scratch = 0;

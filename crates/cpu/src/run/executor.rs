@@ -14,13 +14,14 @@ use crate::run::profile::ProgramProfile;
 use crate::select::{KernelRegistry, Problem, choose};
 use crate::simd::level::CompileTarget;
 use smallvec::{SmallVec, smallvec};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use systole_compile::{ALIGN, Location, ProgramSchedule, Step};
 use systole_ir::{Result, ResultExt, err};
 
 /// An executor of a compiled program: schedule with bound kernels, ready to run.
 pub struct Executor {
-    schedule: ProgramSchedule,
+    /// A nested program shares the schedule with the step around it.
+    schedule: Arc<ProgramSchedule>,
     kernels: Vec<Box<dyn Kernel>>,
     choices: Vec<KernelChoice>,
     scratch: usize,
@@ -43,7 +44,7 @@ struct PackedConstants {
 impl Executor {
     /// Creates an executor: binds each step to a kernel.
     pub fn new(
-        schedule: ProgramSchedule,
+        schedule: Arc<ProgramSchedule>,
         target: CompileTarget,
         registry: KernelRegistry,
     ) -> Result<Executor> {
@@ -62,7 +63,7 @@ impl Executor {
     }
 
     /// Selects the kernels of a nested program of a step, for the same machine and registry.
-    pub fn of(schedule: &ProgramSchedule, around: &Problem<'_>) -> Result<Executor> {
+    pub fn of(schedule: &Arc<ProgramSchedule>, around: &Problem<'_>) -> Result<Executor> {
         Executor::new(schedule.clone(), around.target, around.registry)
     }
 

@@ -11,8 +11,9 @@ use crate::run::executor::Executor;
 use crate::select::Problem;
 use crate::simd::level::TileFn;
 use crate::simd::reduce_loops::adder;
+use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
-use systole_compile::{ALIGN, Location, RowBlockLoop};
+use systole_compile::{ALIGN, Location, ProgramSchedule, RowBlockLoop};
 use systole_ir::{Error, Result, err};
 
 /// Elements per block of the parallel loop that adds the groups' sums.
@@ -55,11 +56,7 @@ struct BlockProgram {
 }
 
 impl BlockProgram {
-    fn new(
-        plan: &systole_compile::ProgramSchedule,
-        sums: &[BlockSum],
-        problem: &Problem<'_>,
-    ) -> Result<BlockProgram> {
+    fn new(plan: &Arc<ProgramSchedule>, sums: &[BlockSum], problem: &Problem<'_>) -> Result<BlockProgram> {
         let executor = Executor::of(plan, problem)?;
         let mut memory = executor.memory_bytes()?.next_multiple_of(ALIGN);
         let mut apart = Vec::new();

@@ -11,6 +11,9 @@ use systole_ir::{GraphBuilder, Tensor};
 /// Target of the calls, which the Python package of the plugin writes.
 pub const TARGET: &str = "systole_python_callback";
 
+/// Target of the calls that report an array's sharding when the program is compiled; they compute nothing.
+pub const INSPECTION: &str = "systole_inspect_sharding";
+
 /// Start of the IR's names of FFI handlers, followed by the name under which the host program registered the handler.
 pub const PREFIX: &str = "systole_ffi.";
 
@@ -76,7 +79,7 @@ pub(super) fn has_side_effect(op: &Operation) -> bool {
 }
 
 /// Whether the regions, the regions in them or the functions that they call contain such an op.
-pub(super) fn contains(module: &MlirModule, regions: &[MlirRegion], what: fn(&Operation) -> bool) -> bool {
+pub fn contains(module: &MlirModule, regions: &[MlirRegion], what: fn(&Operation) -> bool) -> bool {
     let mut open: Vec<&MlirRegion> = regions.iter().collect();
     let mut seen = HashSet::new();
     while let Some(region) = open.pop() {

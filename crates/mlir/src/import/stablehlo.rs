@@ -7,6 +7,7 @@ use super::chlo::top_k;
 use super::complex::functions as of_complex;
 use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, PRODUCT, larger, smaller};
 use super::complex_number::RealOrComplex;
+use super::effects::INSPECTION;
 use super::gather_dot;
 use super::types::wrong;
 use systole_base::{DType, Result, TensorType, ensure};
@@ -108,6 +109,7 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     call("LayoutConstraint", UNCHANGED).complex(ComplexRule::Nothing),
     call("Sharding", UNCHANGED).complex(ComplexRule::Nothing),
     call("TopK", ImportRule::Arrays(greatest)),
+    call(INSPECTION, UNCHANGED).complex(ComplexRule::Nothing),
     call("annotate_device_placement", UNCHANGED).complex(ComplexRule::Nothing),
     // JAX marks an unused value as live; nothing is computed.
     call("dce_sink", ImportRule::Arrays(|_| Ok(Some(Vec::new())))),

@@ -78,6 +78,7 @@ impl<'a> MlirParser<'a> {
             "stablehlo.custom_call" | "func.call" => self.call(name),
             "stablehlo.composite" => self.composite(),
             "sdy.sharding_constraint" | "sdy.reshard" => self.sharding_constraint(),
+            "sdy.sharding_group" => self.sharding_group(name),
             "sdy.manual_computation" => self.manual_computation(),
             _ if name.starts_with("sdy.") && name != "sdy.return" => {
                 Err(not_read(format!("unsupported op `{name}`")).at(self.place_of(self.at).to_string()))
@@ -380,6 +381,17 @@ impl<'a> MlirParser<'a> {
         said.attributes.push(("sharding".into(), self.sharding()?));
         self.expect(':')?;
         self.plain_types("sharding_constraint", 1, &mut said, at)?;
+        Ok(said)
+    }
+
+    /// Parses `sdy.sharding_group %0 group_id=1 : tensor<…>`
+    fn sharding_group(&mut self, name: &str) -> Result<ParsedOp> {
+        let at = self.at;
+        let mut said = ParsedOp { operands: vec![self.value()?], ..ParsedOp::default() };
+        said.attributes.extend(self.word_value(name)?);
+        self.expect(':')?;
+        let ty = self.ty()?;
+        self.same_types(&said.operands, &[ty], at)?;
         Ok(said)
     }
 }

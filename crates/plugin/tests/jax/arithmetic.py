@@ -14,3 +14,9 @@ token = jax.lax.create_token()
 x, kept = jax.jit(lambda x, t: (x + 1, t))(jnp.arange(3.), token)
 close(x, [1, 2, 3])
 assert type(kept).__name__ == 'Token' and type(jax.jit(jax.lax.create_token)(1.0)).__name__ == 'Token'
+
+# Subnormal constants are not flushed to zero: the distance from 0 to the next number.
+for dtype in [np.float32, jnp.bfloat16]:
+    least = jnp.finfo(dtype).smallest_subnormal
+    assert (np.asarray(jax.jit(jnp.spacing)(jnp.zeros(5, dtype))) == np.full(5, least, dtype)).all(), dtype
+    assert (np.asarray(jax.jit(lambda: jnp.full(5, least, dtype))()) != 0).all(), dtype

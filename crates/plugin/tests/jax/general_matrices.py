@@ -71,10 +71,29 @@ close(jnp.tril(jax.jit(lax.linalg.triangular_solve, static_argnames=['left_side'
     jnp.eye(3, dtype=jnp.bfloat16) * 2, jnp.eye(3, dtype=jnp.bfloat16), left_side=True, lower=True)).astype(np.float32),
     np.eye(3) / 2)
 
-# A program that JAX exported for its CPU holds the same calls.
-cpu = jax.devices('cpu')[0]
-exported = jax.export.export(jax.jit(lambda a: jnp.linalg.svd(a, compute_uv=False)), platforms=['cpu'],
-    disabled_checks=[jax.export.DisabledSafetyCheck.platform()])(jax.ShapeDtypeStruct((4, 3), np.float64))
-assert 'lapack_dgesdd_ffi' in exported.mlir_module()
+# A program that JAX exported for its CPU holds the same calls, and runs here; so does one for several platforms.
+f = jax.jit(lambda a: jnp.linalg.svd(a, compute_uv=False))
 b = drawn((4, 3), np.float64)
-close(jax.jit(exported.call)(b), np.linalg.svd(b, compute_uv=False), 1e-12)
+for platforms in [['cpu'], ['tpu', 'cpu']]:
+    exported = jax.export.export(f, platforms=platforms)(jax.ShapeDtypeStruct((4, 3), np.float64))
+    assert 'lapack_dgesdd_ffi' in exported.mlir_module()
+    close(jax.jit(exported.call)(b), np.linalg.svd(b, compute_uv=False), 1e-12)
+try:
+    jax.export.export(f, platforms=['tpu'])(jax.ShapeDtypeStruct((4, 3), np.float64)).call(b)
+except ValueError as e:
+    assert 'exported for' in str(e), e
+else:
+    raise SystemExit('a program for a TPU ran')
+branch = jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=lambda x: x + 1, tpu=lambda x: x + 2))
+close(jax.export.export(branch, platforms=['tpu', 'cpu'])(jax.ShapeDtypeStruct((), np.float32)).call(np.float32(1)), 2)
+
+# Eigenvectors of tridiagonal matrices come from inverse iteration, with systems that are nearly singular.
+if 'perturb_singular' in __import__('inspect').signature(lax.linalg.tridiagonal_solve).parameters:
+    d, e = drawn((6,), np.float64), drawn((5,), np.float64)
+    values, vectors = jsl.eigh_tridiagonal(d, e, eigvals_only=False)
+    full = np.diag(d) + np.diag(e, 1) + np.diag(e, -1)
+    close(values, np.linalg.eigvalsh(full), 1e-9)
+    close(full @ np.asarray(vectors), np.asarray(vectors) * np.asarray(values), 1e-6)
+    zero = np.zeros((2, 3), np.complex64)
+    x = np.asarray(lax.linalg.tridiagonal_solve(zero, zero, zero, np.ones((2, 3, 1), np.complex64), perturb_singular=True))
+    assert (np.abs(x) > 1e6).all() and np.isfinite(x).all()

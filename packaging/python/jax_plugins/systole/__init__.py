@@ -7,7 +7,7 @@ It has lower priority than JAX's CPU backend: nothing changes until `JAX_PLATFOR
 import os
 import threading
 
-from . import callbacks, ffi
+from . import buffers, callbacks, ffi, sharding_inspection
 
 NAME = "systole"
 LIBRARY = os.path.join(os.path.dirname(__file__), "libsystole_plugin.so")
@@ -29,7 +29,10 @@ def initialize():
     ffi.register(NAME, LIBRARY)
     _watch_interrupts()
     _keep_clients_after_fork()
-    _refuse()
+    sharding_inspection.register(NAME, LIBRARY)
+    buffers.register(NAME, LIBRARY)
+    _inline_partitioned()
+    _run_exported()
     _decompose()
     _exchange()
 
@@ -154,7 +157,8 @@ def _decompose():
             usual = mlir._lowerings.get(primitive)
             mlir.register_lowering(primitive, _lapack(rule, getattr(usual, "rule", usual)), platform=NAME)
     if hasattr(linalg, "lu_pivots_to_permutation_p"):
-        mlir.register_lowering(linalg.lu_pivots_to_permutation_p, _permutation, platform=NAME)
+        primitive = linalg.lu_pivots_to_permutation_p
+        mlir.register_lowering(primitive, _permutation(mlir._lowerings.get(primitive)), platform=NAME)
     own = mlir._platform_specific_lowerings
     own[NAME] = _Rules(own[NAME])
 
@@ -182,12 +186,20 @@ def _lapack(rule, usual):
     return lower
 
 
-def _permutation(ctx, pivots, **_):
-    """The custom call of JAX's rule for GPUs: on CPUs it writes a loop."""
-    from jax._src.interpreters import mlir
+def _permutation(usual):
+    """A rule with the custom call of JAX's rule for GPUs: on CPUs it writes a loop, `usual`."""
 
-    types = [callbacks.ir_type(ctx, aval) for aval in ctx.avals_out]
-    return mlir.custom_call("cu_lu_pivots_to_permutation", result_types=types, operands=[pivots], backend_config={}).results
+    def lower(ctx, pivots, **params):
+        from jax._src.interpreters import mlir
+
+        is_known = all(isinstance(size, int) for aval in (*ctx.avals_in, *ctx.avals_out) for size in aval.shape)
+        if usual is not None and not is_known:
+            # Sizes of an exported program that are determined by its arguments.
+            return getattr(usual, "rule", usual)(ctx, pivots, **params)
+        types = [callbacks.ir_type(ctx, aval) for aval in ctx.avals_out]
+        return mlir.custom_call("cu_lu_pivots_to_permutation", result_types=types, operands=[pivots], backend_config={}).results
+
+    return lower
 
 
 def _decompose_old():
@@ -382,29 +394,44 @@ def _keep_programs():
     compilation_cache.put_executable_and_time = put_unless_callbacks
 
 
-def _refuse():
-    """Functions that need XLA's own compiler, and would fail without a reason."""
-    from jax._src import debugging
-    from jax._src.interpreters import mlir
-
-    inspect_sharding = debugging._inspect_sharding_lowering_rule
-
-    def inspect(ctx, value, **params):
-        # A program on one device needs no compiler.
-        if getattr(ctx.module_context.axis_context, "num_devices", None) == 1:
-            return inspect_sharding(ctx, value, **params)
-        what = "does not support inspect_array_sharding in jit on several devices; use x.sharding outside"
-        raise NotImplementedError(f"the platform `{NAME}` {what}")
-
-    def buffer_callback(ctx, *args, **params):
-        raise NotImplementedError(f"the platform `{NAME}` does not support buffer_callback; use jax.experimental.io_callback")
-
-    mlir.register_lowering(debugging.inspect_sharding_p, inspect, platform=NAME)
+def _inline_partitioned():
+    """`custom_partitioning`: the function itself, as JAX does on one device. Its rules say how XLA's partitioner splits it; here
+    several devices run one program on the global arrays."""
     try:
-        from jax._src.buffer_callback import buffer_callback_p
-    except ImportError:
+        from jax._src import core, custom_partitioning
+        from jax._src.interpreters import mlir
+
+        primitive = custom_partitioning.custom_partitioning_p
+    except (ImportError, AttributeError):
         return
-    mlir.register_lowering(buffer_callback_p, buffer_callback, platform=NAME)
+
+    def inline(ctx, *values, call, **_):
+        return mlir.lower_fun(core.jaxpr_as_fun(call), multiple_results=True)(ctx, *values)
+
+    mlir.register_lowering(primitive, inline, platform=NAME)
+
+
+def _run_exported():
+    """Programs that `jax.export` wrote for `cpu` run here too: JAX's rules for its CPU are this platform's, and the plugin
+    executes the calls of LAPACK."""
+    import dataclasses
+
+    try:
+        from jax._src.export import _export
+        from jax._src.interpreters import mlir
+
+        primitive, usual = _export.call_exported_p, _export._call_exported_lowering
+    except (ImportError, AttributeError):
+        return
+
+    def call_exported(ctx, *args, exported, **params):
+        platforms = tuple(exported.platforms)
+        if NAME in ctx.module_context.platforms and NAME not in platforms and "cpu" in platforms:
+            # The index in the list selects the platform inside the program.
+            exported = dataclasses.replace(exported, platforms=tuple(NAME if p == "cpu" else p for p in platforms))
+        return usual(ctx, *args, exported=exported, **params)
+
+    mlir.register_lowering(primitive, call_exported, platform=NAME)
 
 
 class _AsCpu:

@@ -20,7 +20,8 @@ _functions = {}
 _ids = itertools.count()
 # Ids that no program of JAX needs any more; the plugin may still hold a program that calls them.
 _released = []
-_last = threading.local()
+# Text of the last exception of each thread. A thread that Python did not start has no other memory between calls.
+_errors = {}
 _lock = threading.Lock()
 _library = None
 
@@ -42,8 +43,7 @@ def register(platform, library):
             return usual(ctx, callback, token, operands, operand_avals, result_avals, **options)
         if options.get("partitioned") and _device(ctx, options.get("sharding")) != "all":
             raise NotImplementedError(f"the platform `{platform}` does not support partitioned callbacks; call it in jax.shard_map")
-        id = _add(_Function(callback, operand_avals, result_avals), library)
-        ctx.module_context.add_keepalive(_Lifetime(id))
+        id = add(ctx, _Function(callback, operand_avals, result_avals), library)
         tokens = [] if token is None else [token]
         call = mlir.custom_call(
             TARGET,
@@ -119,6 +119,13 @@ class _Lifetime:
         weakref.finalize(self, _released.append, id).atexit = False
 
 
+def add(ctx, function, library):
+    """Stores a function on the addresses of operands and results, for the program that is lowered, and returns its id."""
+    id = _add(function, library)
+    ctx.module_context.add_keepalive(_Lifetime(id))
+    return id
+
+
 def _add(function, library):
     """Stores a function and returns its id; forgets those that no program calls any more."""
     global _library
@@ -146,9 +153,10 @@ def _call(id, operands, results):
         _functions[id](operands, results)
         return 0
     except BaseException:
+        text = ctypes.create_string_buffer(traceback.format_exc().replace("\0", "").encode("utf-8", "replace"))
         # The text is alive until the thread's next call.
-        _last.text = ctypes.create_string_buffer(traceback.format_exc().replace("\0", "").encode("utf-8", "replace"))
-        return ctypes.addressof(_last.text)
+        _errors[threading.get_ident()] = text
+        return ctypes.addressof(text)
 
 
 class _Function:
@@ -156,8 +164,8 @@ class _Function:
 
     def __init__(self, function, operands, results):
         self.function = function
-        self.operands = [_Array(aval) for aval in operands]
-        self.results = [_Array(aval) for aval in results]
+        self.operands = [HeldArray(aval) for aval in operands]
+        self.results = [HeldArray(aval) for aval in results]
 
     def __call__(self, operands, results):
         import numpy as np
@@ -179,7 +187,7 @@ class _Function:
             array.write(value, results, addresses)
 
 
-class _Array:
+class HeldArray:
     """How the plugin holds an array: a complex one as two, and elements of less than a byte or float8 in wider types."""
 
     def __init__(self, aval):
@@ -197,6 +205,7 @@ class _Array:
             self.held = np.dtype(np.uint8 if self.dtype.name[0] == "u" else np.int8)
         elif self.dtype.name.startswith(("float4_", "float6_", "float8_")):
             self.held = np.dtype(np.float32)
+        self.is_direct = self.held == self.dtype and not self.is_complex
         self.bytes = int(np.prod(self.shape, dtype=np.int64)) * self.held.itemsize
 
     def read(self, pointers, addresses):

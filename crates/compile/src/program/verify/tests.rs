@@ -3,6 +3,7 @@
 use super::{verify_planned, verify_steps};
 use crate::options::{PipelineOptions, RowBlocksMode};
 use crate::program::{Kernel, Location, MapLoad, MaxPoolArgmax, ProgramSchedule, SlotId, Step};
+use std::sync::Arc;
 use systole_ir::DType::{self, F32, I32, U8, U64};
 use systole_ir::attention::{AttentionConfig, AttentionDropout, AttentionMatch, AttentionOperand};
 use systole_ir::op::Convolution;
@@ -173,7 +174,7 @@ fn scan() -> ProgramSchedule {
 fn trip(s: &mut ProgramSchedule) -> &mut ProgramSchedule {
     let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
     let Kernel::While { body, .. } = &mut s.steps[at].kernel else { unreachable!() };
-    body
+    Arc::make_mut(body)
 }
 
 #[test]
@@ -216,7 +217,7 @@ fn caught_in_loop(
     caught_in(scan(), &[], words, |s| {
         let at = step_of(s, |k| matches!(k, Kernel::While { .. }));
         let Kernel::While { starts, cond, body, .. } = &mut s.steps[at].kernel else { unreachable!() };
-        change(starts, cond, body);
+        change(starts, Arc::make_mut(cond), Arc::make_mut(body));
     });
 }
 

@@ -31,6 +31,7 @@ pub(crate) const OPERATIONS: &[OpImport] = &[
     op("mhlo.copy").importer(|_, _, operands, _, _| Ok(operands)),
     op("sdy.manual_computation").importer(|i, op, operands, frame, g| i.manual(op, operands, frame, g)),
     op("sdy.reshard").importer(|_, _, operands, _, _| Ok(operands)),
+    op("sdy.sharding_group").importer(|_, _, _, _, _| Ok(Vec::new())),
     op("sdy.sharding_constraint").importer(|_, _, operands, _, _| Ok(operands)),
     call(SHAPE_CALLS[0], SHAPE_CALL),
     call(SHAPE_CALLS[1], SHAPE_CALL),

@@ -1,0 +1,71 @@
+found = []
+m = mesh(4, 2)
+a = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(m, P('x', 'y')))
+b = jax.device_put(np.ones((8, 4), np.float32), NamedSharding(m, P('y')))
+
+
+def inspect(name, x):
+    jax.debug.inspect_array_sharding(x, callback=lambda sharding: found.append((name, sharding)))
+
+
+@jax.jit
+def f(a, b):
+    inspect('argument', a)
+    h = jnp.sin(a) @ b
+    inspect('product', h)
+    h = jax.lax.with_sharding_constraint(h, NamedSharding(m, P(None, 'x')))
+
+    def step(c, _):
+        inspect('carry', c)
+        return c * 2, None
+
+    h, _ = jax.lax.scan(step, h, None, length=3)
+    z = jnp.zeros(8)
+    inspect('new', z)
+    return h.sum() + z.sum()
+
+
+expected = {'argument': P('x', 'y'), 'product': P('x'), 'carry': P(None, 'x'), 'new': P()}
+with jax.set_mesh(m):
+    close(f(a, b), 8 * np.sin(1) * 32 * 8)
+assert len(found) == 4 and {name: s.spec for name, s in found} == expected, found
+assert all(len(s.device_set) == 8 for _, s in found)
+# Once for each compiled program.
+with jax.set_mesh(m):
+    f(a, b)
+assert len(found) == 4
+
+# In shard_map every device has an array of its own.
+found.clear()
+jax.jit(jax.shard_map(lambda a: inspect('own', a) or a * 2, mesh=m, in_specs=P('x'), out_specs=P('x')))(a)
+assert [s.spec for _, s in found] == [P()], found
+jax.jit(lambda a: jax.debug.visualize_array_sharding(a) or a + 1)(a)
+
+try:
+    jax.jit(lambda a: jax.debug.inspect_array_sharding(a, callback=lambda s: s.no_such_name) or a)(a)
+except Exception as e:
+    assert 'no_such_name' in str(e), e
+else:
+    raise SystemExit('no error')
+
+# `custom_partitioning`: the function itself.
+from jax.experimental.custom_partitioning import custom_partitioning
+
+
+@custom_partitioning
+def double(x):
+    return x * 2
+
+
+double.def_partition(partition=lambda *_: 1 / 0, infer_sharding_from_operands=lambda *_: 1 / 0, sharding_rule='i j -> i j')
+out = jax.jit(double, out_shardings=NamedSharding(m, P('x')))(a)
+close(out, np.full((8, 8), 2))
+assert out.sharding.spec == P('x')
+
+# `shard_alike`: the second array has the sharding of the first.
+from jax.experimental.shard_alike import shard_alike
+
+out = jax.jit(lambda a: shard_alike(a, jnp.arange(64.).reshape(8, 8))[1])(a)
+close(out, np.arange(64).reshape(8, 8))
+assert out.sharding.spec == P('x', 'y'), out.sharding
+close(shard_alike(jnp.arange(3.), jnp.ones(3))[0], [0, 1, 2])
