@@ -410,7 +410,8 @@ impl CpuExecutable {
 
     fn arena(&self) -> Result<AlignedMemory> {
         let pooled = self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        pooled.map_or_else(|| AlignedMemory::new(self.report.arena_bytes), Ok)
+        // The threads that write its pages fault them in, in parallel; pages that no step writes cost nothing.
+        pooled.map_or_else(|| AlignedMemory::unfilled(self.report.arena_bytes), Ok)
     }
 
     /// Returns the results as buffers: new memory, or an alias of an argument, a constant or an earlier result.
