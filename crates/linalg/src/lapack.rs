@@ -261,9 +261,16 @@ impl LapackRoutine {
                 m == n && m == if self.is(RoutineAttribute::Side, 'L') { rows } else { columns }
             }
             RoutineName::Gtsv => (0..3).all(|i| self.length(i) == self.size(3).0),
-            RoutineName::Permutation => self.length(0) <= self.results[0].0,
+            RoutineName::Permutation => {
+                self.length(0) <= self.results[0].0 && self.results[0].1 == DType::I32
+            }
             RoutineName::Geqrf | RoutineName::Gesdd | RoutineName::Getrf => true,
         }
+    }
+
+    /// The routine's name.
+    fn word(&self) -> &'static str {
+        ROUTINES.iter().find(|(_, name, ..)| *name == self.name).map_or("", |(word, ..)| word)
     }
 
     /// Number of matrices.
@@ -446,17 +453,32 @@ where
         (b * n..(b + 1) * n).map(|k| self.args[i].at(k)).collect()
     }
 
+    /// The elements of a result array.
+    fn result<E: Element>(&mut self, at: usize) -> Result<&mut [E]> {
+        let dtype = self.routine.results[at].1;
+        ensure!(
+            dtype == E::DTYPE,
+            err!(
+                Data,
+                "result {at} of `{}` has elements of type {dtype}, expected {}",
+                self.word(),
+                E::DTYPE
+            )
+        );
+        Ok(E::from_bytes_mut(self.results[at]))
+    }
+
     /// Writes matrix b of a result that starts with array `at`; returns the next result's array.
     fn put<U: MatrixScalar<Real = T::Real>>(&mut self, at: usize, b: usize, m: &Matrix<U>) -> Result<usize> {
         let parts = if U::IS_COMPLEX { 2 } else { 1 };
         for part in 0..parts {
-            let to: &mut [T::Real] = T::Real::from_bytes_mut(self.results[at + part]);
+            let to: &mut [T::Real] = self.result(at + part)?;
             let size = m.rows * m.columns;
             let Some(to) = to.get_mut(b * size..(b + 1) * size) else {
                 return Err(err!(
                     Data,
-                    "a result of `{:?}` has another shape than {} by {}",
-                    self.name,
+                    "a result of `{}` has another shape than {} by {}",
+                    self.word(),
                     m.rows,
                     m.columns
                 ));
@@ -484,9 +506,9 @@ where
         let size = m.data.len();
         let parts = if T::IS_COMPLEX { 2 } else { 1 };
         for part in 0..parts {
-            let to: &mut [T::Real] = T::Real::from_bytes_mut(self.results[at + part]);
+            let to: &mut [T::Real] = self.result(at + part)?;
             let Some(to) = to.get_mut(b * size..(b + 1) * size) else {
-                return Err(err!(Data, "a result of `{:?}` has another size than {size}", self.name));
+                return Err(err!(Data, "a result of `{}` has another size than {size}", self.word()));
             };
             to.iter_mut().zip(&m.data).for_each(|(to, x)| *to = if part == 0 { x.re() } else { x.im() });
         }
@@ -504,11 +526,11 @@ where
     }
 
     fn put_integers(&mut self, at: usize, b: usize, x: &[i32]) -> Result<usize> {
-        let to = i32::from_bytes_mut(self.results[at]);
+        let to: &mut [i32] = self.result(at)?;
         match to.get_mut(b * x.len()..(b + 1) * x.len()) {
             Some(to) => to.copy_from_slice(x),
             None => {
-                return Err(err!(Data, "a result of `{:?}` has another length than {}", self.name, x.len()));
+                return Err(err!(Data, "a result of `{}` has another length than {}", self.word(), x.len()));
             }
         }
         Ok(at + 1)
