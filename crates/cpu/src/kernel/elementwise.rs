@@ -668,14 +668,7 @@ const MAX_SPREAD: usize = 16;
 ///
 /// # Safety
 /// The elements exist, and `to` has room for `count · run` elements.
-unsafe fn spread_each(
-    to: *mut u8,
-    from: *const u8,
-    size: usize,
-    stride: usize,
-    run: usize,
-    count: usize,
-) {
+unsafe fn spread_each(to: *mut u8, from: *const u8, size: usize, stride: usize, run: usize, count: usize) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         match size {
