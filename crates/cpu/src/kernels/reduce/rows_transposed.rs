@@ -185,29 +185,14 @@ impl RowsShape {
                     if !matches!(dtype, DType::I32 | DType::U32 | DType::I64 | DType::U64) {
                         return None;
                     }
-                    let known = numbers.iter().position(|d| d == dtype);
-                    let at = known.unwrap_or_else(|| {
-                        numbers.push(*dtype);
-                        numbers.len() - 1
-                    });
-                    let strides = [0, 1].into_iter().collect();
-                    MapLoad::Array { input: inputs + at, dtype: *dtype, strides, offset: 0 }
+                    let (input, strides) = (inputs + place_of(numbers, *dtype), [0, 1].into_iter().collect());
+                    MapLoad::Array { input, dtype: *dtype, strides, offset: 0 }
                 }
                 MapLoad::Iota { .. } => return None,
                 MapLoad::Splat { .. } => load.clone(),
             });
         }
-        // Merges the two dimensions into one if all loads are contiguous across both; a reduction needs them separate.
-        let lie_together = |load: &MapLoad| match load {
-            MapLoad::Array { strides, .. } => strides[..] == [rows, 1] || strides[..] == [0, 0],
-            _ => true,
-        };
-        let joined = !wide || !fold && loads.iter().all(lie_together);
-        for load in loads.iter_mut().filter(|_| joined) {
-            if let MapLoad::Array { strides, .. } = load {
-                strides.remove(0);
-            }
-        }
+        let joined = join_dims(&mut loads, rows, wide, fold);
         let shape = match joined {
             true => [rows * if wide { columns } else { 1 }].into(),
             false => [columns, rows].into(),
@@ -226,8 +211,7 @@ impl BoundBlock {
             let known = found[array].get_or_insert((kind, size));
             (*known == (kind, size)).then_some(())
         };
-        let mut stages = Vec::with_capacity(plan.stages.len());
-        let mut all_numbers: Vec<DType> = Vec::new();
+        let (mut stages, mut all_numbers) = (Vec::with_capacity(plan.stages.len()), Vec::new());
         for stage in &plan.stages {
             let size = |types: &[TensorType], k: usize| types[k].dtype.size();
             let (map, fold) = match &stage.kernel {
@@ -260,36 +244,35 @@ impl BoundBlock {
                 }
             };
             let mut read = stage.inputs.clone();
-            for dtype in numbers {
-                let known = all_numbers.iter().position(|d| *d == dtype);
-                read.push(arrays_of_plan + known.unwrap_or(all_numbers.len()));
-                if known.is_none() {
-                    all_numbers.push(dtype);
-                }
-            }
+            read.extend(numbers.into_iter().map(|dtype| arrays_of_plan + place_of(&mut all_numbers, dtype)));
             stages.push(RowsStage { work, inputs: read, outputs: stage.outputs.clone() });
         }
         found.extend(all_numbers.iter().map(|dtype| Some((ArrayShape::Row, dtype.size()))));
-        let mut scratch = 0;
-        let arrays = found.into_iter().enumerate().map(|(k, array)| {
-            // No stage uses this array, so its shape is irrelevant.
-            let (kind, size) = array.unwrap_or((ArrayShape::Scalar, 1));
-            let whose = match k {
-                k if k < inputs => ArrayOrigin::Input,
-                k if k < inputs + outputs => ArrayOrigin::Output,
-                k if k < arrays_of_plan => ArrayOrigin::Local,
-                k => ArrayOrigin::RowNumbers(all_numbers[k - arrays_of_plan]),
-            };
-            let at = scratch;
-            let is_own = matches!(whose, ArrayOrigin::Local | ArrayOrigin::RowNumbers(_));
-            if kind == ArrayShape::Full || is_own {
-                let elements = if kind == ArrayShape::Full { rows * shape.columns } else { rows };
-                scratch += (elements * size).next_multiple_of(64);
+        let origin = |k: usize| match k {
+            k if k < inputs => ArrayOrigin::Input,
+            k if k < inputs + outputs => ArrayOrigin::Output,
+            k if k < arrays_of_plan => ArrayOrigin::Local,
+            k => ArrayOrigin::RowNumbers(all_numbers[k - arrays_of_plan]),
+        };
+        // An array that no stage uses has any shape.
+        let found = found.into_iter().map(|array| array.unwrap_or((ArrayShape::Scalar, 1)));
+        let found =
+            found.enumerate().map(|(k, (kind, size))| BlockArray { kind, whose: origin(k), size, at: 0 });
+        let mut block = BoundBlock { rows, arrays: found.collect(), stages, scratch: 0 };
+        block.lay_out(shape.columns);
+        Some(block)
+    }
+
+    /// Sets the offsets in scratch of arrays that the block holds.
+    fn lay_out(&mut self, columns: usize) {
+        for a in &mut self.arrays {
+            a.at = self.scratch;
+            let is_own = matches!(a.whose, ArrayOrigin::Local | ArrayOrigin::RowNumbers(_));
+            if a.kind == ArrayShape::Full || is_own {
+                let elements = if a.kind == ArrayShape::Full { self.rows * columns } else { self.rows };
+                self.scratch += (elements * a.size).next_multiple_of(64);
             }
-            BlockArray { kind, whose, size, at }
-        });
-        let arrays = arrays.collect();
-        Some(BoundBlock { rows, arrays, stages, scratch })
+        }
     }
 
     /// Runs all stages for the block that starts at row `first`.
@@ -338,6 +321,30 @@ impl BoundBlock {
             }
         });
     }
+}
+
+/// Merges the two dimensions of a block into one if all loads are contiguous across both; a reduction needs them separate.
+/// Returns whether it did.
+fn join_dims(loads: &mut [MapLoad], rows: usize, wide: bool, fold: bool) -> bool {
+    let lie_together = |load: &MapLoad| match load {
+        MapLoad::Array { strides, .. } => strides[..] == [rows, 1] || strides[..] == [0, 0],
+        _ => true,
+    };
+    let joined = !wide || !fold && loads.iter().all(lie_together);
+    for load in loads.iter_mut().filter(|_| joined) {
+        if let MapLoad::Array { strides, .. } = load {
+            strides.remove(0);
+        }
+    }
+    joined
+}
+
+/// Index of an element type in a list, to which it is added if it is missing.
+fn place_of(list: &mut Vec<DType>, dtype: DType) -> usize {
+    list.iter().position(|d| *d == dtype).unwrap_or_else(|| {
+        list.push(dtype);
+        list.len() - 1
+    })
 }
 
 /// Transposes `from: [rows, columns]` to `to: [columns, rows]`, elements of `size` bytes.
