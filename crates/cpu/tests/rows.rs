@@ -6,10 +6,12 @@ mod common;
 
 use common::*;
 use std::sync::Arc;
+use systole_cpu::Level;
 use systole_ir::DType::{self, *};
 use systole_ir::op::ArgDomain;
 use systole_ir::rng::RandomStream;
 use systole_ir::{Graph, GraphBuilder, Literal, Tensor, TensorType, vjp};
+use systole_runtime::CompileOptions;
 
 /// `f` of arrays of these types, and its gradients w.r.t. all floating-point ones for a random cotangent.
 fn with_gradients(name: &str, types: &[TensorType], f: impl Fn(&[Tensor]) -> Tensor) -> Arc<Graph> {
@@ -137,6 +139,48 @@ fn short_rows_are_independent_of_each_other() {
             let first = of_rows(2)[..10].to_vec();
             for rows in [2, 5, 128, 131, 300] {
                 assert!(of_rows(rows).chunks(10).all(|r| r == first), "{rows} rows of {dtype} on {level:?}");
+            }
+        }
+    }
+}
+
+/// Rows with random-like bits of their own position: a choice by the largest of a few values for each row.
+#[test]
+fn short_rows_that_use_their_row_and_column_numbers() {
+    for (rows, columns) in [(512, 2), (300, 3), (131, 32), (5, 7)] {
+        for number in [I32, U32, I64] {
+            let g = GraphBuilder::new("numbers");
+            let ty = TensorType::new(F32, [rows, columns]);
+            let x = g.parameter(ty.clone(), "x");
+            let [row, column] = [0, 1].map(|d| g.iota(ty.with_dtype(number), d).convert(F32));
+            let value = (&x * 3.0 + &row * 0.37 + &column * 1.7).sine() + &row * 0.01;
+            let most = value.reduce_max(&[1]);
+            let scaled = (&value - most.broadcast_in_dim(x.shape(), &[0])).exp();
+            let shift = g.iota(TensorType::new(number, [rows]), 0).convert(F32);
+            let graph = g.finish(&[scaled, &most * &shift]).unwrap();
+            check_near(&graph, &draw(&graph, 2), 1e-5);
+            let steps = backend(Level::best(), 1).explain(&graph, &CompileOptions::default()).unwrap();
+            assert!(steps.iter().all(|s| s.kernel.uses("reduce/rows_transposed")), "{rows}×{columns}");
+        }
+    }
+}
+
+/// Vectors that are broadcast along few columns, of every size of elements.
+#[test]
+fn vectors_broadcast_along_few_columns() {
+    for columns in [1, 2, 3, 4, 5, 8, 16, 17] {
+        for (rows, dtype) in [(700, F32), (35, F64), (300, BF16), (1000, U8)] {
+            let g = GraphBuilder::new("spread");
+            let ty = TensorType::new(dtype, [rows, columns]);
+            let x = g.parameter(ty.clone(), "x");
+            let keep = g.parameter(TensorType::new(Bool, [rows]), "keep");
+            let by = g.parameter(TensorType::new(dtype, [rows]), "by");
+            let [keep, by] = [keep, by].map(|v| v.broadcast_in_dim(&ty.shape, &[0]));
+            let graph = g.finish(&[keep.select(&(&x + &by), &x)]).unwrap();
+            let args = draw(&graph, 2);
+            let want = oracle(&graph, &args);
+            for level in levels() {
+                assert!(run(&backend(level, 2), &graph, &args) == want, "{rows}×{columns} {dtype} {level:?}");
             }
         }
     }

@@ -395,29 +395,29 @@ pub fn hemv<T: MatrixScalar, V: RealLanes<T::Real>>(a: MatrixSlice<T>, x: &[T], 
 const MOST_TRIANGLE: usize = 32;
 
 /// Triangle of a system of equations: rows below the diagonal, negated, and the reciprocals of the diagonal.
-struct PackedTriangle<T> {
-    rows: [T; MOST_TRIANGLE * MOST_TRIANGLE],
-    inverse: [T; MOST_TRIANGLE],
+struct PackedTriangle<T, const N: usize> {
+    rows: [[T; N]; N],
+    inverse: [T; N],
     size: usize,
 }
 
 /// Solves for U vectors of rows: columns of X in order, each from the previous ones.
 #[inline(always)]
-fn solve_strip<T: MatrixScalar, V: RealLanes<T::Real>, const U: usize>(
-    l: &PackedTriangle<T>,
+fn solve_strip<T: MatrixScalar, V: RealLanes<T::Real>, const U: usize, const N: usize>(
+    l: &PackedTriangle<T, N>,
     b: &mut MatrixSliceMut<T>,
     (at, end): (usize, usize),
 ) {
     let step = width::<T, V>();
     let zero = V::splat(T::Real::default());
-    let mut x = [[zero; U]; MOST_TRIANGLE];
+    let mut x = [[zero; U]; N];
     for j in 0..l.size {
         let column = &mut b.column(j)[at..end];
         let mut sum = [zero; U];
         for (u, part) in column.chunks(step).enumerate().take(U) {
             sum[u] = load_part(part);
         }
-        for (known, by) in x.iter().zip(&l.rows[j * MOST_TRIANGLE..j * MOST_TRIANGLE + j]) {
+        for (known, by) in x.iter().zip(&l.rows[j][..j]) {
             let re = V::splat(by.re());
             for u in 0..U {
                 sum[u] = sum[u].mul_add(re, known[u]);
@@ -449,21 +449,31 @@ fn solve_strip<T: MatrixScalar, V: RealLanes<T::Real>, const U: usize>(
 pub fn solve_right<T: MatrixScalar, V: RealLanes<T::Real>>(
     l: MatrixSlice<T>,
     unit: bool,
+    b: MatrixSliceMut<T>,
+) {
+    // Clearing the large triangle would take longer than a small solve.
+    match l.rows {
+        0..=8 => solve_packed::<T, V, 8>(l, unit, b),
+        _ => solve_packed::<T, V, MOST_TRIANGLE>(l, unit, b),
+    }
+}
+
+/// [`solve_right`] for a triangle of at most N rows.
+#[inline(always)]
+fn solve_packed<T: MatrixScalar, V: RealLanes<T::Real>, const N: usize>(
+    l: MatrixSlice<T>,
+    unit: bool,
     mut b: MatrixSliceMut<T>,
 ) {
     let size = l.rows;
-    let mut packed = PackedTriangle {
-        rows: [T::zero(); MOST_TRIANGLE * MOST_TRIANGLE],
-        inverse: [T::ONE; MOST_TRIANGLE],
-        size,
-    };
+    let mut packed = PackedTriangle { rows: [[T::zero(); N]; N], inverse: [T::ONE; N], size };
     for k in 0..size {
         let column = l.column(k);
         if !unit {
             packed.inverse[k] = T::ONE / column[k];
         }
         for j in k + 1..size {
-            packed.rows[j * MOST_TRIANGLE + k] = -column[j];
+            packed.rows[j][k] = -column[j];
         }
     }
     let step = width::<T, V>();
@@ -479,9 +489,9 @@ pub fn solve_right<T: MatrixScalar, V: RealLanes<T::Real>>(
         };
         let end = (at + vectors * step).min(b.rows);
         match vectors {
-            8 => solve_strip::<T, V, 8>(&packed, &mut b, (at, end)),
-            4 => solve_strip::<T, V, 4>(&packed, &mut b, (at, end)),
-            _ => solve_strip::<T, V, 1>(&packed, &mut b, (at, end)),
+            8 => solve_strip::<T, V, 8, N>(&packed, &mut b, (at, end)),
+            4 => solve_strip::<T, V, 4, N>(&packed, &mut b, (at, end)),
+            _ => solve_strip::<T, V, 1, N>(&packed, &mut b, (at, end)),
         }
         at = end;
     }

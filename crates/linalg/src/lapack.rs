@@ -12,26 +12,50 @@ use crate::scalar::{Complex, MatrixScalar};
 use crate::schur::{Schur, SchurElement, gehrd, schur};
 use crate::svd::svd;
 use crate::tridiagonal::{gtsv, gtsv_perturbed};
+use std::ops::Deref;
 use systole_base::{DType, Element, Literal, Result, TensorType, ensure, err};
 
+/// Routines by LAPACK's names, without the letter of the element type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RoutineName {
+    Geev,
+    Gees,
+    Gehrd,
+    Geqp3,
+    Geqrf,
+    Gesdd,
+    Getrf,
+    Gtsv,
+    GtsvPerturbed,
+    Orgqr,
+    Ormqr,
+    Potrf,
+    Syevd,
+    Sytrd,
+    Trsm,
+    /// The permutation of rows that the pivots of an LU decomposition make.
+    Permutation,
+}
+
 /// The routines, with their number of operands, and of arrays that hold the results of real and of complex matrices.
-const ROUTINES: [(&str, usize, usize, usize); 16] = [
-    ("geev", 1, 7, 7),
-    ("gees", 1, 6, 8),
-    ("gehrd", 1, 3, 5),
-    ("geqp3", 2, 3, 5),
-    ("geqrf", 1, 2, 4),
-    ("gesdd", 1, 5, 8),
-    ("gesvd", 1, 5, 8),
-    ("getrf", 1, 3, 4),
-    ("gtsv", 4, 5, 9),
-    (PERTURBED.1, 4, 1, 2),
-    ("orgqr", 2, 1, 2),
-    ("ormqr", 3, 1, 2),
-    ("potrf", 1, 2, 3),
-    ("syevd", 1, 3, 4),
-    ("sytrd", 1, 5, 7),
-    ("trsm", 2, 1, 2),
+const ROUTINES: [(&str, RoutineName, usize, usize, usize); 17] = [
+    ("geev", RoutineName::Geev, 1, 7, 7),
+    ("gees", RoutineName::Gees, 1, 6, 8),
+    ("gehrd", RoutineName::Gehrd, 1, 3, 5),
+    ("geqp3", RoutineName::Geqp3, 2, 3, 5),
+    ("geqrf", RoutineName::Geqrf, 1, 2, 4),
+    ("gesdd", RoutineName::Gesdd, 1, 5, 8),
+    ("gesvd", RoutineName::Gesdd, 1, 5, 8),
+    ("getrf", RoutineName::Getrf, 1, 3, 4),
+    ("gtsv", RoutineName::Gtsv, 4, 5, 9),
+    (PERTURBED.1, RoutineName::GtsvPerturbed, 4, 1, 2),
+    ("orgqr", RoutineName::Orgqr, 2, 1, 2),
+    ("ormqr", RoutineName::Ormqr, 3, 1, 2),
+    ("potrf", RoutineName::Potrf, 1, 2, 3),
+    ("syevd", RoutineName::Syevd, 1, 3, 4),
+    ("sytrd", RoutineName::Sytrd, 1, 5, 7),
+    ("trsm", RoutineName::Trsm, 2, 1, 2),
+    (PERMUTATION.1, RoutineName::Permutation, 1, 1, 1),
 ];
 
 /// JAX's custom call for the permutation of an LU decomposition, on GPUs; and its routine here.
@@ -54,7 +78,7 @@ pub fn routine(target: &str) -> Option<&'static str> {
         "unmqr" => "ormqr",
         name => name,
     };
-    ROUTINES.iter().map(|(known, ..)| *known).find(|known| *known == name)
+    ROUTINES.iter().map(|(known, ..)| *known).find(|known| *known == name && name != PERMUTATION.1)
 }
 
 /// Calls a routine: `config` is its name and attributes, such as `complex syevd mode=86 uplo=76`.
@@ -62,71 +86,270 @@ pub fn routine(target: &str) -> Option<&'static str> {
 /// # Errors
 /// For an unknown routine, or operands that do not fit.
 pub fn call(config: &str, args: &[&Literal], types: &[TensorType]) -> Result<Vec<Literal>> {
-    if config == PERMUTATION.1 {
-        return permutation(args, types);
-    }
-    let double = args.first().is_some_and(|a| a.dtype() == DType::F64);
-    match (config.strip_prefix("complex "), double) {
-        (None, false) => LapackCall::<f32>::run(config, args, types),
-        (None, true) => LapackCall::<f64>::run(config, args, types),
-        (Some(config), false) => LapackCall::<Complex<f32>>::run(config, args, types),
-        (Some(config), true) => LapackCall::<Complex<f64>>::run(config, args, types),
-    }
-}
-
-/// Number of leading batch dimensions of the first operand, which has `rank` dimensions; `None` if it has too few.
-pub fn batch_dims(config: &str, rank: usize) -> Option<usize> {
-    let name = config.strip_prefix("complex ").unwrap_or(config).split(' ').next().unwrap_or("");
-    rank.checked_sub(own_dims(name, 0))
+    let own: Vec<&TensorType> = args.iter().map(|a| a.ty()).collect();
+    let routine = LapackRoutine::new(config, &own, types)?;
+    let mut results: Vec<Literal> = types.iter().map(|ty| Literal::zeros(ty.clone())).collect();
+    let arrays: Vec<&[u8]> = args.iter().map(|a| a.bytes()).collect();
+    let mut written: Vec<&mut [u8]> = results.iter_mut().map(Literal::bytes_mut).collect();
+    routine.run(routine.batch(), &arrays, &mut written)?;
+    Ok(results)
 }
 
 /// Number of dimensions of operand i of a routine that is called for one matrix.
-fn own_dims(name: &str, i: usize) -> usize {
+fn own_dims(name: RoutineName, i: usize) -> usize {
     match (name, i) {
-        ("orgqr" | "ormqr", 1) => 1,
-        ("gtsv" | "gtsv_perturbed", 0..3) => 1,
-        (name, 0) if name == PERMUTATION.1 => 1,
+        (RoutineName::Orgqr | RoutineName::Ormqr | RoutineName::Geqp3, 1) => 1,
+        (RoutineName::Gtsv | RoutineName::GtsvPerturbed, 0..3) | (RoutineName::Permutation, 0) => 1,
         _ => 2,
     }
 }
 
-/// Rows of L U in terms of those of the matrix: `pivots: i32[…, m]`, from 0, become `i32[…, n]`.
-fn permutation(args: &[&Literal], types: &[TensorType]) -> Result<Vec<Literal>> {
-    let ([pivots], [ty]) = (args, types) else {
-        return Err(err!(Data, "a permutation has one operand and one result"));
-    };
-    let lead = |ty: &TensorType| ty.shape.split_last().map(|(last, lead)| (*last, lead.to_vec()));
-    let fits = |(m, lead): (usize, Vec<usize>), (n, other): (usize, Vec<usize>)| lead == other && m <= n;
-    let matches = lead(pivots.ty()).zip(lead(ty)).is_some_and(|(a, b)| fits(a, b));
-    ensure!(matches, err!(Data, "pivots of type {} do not permute {ty}", pivots.ty()));
-    let (m, n) = (pivots.shape()[pivots.shape().rank() - 1], ty.shape[ty.rank() - 1]);
-    let mut result = Literal::zeros(ty.clone());
-    let (from, to) = (pivots.as_slice::<i32>()?, result.as_mut_slice::<i32>()?);
-    for (b, to) in to.chunks_exact_mut(n.max(1)).enumerate() {
-        to.iter_mut().zip(0..).for_each(|(x, i)| *x = i);
-        for (i, pivot) in from[b * m..(b + 1) * m].iter().enumerate() {
-            // A number that is no row exchanges nothing: arrays of JAX have no errors that depend on values.
-            if let Some(pivot) = usize::try_from(*pivot).ok().filter(|p| *p < n) {
-                to.swap(i, pivot);
-            }
-        }
-    }
-    Ok(vec![result])
+/// Attributes of routines.
+#[derive(Clone, Copy)]
+enum RoutineAttribute {
+    Left,
+    Transpose,
+    Low,
+    High,
+    Uplo,
+    Side,
+    TransX,
+    Diag,
+    Mode,
+    ComputeLeft,
+    ComputeRight,
 }
 
-/// Element type of operands: its parts are element types of arrays.
-trait LapackScalar: SchurElement {
-    fn parts<'a>(args: &mut impl Iterator<Item = &'a Literal>) -> Result<ArrayParts<'a, Self::Real>>
-    where
-        Self::Real: Element,
-    {
-        let mut part = || args.next().ok_or_else(|| err!(Data, "a linear-algebra call has too few operands"));
-        let first = part()?;
-        let shape = first.shape().to_vec();
-        let im = if Self::IS_COMPLEX { Some(part()?.as_slice()?) } else { None };
-        Ok(ArrayParts { re: first.as_slice()?, im, shape })
+/// Names of attributes, in the order of [`RoutineAttribute`].
+const ATTRIBUTES: [&str; 11] = [
+    "left",
+    "transpose",
+    "low",
+    "high",
+    "uplo",
+    "side",
+    "trans_x",
+    "diag",
+    "mode",
+    "compute_left",
+    "compute_right",
+];
+
+/// A routine with its attributes, for operands of some types: what does not change from call to call.
+#[derive(Debug)]
+pub struct LapackRoutine {
+    name: RoutineName,
+    is_complex: bool,
+    is_double: bool,
+    attributes: [Option<i64>; ATTRIBUTES.len()],
+    /// Dimensions of each operand for one matrix; a complex operand is one.
+    shapes: Vec<Vec<usize>>,
+    /// Elements of each operand and result array for one matrix, and their element types.
+    operands: Vec<(usize, DType)>,
+    results: Vec<(usize, DType)>,
+    batch: usize,
+}
+
+impl LapackRoutine {
+    /// Checks a call: `config` is as for [`call`], `args` and `types` are those of the operands and results, all with the
+    /// same leading batch dimensions.
+    ///
+    /// # Errors
+    /// For an unknown routine, or operands that do not fit.
+    pub fn new(config: &str, args: &[&TensorType], types: &[TensorType]) -> Result<LapackRoutine> {
+        let (is_complex, rest) = match config.strip_prefix("complex ") {
+            Some(rest) => (true, rest),
+            None => (false, config),
+        };
+        let mut words = rest.split(' ').filter(|w| !w.is_empty());
+        let word = words.next().unwrap_or("");
+        let Some(&(word, name, count, real, complex)) = ROUTINES.iter().find(|(known, ..)| *known == word)
+        else {
+            return Err(err!(Unsupported, "unknown linear-algebra routine `{word}`"));
+        };
+        let mut attributes = [None; ATTRIBUTES.len()];
+        for (key, value) in words.filter_map(|w| w.split_once('=')) {
+            if let Some(i) = ATTRIBUTES.iter().position(|known| *known == key) {
+                attributes[i] = value.parse().ok();
+            }
+        }
+        let expected = if is_complex { complex } else { real };
+        ensure!(
+            types.len() == expected,
+            err!(Data, "`{word}` has {expected} result arrays, got {}", types.len())
+        );
+        let is_double = args.first().is_some_and(|a| a.dtype == DType::F64);
+        let call = LapackRoutine {
+            name,
+            is_complex: is_complex && name != RoutineName::Permutation,
+            is_double,
+            attributes,
+            shapes: Vec::new(),
+            operands: Vec::new(),
+            results: Vec::new(),
+            batch: 1,
+        };
+        call.with_shapes(word, count, args, types)
+    }
+
+    /// Adds the shapes of operands and results, which the computation indexes by.
+    fn with_shapes(
+        mut self,
+        word: &str,
+        count: usize,
+        args: &[&TensorType],
+        types: &[TensorType],
+    ) -> Result<LapackRoutine> {
+        let shapes: Vec<String> = args.iter().map(|a| a.to_string()).collect();
+        let misfit = || err!(Data, "operands of types {shapes:?} do not fit the routine `{word}`");
+        let mut rest = args.iter();
+        let mut lead = None;
+        for i in 0..count {
+            let wanted = self.operand_type(i);
+            for _ in 0..self.parts(i) {
+                let ty = rest.next().ok_or_else(misfit)?;
+                let dims = ty.rank().checked_sub(own_dims(self.name, i)).ok_or_else(misfit)?;
+                let (front, own) = ty.shape.split_at(dims);
+                ensure!(*lead.get_or_insert(front) == front && ty.dtype == wanted, misfit());
+                if self.shapes.len() == i {
+                    self.shapes.push(own.to_vec());
+                }
+                ensure!(self.shapes[i] == own, misfit());
+                self.operands.push((own.iter().product(), wanted));
+            }
+        }
+        let lead = lead.unwrap_or(&[]);
+        self.batch = lead.iter().product();
+        for ty in types {
+            let own = ty.shape.strip_prefix(lead).ok_or_else(misfit)?;
+            self.results.push((own.iter().product(), ty.dtype));
+        }
+        ensure!(self.fits(), misfit());
+        Ok(self)
+    }
+
+    /// Arrays of operand i.
+    fn parts(&self, i: usize) -> usize {
+        if self.is_complex && !(self.name == RoutineName::Geqp3 && i == 1) { 2 } else { 1 }
+    }
+
+    /// Element type of operand i.
+    fn operand_type(&self, i: usize) -> DType {
+        match (self.name, i) {
+            (RoutineName::Geqp3, 1) | (RoutineName::Permutation, _) => DType::I32,
+            _ if self.is_double => DType::F64,
+            _ => DType::F32,
+        }
+    }
+
+    fn fits(&self) -> bool {
+        let (m, n) = if own_dims(self.name, 0) == 1 { (0, 0) } else { self.size(0) };
+        match self.name {
+            RoutineName::Potrf
+            | RoutineName::Syevd
+            | RoutineName::Sytrd
+            | RoutineName::Geev
+            | RoutineName::Gees => m == n,
+            RoutineName::Gehrd => {
+                let (low, high) = self.range(n);
+                m == n && low >= 1 && high <= n && low <= high.max(1)
+            }
+            RoutineName::Geqp3 => self.length(1) == n,
+            RoutineName::Orgqr => m >= n && self.length(1) <= n,
+            RoutineName::Ormqr => {
+                let (rows, columns) = self.size(2);
+                let own = if self.attribute(RoutineAttribute::Left) == Some(1) { rows } else { columns };
+                own == m && self.length(1) <= m.min(n)
+            }
+            RoutineName::Trsm => {
+                let (rows, columns) = self.size(1);
+                m == n && m == if self.is(RoutineAttribute::Side, 'L') { rows } else { columns }
+            }
+            RoutineName::Gtsv | RoutineName::GtsvPerturbed => {
+                (0..3).all(|i| self.length(i) == self.size(3).0)
+            }
+            RoutineName::Permutation => {
+                self.length(0) <= self.results[0].0 && self.results[0].1 == DType::I32
+            }
+            RoutineName::Geqrf | RoutineName::Gesdd | RoutineName::Getrf => true,
+        }
+    }
+
+    /// The routine's name.
+    fn word(&self) -> &'static str {
+        ROUTINES.iter().find(|(_, name, ..)| *name == self.name).map_or("", |(word, ..)| word)
+    }
+
+    /// Number of matrices.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Bytes of each operand array, or of each result array, for one matrix.
+    pub fn matrix_bytes(&self) -> [Vec<usize>; 2] {
+        let bytes = |all: &[(usize, DType)]| all.iter().map(|(count, dtype)| count * dtype.size()).collect();
+        [bytes(&self.operands), bytes(&self.results)]
+    }
+
+    /// Computes `count` matrices; the arrays hold as many operands and results.
+    ///
+    /// # Errors
+    /// If operands have values that the routine rejects, or results have other sizes than the routine's.
+    pub fn run(&self, count: usize, args: &[&[u8]], results: &mut [&mut [u8]]) -> Result<()> {
+        // Some results are not computed.
+        results.iter_mut().for_each(|to| to.fill(0));
+        match (self.is_complex, self.is_double) {
+            _ if self.name == RoutineName::Permutation => self.permutation(args[0], results[0], count),
+            (false, false) => LapackCall::<f32>::run(self, args, results, count),
+            (false, true) => LapackCall::<f64>::run(self, args, results, count),
+            (true, false) => LapackCall::<Complex<f32>>::run(self, args, results, count),
+            (true, true) => LapackCall::<Complex<f64>>::run(self, args, results, count),
+        }
+    }
+
+    /// Rows of L U in terms of those of the matrix: `pivots: i32[…, m]`, from 0, become `i32[…, n]`.
+    fn permutation(&self, pivots: &[u8], result: &mut [u8], count: usize) -> Result<()> {
+        let (m, n) = (self.length(0), self.results[0].0);
+        let (from, to) = (i32::from_bytes(pivots), i32::from_bytes_mut(result));
+        for (b, to) in to.chunks_exact_mut(n.max(1)).enumerate().take(count) {
+            to.iter_mut().zip(0..).for_each(|(x, i)| *x = i);
+            for (i, pivot) in from[b * m..(b + 1) * m].iter().enumerate() {
+                // A number that is no row exchanges nothing: arrays of JAX have no errors that depend on values.
+                if let Some(pivot) = usize::try_from(*pivot).ok().filter(|p| *p < n) {
+                    to.swap(i, pivot);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn attribute(&self, which: RoutineAttribute) -> Option<i64> {
+        self.attributes[which as usize]
+    }
+
+    /// Whether an attribute is a letter: `N`.
+    fn is(&self, which: RoutineAttribute, letter: char) -> bool {
+        self.attribute(which) == Some(letter as i64)
+    }
+
+    /// The last dimension of an operand.
+    fn length(&self, i: usize) -> usize {
+        self.shapes[i].last().copied().unwrap_or(0)
+    }
+
+    /// Rows and columns of an operand.
+    fn size(&self, i: usize) -> (usize, usize) {
+        (self.shapes[i][0], self.shapes[i][1])
+    }
+
+    fn range(&self, n: usize) -> (usize, usize) {
+        let of = |which, or: usize| self.attribute(which).map_or(or, |v| v.max(0) as usize);
+        (of(RoutineAttribute::Low, 1), of(RoutineAttribute::High, n))
     }
 }
+
+/// Element type of operands.
+trait LapackScalar: SchurElement {}
 
 impl<T: SchurElement> LapackScalar for T {}
 
@@ -144,7 +367,6 @@ fn tiles(m: usize, n: usize) -> impl Iterator<Item = (usize, usize, usize, usize
 struct ArrayParts<'a, R> {
     re: &'a [R],
     im: Option<&'a [R]>,
-    shape: Vec<usize>,
 }
 
 impl<R: Element> ArrayParts<'_, R> {
@@ -160,127 +382,47 @@ impl<R: Element> ArrayParts<'_, R> {
 }
 
 /// A call on operands of element type T.
-struct LapackCall<'a, T: MatrixScalar> {
-    name: &'a str,
-    attributes: Vec<(&'a str, i64)>,
+struct LapackCall<'c, 'a, T: MatrixScalar> {
+    routine: &'c LapackRoutine,
     /// Arrays of type T, without integers.
-    args: Vec<ArrayParts<'a, T::Real>>,
-    integers: Option<&'a [i32]>,
-    results: Vec<Literal>,
+    args: Vec<ArrayParts<'c, T::Real>>,
+    integers: &'c [i32],
+    results: &'c mut [&'a mut [u8]],
 }
 
-impl<'a, T> LapackCall<'a, T>
+impl<T: MatrixScalar> Deref for LapackCall<'_, '_, T> {
+    type Target = LapackRoutine;
+    fn deref(&self) -> &LapackRoutine {
+        self.routine
+    }
+}
+
+impl<'c, 'a, T> LapackCall<'c, 'a, T>
 where
     T: LapackScalar,
     T::Real: Element,
     Complex<T::Real>: MatrixScalar<Real = T::Real>,
 {
-    fn run(config: &'a str, args: &[&'a Literal], types: &[TensorType]) -> Result<Vec<Literal>> {
-        let mut words = config.split(' ').filter(|w| !w.is_empty());
-        let name = words.next().unwrap_or("");
-        let Some((_, operands, results, complex_results)) =
-            ROUTINES.iter().find(|(known, ..)| *known == name)
-        else {
-            return Err(err!(Unsupported, "unknown linear-algebra routine `{name}`"));
-        };
-        let attributes =
-            words.filter_map(|w| w.split_once('=')).filter_map(|(k, v)| Some((k, v.parse().ok()?)));
-        let attributes = attributes.collect();
-        let mut rest = args.iter().copied();
-        let mut arrays = Vec::new();
-        let mut integers = None;
-        for i in 0..*operands {
-            if name == "geqp3" && i == 1 {
-                integers = rest.next().map(|l| l.as_slice::<i32>()).transpose()?;
+    fn run(
+        routine: &'c LapackRoutine,
+        args: &'c [&'c [u8]],
+        results: &'c mut [&'a mut [u8]],
+        count: usize,
+    ) -> Result<()> {
+        let mut rest = args.iter();
+        let mut part = || rest.next().copied().unwrap_or(&[]);
+        let (mut arrays, mut integers): (Vec<_>, &[i32]) = (Vec::with_capacity(routine.shapes.len()), &[]);
+        for i in 0..routine.shapes.len() {
+            if routine.operand_type(i) == DType::I32 {
+                integers = i32::from_bytes(part());
             } else {
-                arrays.push(T::parts(&mut rest)?);
+                let re = T::Real::from_bytes(part());
+                let im = if T::IS_COMPLEX { Some(T::Real::from_bytes(part())) } else { None };
+                arrays.push(ArrayParts { re, im });
             }
         }
-        let mut call: LapackCall<'_, T> = LapackCall {
-            name,
-            attributes,
-            args: arrays,
-            integers,
-            results: types.iter().map(|ty| Literal::zeros(ty.clone())).collect(),
-        };
-        let expected = if T::IS_COMPLEX { *complex_results } else { *results };
-        ensure!(
-            types.len() == expected,
-            err!(Data, "`{name}` has {expected} result arrays, got {}", types.len())
-        );
-        call.check()?;
-        for b in 0..call.batch() {
-            call.one(b)?;
-        }
-        Ok(call.results)
-    }
-
-    fn attribute(&self, name: &str) -> Option<i64> {
-        self.attributes.iter().find(|(k, _)| *k == name).map(|(_, v)| *v)
-    }
-
-    /// Whether an attribute is a letter: `N`.
-    fn is(&self, name: &str, letter: char) -> bool {
-        self.attribute(name) == Some(letter as i64)
-    }
-
-    /// Checks shapes of operands: the rest of the code indexes by them.
-    fn check(&self) -> Result<()> {
-        let lead = |i: usize| {
-            let shape = &self.args[i].shape;
-            shape.len().checked_sub(own_dims(self.name, i)).map(|n| &shape[..n])
-        };
-        let same = (0..self.args.len()).all(|i| lead(i).is_some() && lead(i) == lead(0));
-        let whole = self.args.iter().all(|a| a.im.is_none_or(|im| im.len() == a.re.len()));
-        let fits = same && whole && self.fits();
-        let shapes: Vec<&Vec<usize>> = self.args.iter().map(|a| &a.shape).collect();
-        ensure!(fits, err!(Data, "operands of shapes {shapes:?} do not fit the routine `{}`", self.name));
-        Ok(())
-    }
-
-    fn fits(&self) -> bool {
-        let (m, n) = if self.name.starts_with("gtsv") { (0, 0) } else { self.size(0) };
-        match self.name {
-            "potrf" | "syevd" | "sytrd" | "geev" | "gees" => m == n,
-            "gehrd" => {
-                let (low, high) = self.range(n);
-                m == n && low >= 1 && high <= n && low <= high.max(1)
-            }
-            "geqp3" => self.integers.is_some_and(|p| p.len() == n * self.batch()),
-            "orgqr" => m >= n && self.length(1) <= n,
-            "ormqr" => {
-                let (rows, columns) = self.size(2);
-                let own = if self.attribute("left") == Some(1) { rows } else { columns };
-                own == m && self.length(1) <= m.min(n)
-            }
-            "trsm" => {
-                let (rows, columns) = self.size(1);
-                m == n && m == if self.is("side", 'L') { rows } else { columns }
-            }
-            "gtsv" | "gtsv_perturbed" => (0..3).all(|i| self.length(i) == self.size(3).0),
-            _ => true,
-        }
-    }
-
-    /// The last dimension.
-    fn length(&self, i: usize) -> usize {
-        self.args[i].shape.last().copied().unwrap_or(0)
-    }
-
-    /// Rows and columns.
-    fn size(&self, i: usize) -> (usize, usize) {
-        let shape = &self.args[i].shape;
-        (shape[shape.len() - 2], shape[shape.len() - 1])
-    }
-
-    fn range(&self, n: usize) -> (usize, usize) {
-        let of = |name: &str, or: usize| self.attribute(name).map_or(or, |v| v.max(0) as usize);
-        (of("low", 1), of("high", n))
-    }
-
-    fn batch(&self) -> usize {
-        let shape = &self.args[0].shape;
-        shape[..shape.len() - own_dims(self.name, 0)].iter().product()
+        let mut call: LapackCall<'_, '_, T> = LapackCall { routine, args: arrays, integers, results };
+        (0..count).try_for_each(|b| call.one(b))
     }
 
     fn matrix(&self, i: usize, b: usize) -> Matrix<T> {
@@ -320,17 +462,32 @@ where
         (b * n..(b + 1) * n).map(|k| self.args[i].at(k)).collect()
     }
 
+    /// The elements of a result array.
+    fn result<E: Element>(&mut self, at: usize) -> Result<&mut [E]> {
+        let dtype = self.routine.results[at].1;
+        ensure!(
+            dtype == E::DTYPE,
+            err!(
+                Data,
+                "result {at} of `{}` has elements of type {dtype}, expected {}",
+                self.word(),
+                E::DTYPE
+            )
+        );
+        Ok(E::from_bytes_mut(self.results[at]))
+    }
+
     /// Writes matrix b of a result that starts with array `at`; returns the next result's array.
     fn put<U: MatrixScalar<Real = T::Real>>(&mut self, at: usize, b: usize, m: &Matrix<U>) -> Result<usize> {
         let parts = if U::IS_COMPLEX { 2 } else { 1 };
         for part in 0..parts {
-            let to: &mut [T::Real] = self.results[at + part].as_mut_slice()?;
+            let to: &mut [T::Real] = self.result(at + part)?;
             let size = m.rows * m.columns;
             let Some(to) = to.get_mut(b * size..(b + 1) * size) else {
                 return Err(err!(
                     Data,
                     "a result of `{}` has another shape than {} by {}",
-                    self.name,
+                    self.word(),
                     m.rows,
                     m.columns
                 ));
@@ -358,9 +515,9 @@ where
         let size = m.data.len();
         let parts = if T::IS_COMPLEX { 2 } else { 1 };
         for part in 0..parts {
-            let to: &mut [T::Real] = self.results[at + part].as_mut_slice()?;
+            let to: &mut [T::Real] = self.result(at + part)?;
             let Some(to) = to.get_mut(b * size..(b + 1) * size) else {
-                return Err(err!(Data, "a result of `{}` has another size than {size}", self.name));
+                return Err(err!(Data, "a result of `{}` has another size than {size}", self.word()));
             };
             to.iter_mut().zip(&m.data).for_each(|(to, x)| *to = if part == 0 { x.re() } else { x.im() });
         }
@@ -378,11 +535,11 @@ where
     }
 
     fn put_integers(&mut self, at: usize, b: usize, x: &[i32]) -> Result<usize> {
-        let to: &mut [i32] = self.results[at].as_mut_slice()?;
+        let to: &mut [i32] = self.result(at)?;
         match to.get_mut(b * x.len()..(b + 1) * x.len()) {
             Some(to) => to.copy_from_slice(x),
             None => {
-                return Err(err!(Data, "a result of `{}` has another length than {}", self.name, x.len()));
+                return Err(err!(Data, "a result of `{}` has another length than {}", self.word(), x.len()));
             }
         }
         Ok(at + 1)
@@ -391,46 +548,49 @@ where
     /// Computes one of the matrices.
     fn one(&mut self, b: usize) -> Result<()> {
         match self.name {
-            "geqrf" => {
+            RoutineName::Geqrf => {
                 let mut a = self.matrix(0, b);
                 let taus = geqrf(&mut a);
                 let at = self.put(0, b, &a)?;
                 self.put_vector(at, b, taus)?;
             }
-            "geqp3" => {
+            RoutineName::Geqp3 => {
                 let mut a = self.matrix(0, b);
                 let n = a.columns;
-                let mut order = self.integers.map_or(Vec::new(), |p| p[b * n..(b + 1) * n].to_vec());
+                let mut order = self.integers[b * n..(b + 1) * n].to_vec();
                 let taus = geqp3(&mut a, &mut order);
                 let at = self.put(0, b, &a)?;
                 let at = self.put_integers(at, b, &order)?;
                 self.put_vector(at, b, taus)?;
             }
-            "orgqr" => {
+            RoutineName::Orgqr => {
                 let mut a = self.matrix(0, b);
                 orgqr(&mut a, &self.vector(1, b));
                 self.put(0, b, &a)?;
             }
-            "ormqr" => {
+            RoutineName::Ormqr => {
                 let mut c = self.matrix(2, b);
-                let side = (self.attribute("left") == Some(1), self.attribute("transpose") == Some(1));
+                let side = (
+                    self.attribute(RoutineAttribute::Left) == Some(1),
+                    self.attribute(RoutineAttribute::Transpose) == Some(1),
+                );
                 apply_q(&self.matrix(0, b), &self.vector(1, b), side, &mut c, false);
                 self.put(0, b, &c)?;
             }
-            "getrf" => {
+            RoutineName::Getrf => {
                 let mut a = self.matrix(0, b);
                 let (pivots, info) = getrf(&mut a);
                 let at = self.put(0, b, &a)?;
                 let at = self.put_integers(at, b, &pivots)?;
                 self.put_integers(at, b, &[info])?;
             }
-            "potrf" => self.cholesky(b)?,
-            "trsm" => self.triangular(b)?,
-            "gtsv" | "gtsv_perturbed" => self.tridiagonal_solve(b)?,
-            "syevd" => self.hermitian(b)?,
-            "sytrd" => self.tridiagonal(b)?,
-            "gesdd" | "gesvd" => self.singular(b)?,
-            "gehrd" => {
+            RoutineName::Potrf => self.cholesky(b)?,
+            RoutineName::Trsm => self.triangular(b)?,
+            RoutineName::Gtsv | RoutineName::GtsvPerturbed => self.tridiagonal_solve(b)?,
+            RoutineName::Syevd => self.hermitian(b)?,
+            RoutineName::Sytrd => self.tridiagonal(b)?,
+            RoutineName::Gesdd => self.singular(b)?,
+            RoutineName::Gehrd => {
                 let mut a = self.matrix(0, b);
                 let (low, high) = self.range(a.rows);
                 let taus = gehrd(&mut a, low, high);
@@ -438,15 +598,16 @@ where
                 let at = self.put_vector(at, b, taus)?;
                 self.put_integers(at, b, &[0])?;
             }
-            "gees" => self.schur(b)?,
-            _ => self.eigen(b)?,
+            RoutineName::Gees => self.schur(b)?,
+            RoutineName::Geev => self.eigen(b)?,
+            RoutineName::Permutation => {}
         }
         Ok(())
     }
 
     fn cholesky(&mut self, b: usize) -> Result<()> {
         let a = self.matrix(0, b);
-        let lower = !self.is("uplo", 'U');
+        let lower = !self.is(RoutineAttribute::Uplo, 'U');
         let mut l = if lower { a } else { a.adjoint() };
         let info = potrf(&mut l);
         let out = if lower { l } else { l.adjoint() };
@@ -456,8 +617,9 @@ where
     }
 
     fn triangular(&mut self, b: usize) -> Result<()> {
-        let (left, lower) = (self.is("side", 'L'), self.is("uplo", 'L'));
-        let (transpose, conjugate) = (!self.is("trans_x", 'N'), self.is("trans_x", 'C'));
+        let (left, lower) = (self.is(RoutineAttribute::Side, 'L'), self.is(RoutineAttribute::Uplo, 'L'));
+        let (transpose, conjugate) =
+            (!self.is(RoutineAttribute::TransX, 'N'), self.is(RoutineAttribute::TransX, 'C'));
         // Row-major arrays are transposed matrices: op(A) X = B is Xᵀ Lᵀ = Bᵀ with L = op(A), and X op(A) = B has L = op(A)ᵀ.
         let is_own = left != transpose;
         let mut l = if is_own { self.matrix(0, b) } else { self.turned(0, b) };
@@ -465,7 +627,7 @@ where
             l.data.iter_mut().for_each(|x| *x = x.conj());
         }
         let mut x = if left { self.turned(1, b) } else { self.matrix(1, b) };
-        trsm(&mut l, lower == is_own, self.is("diag", 'U'), &mut x);
+        trsm(&mut l, lower == is_own, self.is(RoutineAttribute::Diag, 'U'), &mut x);
         if left {
             self.put_turned(0, b, &x)?
         } else {
@@ -479,7 +641,7 @@ where
         let mut x = self.matrix(3, b);
         // The first element of the lower diagonal is outside the matrix.
         let start = 1.min(below.len());
-        if self.name == PERTURBED.1 {
+        if self.name == RoutineName::GtsvPerturbed {
             gtsv_perturbed(&mut below[start..], &mut d, &mut above, x.view_mut());
             self.put(0, b, &x)?;
             return Ok(());
@@ -497,12 +659,12 @@ where
     /// The matrix whose lower triangle holds the Hermitian operand.
     fn lower(&self, b: usize) -> Matrix<T> {
         let a = self.matrix(0, b);
-        if self.is("uplo", 'U') { a.adjoint() } else { a }
+        if self.is(RoutineAttribute::Uplo, 'U') { a.adjoint() } else { a }
     }
 
     fn hermitian(&mut self, b: usize) -> Result<()> {
         let mut a = self.lower(b);
-        let (values, converged) = eigh(&mut a, !self.is("mode", 'N'));
+        let (values, converged) = eigh(&mut a, !self.is(RoutineAttribute::Mode, 'N'));
         let at = self.put(0, b, &a)?;
         let at = self.put_vector(at, b, values)?;
         self.put_integers(at, b, &[i32::from(!converged)])?;
@@ -511,7 +673,7 @@ where
 
     fn tridiagonal(&mut self, b: usize) -> Result<()> {
         // The upper triangle is the lower one of the matrix with rows and columns backwards.
-        let backwards = self.is("uplo", 'U');
+        let backwards = self.is(RoutineAttribute::Uplo, 'U');
         let flip = |a: Matrix<T>| {
             let n = a.rows;
             if backwards { Matrix::from_fn(n, n, |i, j| a.at(n - 1 - i, n - 1 - j)) } else { a }
@@ -543,7 +705,11 @@ where
 
     fn singular(&mut self, b: usize) -> Result<()> {
         let a = self.matrix(0, b);
-        let vectors = if self.is("mode", 'N') { None } else { Some(self.is("mode", 'A')) };
+        let vectors = if self.is(RoutineAttribute::Mode, 'N') {
+            None
+        } else {
+            Some(self.is(RoutineAttribute::Mode, 'A'))
+        };
         let found = svd(a, vectors);
         // The operand's memory, of which LAPACK leaves the contents open, is the first result.
         let mut at = if T::IS_COMPLEX { 2 } else { 1 };
@@ -582,7 +748,7 @@ where
     fn eigen(&mut self, b: usize) -> Result<()> {
         let form = schur(self.matrix(0, b));
         let mut at = self.put_eigenvalues(0, b, eigenvalues(&form.t))?;
-        for (name, left) in [("compute_left", true), ("compute_right", false)] {
+        for (name, left) in [(RoutineAttribute::ComputeLeft, true), (RoutineAttribute::ComputeRight, false)] {
             if form.converged && !self.is(name, 'N') {
                 self.put(at, b, &eigenvectors(&form, left))?;
             }

@@ -20,4 +20,4 @@ pub mod schur;
 pub mod svd;
 pub mod tridiagonal;
 
-pub use lapack::{batch_dims, call, routine};
+pub use lapack::{LapackRoutine, call, routine};

@@ -257,6 +257,35 @@ fn tridiagonal_systems_with_perturbed_pivots() {
     assert!(systole_linalg::call("gtsv_perturbed", &refs, &[refs[3].ty().clone()]).is_err());
 }
 
+/// A routine that is checked once computes parts of a batch, and rejects types that do not fit.
+#[test]
+fn a_routine_computes_parts_of_a_batch() {
+    let ty = |dtype: DType, dims: &[usize]| TensorType::new(dtype, dims);
+    let (a, pivots, info) = (ty(DType::F32, &[5, 3, 3]), ty(DType::I32, &[5, 3]), ty(DType::I32, &[5]));
+    let types = [a.clone(), pivots.clone(), info.clone()];
+    let x = Literal::from_slice([5, 3, 3], &random::<f32>(45, 1, 3).data).unwrap();
+    let whole = systole_linalg::call("getrf", &[&x], &types).unwrap();
+    let routine = systole_linalg::LapackRoutine::new("getrf", &[&a], &types).unwrap();
+    assert_eq!((routine.batch(), routine.matrix_bytes()), (5, [vec![36], vec![36, 12, 4]]));
+    let mut parts = types.clone().map(Literal::zeros);
+    let [lu, p, i] = &mut parts;
+    for (at, count) in [(0, 2), (2, 3)] {
+        let each = |bytes: usize| at * bytes..(at + count) * bytes;
+        let mut results =
+            [&mut lu.bytes_mut()[each(36)], &mut p.bytes_mut()[each(12)], &mut i.bytes_mut()[each(4)]];
+        routine.run(count, &[&x.bytes()[each(36)]], &mut results).unwrap();
+    }
+    assert!(parts.iter().zip(&whole).all(|(a, b)| a == b));
+    let wrong = [
+        vec![ty(DType::F64, &[5, 3, 3]), pivots.clone(), info.clone()],
+        vec![a.clone(), pivots.clone()],
+        vec![a.clone(), ty(DType::I32, &[4, 3]), info.clone()],
+        vec![a.clone(), ty(DType::I32, &[5, 2]), info.clone()],
+    ];
+    assert!(wrong.iter().all(|types| systole_linalg::call("getrf", &[&x], types).is_err()));
+    assert!(systole_linalg::call("trsm side=76", &[&x, &whole[2]], &types[..1]).is_err());
+}
+
 #[test]
 fn pivots_become_a_permutation_of_rows() {
     let ty = |dims: &[usize]| TensorType::new(DType::I32, dims);

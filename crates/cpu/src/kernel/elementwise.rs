@@ -616,13 +616,20 @@ impl ElementwiseProgram {
             let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
             let run = (dims[last] - index[last]).min(n - done);
             let (to, from) = (dst.wrapping_add(done * size), src.wrapping_add(at * size));
-            // SAFETY: the run stays within the last dimension, and `done + run ≤ n`.
-            unsafe { copy_run(to, from, size, strides[last], run) };
-            let mut times = 1;
-            if is_repeated && run == dims[last] {
-                times = ((n - done) / run).min(dims[last - 1] - index[last - 1]);
-                // SAFETY: `done + times · run ≤ n`.
-                unsafe { repeat_in_place(to, run * size, times * run * size) };
+            let is_spread = last > 0 && strides[last] == 0 && run == dims[last] && run <= MAX_SPREAD;
+            let times = match is_spread || is_repeated && run == dims[last] {
+                true => ((n - done) / run).min(dims[last - 1] - index[last - 1]),
+                false => 1,
+            };
+            // SAFETY: the run stays within the last dimension, `done + times · run ≤ n`, and the dimension before the last
+            // has `times` more elements.
+            unsafe {
+                if is_spread {
+                    spread_each(to, from, size, strides[last - 1], run, times);
+                } else {
+                    copy_run(to, from, size, strides[last], run);
+                    repeat_in_place(to, run * size, times * run * size);
+                }
             }
             done += times * run;
             index[last] += run;
@@ -652,6 +659,49 @@ fn merged(dims: &[usize], strides: &[usize]) -> (SmallVec<[usize; 6]>, SmallVec<
         }
     }
     (sizes, steps)
+}
+
+/// Largest number of copies of [`spread_each`].
+const MAX_SPREAD: usize = 16;
+
+/// Writes each of `count` elements at a stride of `stride` elements `run` times, `run ≤` [`MAX_SPREAD`].
+///
+/// # Safety
+/// The elements exist, and `to` has room for `count · run` elements.
+unsafe fn spread_each(to: *mut u8, from: *const u8, size: usize, stride: usize, run: usize, count: usize) {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        match size {
+            1 => spread_words::<u8>(to, from, stride, run, count),
+            2 => spread_words::<u16>(to, from, stride, run, count),
+            4 => spread_words::<u32>(to, from, stride, run, count),
+            _ => spread_words::<u64>(to, from, stride, run, count),
+        }
+    }
+}
+
+/// [`spread_each`] for elements of type `T`; common runs are compiled separately.
+unsafe fn spread_words<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usize, count: usize) {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        match run {
+            2 => spread_by::<T>(to, from, stride, 2, count),
+            3 => spread_by::<T>(to, from, stride, 3, count),
+            4 => spread_by::<T>(to, from, stride, 4, count),
+            8 => spread_by::<T>(to, from, stride, 8, count),
+            _ => spread_by::<T>(to, from, stride, run, count),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn spread_by<T: Copy>(to: *mut u8, from: *const u8, stride: usize, run: usize, count: usize) {
+    // SAFETY: guaranteed by the caller.
+    let to = unsafe { lanes_mut::<T>(to, count * run) };
+    for (i, part) in to.chunks_exact_mut(run).enumerate() {
+        // SAFETY: element `i · stride` exists, guaranteed by the caller.
+        part.fill(unsafe { *from.cast::<T>().add(i * stride) });
+    }
 }
 
 /// Repeats the first `done` bytes until there are `end`.
@@ -876,7 +926,10 @@ unsafe fn scalar_loop(
 }
 
 /// Writes the index along one dimension for elements `start..start + n`, in runs of equal or of consecutive values.
-unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usize, n: usize) {
+///
+/// # Safety
+/// `dst` has room for `n` elements of `dtype`.
+pub(crate) unsafe fn iota(dst: *mut u8, dtype: DType, inner: usize, size: usize, start: usize, n: usize) {
     let mut done = 0;
     while done < n {
         let (at, within) = ((start + done) / inner % size, (start + done) % inner);
@@ -1190,9 +1243,14 @@ impl MapKernel {
 
 impl Kernel for MapKernel {
     unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
+        let n = self.elements;
+        if n <= BLOCK {
+            // SAFETY: guaranteed by the caller.
+            unsafe { self.range(io.inputs, io.outputs, 0..n) };
+            return Ok(());
+        }
         let inputs: SmallVec<[Ptr; 8]> = io.inputs.iter().map(|&p| Ptr::of(p)).collect();
         let outputs: SmallVec<[Ptr; 4]> = io.outputs.iter().map(|&p| Ptr(p)).collect();
-        let n = self.elements;
         let body = |block: usize| {
             let inputs: SmallVec<[*const u8; 8]> = inputs.iter().map(|p| p.at(0).cast_const()).collect();
             let outputs: SmallVec<[*mut u8; 4]> = outputs.iter().map(|p| p.at(0)).collect();

@@ -58,16 +58,24 @@ trait Fn2<A, Z> {
 pub trait LoopElement: Copy {
     /// Whether its loops are compiled for every level; others run the portable code (see [`TileLoop::EVERY_LEVEL`]).
     const COMMON: bool;
+    /// The same for loops without reductions.
+    const COMMON_ELEMENTWISE: bool;
 }
 macro_rules! lane_types {
-    ($($t:ty: $common:literal),*) => { $(impl LoopElement for $t { const COMMON: bool = $common; })* };
+    ($($t:ty: $common:literal $elementwise:literal),*) => { $(impl LoopElement for $t {
+        const COMMON: bool = $common;
+        const COMMON_ELEMENTWISE: bool = $elementwise;
+    })* };
 }
-lane_types!(f32: true, i32: true, u8: true, u32: true, f64: false, i8: false, i16: false, u16: false, i64: false, u64: false);
+lane_types!(
+    f32: true true, i32: true true, u8: true true, u32: true true, f64: false true,
+    i8: false false, i16: false false, u16: false false, i64: false false, u64: false false
+);
 
 struct Loop1<A, Z, F>(PhantomData<(A, Z, F)>);
 impl<A: LoopElement, Z: LoopElement, F: Fn1<A, Z>> TileLoop for Loop1<A, Z, F> {
     // Either type: f16 and bf16 are u16 in memory and f32 lanes, and u16 alone is not common.
-    const EVERY_LEVEL: bool = A::COMMON || Z::COMMON;
+    const EVERY_LEVEL: bool = A::COMMON_ELEMENTWISE || Z::COMMON_ELEMENTWISE;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
@@ -81,7 +89,7 @@ impl<A: LoopElement, Z: LoopElement, F: Fn1<A, Z>> TileLoop for Loop1<A, Z, F> {
 
 struct Loop2<A, Z, F>(PhantomData<(A, Z, F)>);
 impl<A: LoopElement, Z, F: Fn2<A, Z>> TileLoop for Loop2<A, Z, F> {
-    const EVERY_LEVEL: bool = A::COMMON;
+    const EVERY_LEVEL: bool = A::COMMON_ELEMENTWISE;
 
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {

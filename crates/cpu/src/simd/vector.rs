@@ -19,6 +19,23 @@ pub unsafe trait Vector: Copy {
     unsafe fn add(self, b: Self) -> Self;
 }
 
+/// Vectors of f32 whose lanes can be added.
+///
+/// # Safety
+/// As for [`Vector`].
+pub unsafe trait LaneSums: Vector<T = f32> {
+    /// Returns the sum of all lanes of each vector, in an order that does not depend on the other vectors.
+    unsafe fn lane_sums(x: [Self; 4]) -> [f32; 4];
+}
+
+// SAFETY: plain arithmetic, available everywhere.
+unsafe impl LaneSums for Portable32 {
+    #[inline(always)]
+    unsafe fn lane_sums(x: [Self; 4]) -> [f32; 4] {
+        x.map(|Portable32([a, b, c, d])| (a + b) + (c + d))
+    }
+}
+
 macro_rules! array_vector {
     ($(#[$doc:meta])* $name:ident, $t:ty, $n:expr, |$x:ident, $y:ident| $add:expr, |$a:ident, $b:ident| $product:expr) => {
         $(#[$doc])*
@@ -97,7 +114,7 @@ array_vector!(
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
     use crate::simd::inline_methods::inlined;
-    use crate::simd::vector::Vector;
+    use crate::simd::vector::{LaneSums, Vector};
     use std::arch::x86_64::*;
 
     /// Implements a vector with intrinsics; arguments are the register and pointer types and one intrinsic per
@@ -174,6 +191,54 @@ pub(crate) mod x86 {
         };
     }
     floats16!(V16x32, _mm512_fmadd_ps);
+
+    /// Adds pairs of neighboring 128-bit parts of four vectors: each part holds a sum of each vector.
+    macro_rules! lane_sums {
+        ($name:ident, $add:ident, $low:ident, $high:ident, $low_pairs:ident, $high_pairs:ident, $cast:ident, $back:ident,
+         |$x:ident| $parts:expr) => {
+            // SAFETY: callers ensure that the CPU has these instructions.
+            unsafe impl LaneSums for $name {
+                #[inline(always)]
+                unsafe fn lane_sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+                    // SAFETY: guaranteed by the caller.
+                    unsafe {
+                        let ab = $add($low(a.0, b.0), $high(a.0, b.0));
+                        let cd = $add($low(c.0, d.0), $high(c.0, d.0));
+                        let low = $back($low_pairs($cast(ab), $cast(cd)));
+                        let $x = $add(low, $back($high_pairs($cast(ab), $cast(cd))));
+                        let mut sums = [0f32; 4];
+                        _mm_storeu_ps(sums.as_mut_ptr(), $parts);
+                        sums
+                    }
+                }
+            }
+        };
+    }
+    lane_sums!(
+        V16x32,
+        _mm512_add_ps,
+        _mm512_unpacklo_ps,
+        _mm512_unpackhi_ps,
+        _mm512_unpacklo_pd,
+        _mm512_unpackhi_pd,
+        _mm512_castps_pd,
+        _mm512_castpd_ps,
+        |x| {
+            let half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+            _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half))
+        }
+    );
+    lane_sums!(
+        V8x32,
+        _mm256_add_ps,
+        _mm256_unpacklo_ps,
+        _mm256_unpackhi_ps,
+        _mm256_unpacklo_pd,
+        _mm256_unpackhi_pd,
+        _mm256_castps_pd,
+        _mm256_castpd_ps,
+        |x| _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x))
+    );
     intrinsic_vector! {
         V8x64, __m512d, f64, 8, f64;
         _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,

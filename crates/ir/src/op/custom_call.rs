@@ -29,17 +29,6 @@ pub fn lapack_routine(target: &str) -> Option<&'static str> {
     }
 }
 
-/// Number of leading batch dimensions of the first operand of a call of [`LAPACK`], which has `rank` dimensions.
-pub fn lapack_batch_dims(config: &str, rank: usize) -> Option<usize> {
-    #[cfg(feature = "linalg")]
-    return systole_linalg::batch_dims(config, rank);
-    #[cfg(not(feature = "linalg"))]
-    {
-        let _ = (config, rank);
-        None
-    }
-}
-
 /// Target that returns its operands; for tests.
 const IDENTITY: &str = "systole_identity";
 

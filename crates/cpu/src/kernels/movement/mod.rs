@@ -2,7 +2,8 @@
 //!
 //! The family is checked last and accepts every single op, so its last candidate also computes ops that have no family.
 
-mod lapack_batch;
+#[cfg(feature = "linalg")]
+mod lapack;
 pub mod scatter;
 pub mod sort;
 pub mod strided_copies;
@@ -16,6 +17,18 @@ fn op<'a>(p: &Problem<'a>) -> SelectResult<&'a Op> {
     match &p.step.kernel {
         Kernel::Op { op, .. } => Ok(op),
         _ => Err("not a single op".into()),
+    }
+}
+
+/// Creates the kernel of a linear-algebra call.
+fn lapack_call(p: &Problem<'_>) -> SelectResult<Box<dyn crate::kernel::Kernel>> {
+    match op(p)? {
+        #[cfg(feature = "linalg")]
+        Op::CustomCall(c) => answer(
+            lapack::LapackKernel::new(c, p.step),
+            "not a linear-algebra call, or its operands do not fit",
+        ),
+        _ => Err("not a linear-algebra call".into()),
     }
 }
 
@@ -64,14 +77,9 @@ pub static FAMILY: Family = Family {
                 Op::Gather(g) => Ok(Box::new(strided_copies::GatherKernel::new(g, p.step))),
                 _ => Err("not a gather".into()),
             }),
-        KernelCandidate::new("lapack_batch", EVERY, "decompositions of a batch of matrices, which threads share",
-            |p| match op(p)? {
-                Op::CustomCall(c) => answer(
-                    lapack_batch::LapackBatchKernel::new(c, p.step),
-                    "not a linear-algebra call for a batch of matrices",
-                ),
-                _ => Err("not a custom_call".into()),
-            }),
+        KernelCandidate::new("lapack", EVERY, "decompositions and triangular solves on the arrays in place; threads \
+             share the matrices of a batch",
+            lapack_call),
         crate::kernels::reference::CANDIDATE,
     ],
 };

@@ -4,18 +4,18 @@
 //! adds whole vectors.
 //!
 //! Accepts only plans whose arrays are `[rows, columns]`, `[rows]`, `[columns]` or scalars, each read in only one of
-//! these forms. The programs of the stages are rewritten for the transposed block; arrays `[rows, columns]` are
+//! these forms. The number of the row (an iota) is an array `[rows]` of a block. The programs of the stages are rewritten for the transposed block; arrays `[rows, columns]` are
 //! transposed through scratch.
 
 use crate::kernel::copy::{BoxCopy, Dim};
-use crate::kernel::elementwise::MapKernel;
+use crate::kernel::elementwise::{MapKernel, iota};
 use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::kernels::reduce::fold::ReduceKernel;
 use crate::kernels::reduce::rows::{RowsStage, StageKernel};
 use crate::simd::level::Level;
 use smallvec::SmallVec;
 use systole_compile::{FusedRows, Kernel as Plan, Map, MapLoad, Step};
-use systole_ir::{Result, TensorType};
+use systole_ir::{DType, Result, TensorType};
 
 /// Maximum row length, in elements: longer rows fill the accumulators of a reduction along the row.
 const COLUMNS: usize = 32;
@@ -42,6 +42,8 @@ enum ArrayOrigin {
     Output,
     /// Written and read by stages only.
     Local,
+    /// The numbers of the block's rows, of this integer type.
+    RowNumbers(DType),
 }
 
 /// Array of the step as the block's stages see it.
@@ -142,8 +144,16 @@ impl RowsShape {
         }
     }
 
-    /// Returns the program for a transposed block of `rows` rows, and the shape of each input that it loads.
-    fn turn(self, map: &Map, rows: usize, fold: bool) -> Option<(Map, Vec<(usize, ArrayShape)>)> {
+    /// Returns the program for a transposed block of `rows` rows, and the shape of each input that it loads. Row numbers
+    /// become loads of inputs from `inputs` on, one for each type in `numbers`.
+    fn turn(
+        self,
+        map: &Map,
+        rows: usize,
+        fold: bool,
+        inputs: usize,
+        numbers: &mut Vec<DType>,
+    ) -> Option<(Map, Vec<(usize, ArrayShape)>)> {
         let (wide, columns) = (self.is_wide(map)?, self.columns);
         let mut kinds = Vec::new();
         let mut loads = Vec::with_capacity(map.loads.len());
@@ -169,21 +179,20 @@ impl RowsShape {
                 MapLoad::Iota { inner: 1, size, dtype } if wide && *size == columns => {
                     MapLoad::Iota { inner: rows, size: columns, dtype: *dtype }
                 }
+                MapLoad::Iota { inner, size, dtype }
+                    if !fold && *inner == if wide { columns } else { 1 } && *size == self.rows =>
+                {
+                    if !matches!(dtype, DType::I32 | DType::U32 | DType::I64 | DType::U64) {
+                        return None;
+                    }
+                    let (input, strides) = (inputs + place_of(numbers, *dtype), [0, 1].into_iter().collect());
+                    MapLoad::Array { input, dtype: *dtype, strides, offset: 0 }
+                }
                 MapLoad::Iota { .. } => return None,
                 MapLoad::Splat { .. } => load.clone(),
             });
         }
-        // Merges the two dimensions into one if all loads are contiguous across both; a reduction needs them separate.
-        let lie_together = |load: &MapLoad| match load {
-            MapLoad::Array { strides, .. } => strides[..] == [rows, 1] || strides[..] == [0, 0],
-            _ => true,
-        };
-        let joined = !wide || !fold && loads.iter().all(lie_together);
-        for load in loads.iter_mut().filter(|_| joined) {
-            if let MapLoad::Array { strides, .. } = load {
-                strides.remove(0);
-            }
-        }
+        let joined = join_dims(&mut loads, rows, wide, fold);
         let shape = match joined {
             true => [rows * if wide { columns } else { 1 }].into(),
             false => [columns, rows].into(),
@@ -195,13 +204,14 @@ impl RowsShape {
 impl BoundBlock {
     fn new(plan: &FusedRows, step: &Step, shape: RowsShape, rows: usize, level: Level) -> Option<BoundBlock> {
         let (inputs, outputs) = (step.inputs.len(), step.outputs.len());
-        let mut found: Vec<Option<(ArrayShape, usize)>> = vec![None; inputs + outputs + plan.locals.len()];
+        let arrays_of_plan = inputs + outputs + plan.locals.len();
+        let mut found: Vec<Option<(ArrayShape, usize)>> = vec![None; arrays_of_plan];
         // Rejects arrays that are used with two shapes or element sizes.
         let mut see = |array: usize, kind: ArrayShape, size: usize| {
             let known = found[array].get_or_insert((kind, size));
             (*known == (kind, size)).then_some(())
         };
-        let mut stages = Vec::with_capacity(plan.stages.len());
+        let (mut stages, mut all_numbers) = (Vec::with_capacity(plan.stages.len()), Vec::new());
         for stage in &plan.stages {
             let size = |types: &[TensorType], k: usize| types[k].dtype.size();
             let (map, fold) = match &stage.kernel {
@@ -209,7 +219,8 @@ impl BoundBlock {
                 Plan::Reduce { map, folded, monoid } => (map, Some((folded, *monoid))),
                 _ => return None,
             };
-            let (turned, kinds) = shape.turn(map, rows, fold.is_some())?;
+            let mut numbers = Vec::new();
+            let (turned, kinds) = shape.turn(map, rows, fold.is_some(), stage.inputs.len(), &mut numbers)?;
             for (k, kind) in kinds {
                 see(stage.inputs[k], kind, size(&stage.input_types, k))?;
             }
@@ -232,33 +243,45 @@ impl BoundBlock {
                     StageKernel::Fold(ReduceKernel::of_columns(&turned, monoid, dtype, level))
                 }
             };
-            stages.push(RowsStage { work, inputs: stage.inputs.clone(), outputs: stage.outputs.clone() });
+            let mut read = stage.inputs.clone();
+            read.extend(numbers.into_iter().map(|dtype| arrays_of_plan + place_of(&mut all_numbers, dtype)));
+            stages.push(RowsStage { work, inputs: read, outputs: stage.outputs.clone() });
         }
-        let mut scratch = 0;
-        let arrays = found.into_iter().enumerate().map(|(k, array)| {
-            // No stage uses this array, so its shape is irrelevant.
-            let (kind, size) = array.unwrap_or((ArrayShape::Scalar, 1));
-            let whose = match k {
-                k if k < inputs => ArrayOrigin::Input,
-                k if k < inputs + outputs => ArrayOrigin::Output,
-                _ => ArrayOrigin::Local,
-            };
-            let at = scratch;
-            if kind == ArrayShape::Full || whose == ArrayOrigin::Local {
-                let elements = if kind == ArrayShape::Full { rows * shape.columns } else { rows };
-                scratch += (elements * size).next_multiple_of(64);
+        found.extend(all_numbers.iter().map(|dtype| Some((ArrayShape::Row, dtype.size()))));
+        let origin = |k: usize| match k {
+            k if k < inputs => ArrayOrigin::Input,
+            k if k < inputs + outputs => ArrayOrigin::Output,
+            k if k < arrays_of_plan => ArrayOrigin::Local,
+            k => ArrayOrigin::RowNumbers(all_numbers[k - arrays_of_plan]),
+        };
+        // An array that no stage uses has any shape.
+        let found = found.into_iter().map(|array| array.unwrap_or((ArrayShape::Scalar, 1)));
+        let found =
+            found.enumerate().map(|(k, (kind, size))| BlockArray { kind, whose: origin(k), size, at: 0 });
+        let mut block = BoundBlock { rows, arrays: found.collect(), stages, scratch: 0 };
+        block.lay_out(shape.columns);
+        Some(block)
+    }
+
+    /// Sets the offsets in scratch of arrays that the block holds.
+    fn lay_out(&mut self, columns: usize) {
+        for a in &mut self.arrays {
+            a.at = self.scratch;
+            let is_own = matches!(a.whose, ArrayOrigin::Local | ArrayOrigin::RowNumbers(_));
+            if a.kind == ArrayShape::Full || is_own {
+                let elements = if a.kind == ArrayShape::Full { self.rows * columns } else { self.rows };
+                self.scratch += (elements * a.size).next_multiple_of(64);
             }
-            BlockArray { kind, whose, size, at }
-        });
-        let arrays = arrays.collect();
-        Some(BoundBlock { rows, arrays, stages, scratch })
+        }
     }
 
     /// Runs all stages for the block that starts at row `first`.
     unsafe fn run(&self, arrays: &[Ptr], first: usize, columns: usize) {
         with_scratch(self.scratch, |scratch| {
             let place = |(k, a): (usize, &BlockArray)| match (a.kind, a.whose) {
-                (ArrayShape::Full, _) | (_, ArrayOrigin::Local) => scratch.wrapping_add(a.at),
+                (ArrayShape::Full, _) | (_, ArrayOrigin::Local | ArrayOrigin::RowNumbers(_)) => {
+                    scratch.wrapping_add(a.at)
+                }
                 (ArrayShape::Row, _) => arrays[k].at(first * a.size),
                 _ => arrays[k].at(0),
             };
@@ -271,6 +294,12 @@ impl BoundBlock {
                 let from = arrays[k].at(first * columns * a.size).cast_const();
                 // SAFETY: `from` points to the block's rows of an input; scratch has room for as many elements.
                 unsafe { turn(places[k], from, a.size, self.rows, columns) };
+            }
+            for (k, a) in self.arrays.iter().enumerate() {
+                if let ArrayOrigin::RowNumbers(dtype) = a.whose {
+                    // SAFETY: scratch has room for a number of each row.
+                    unsafe { iota(places[k], dtype, 1, usize::MAX, first, self.rows) };
+                }
             }
             for stage in &self.stages {
                 let inputs: SmallVec<[*const u8; 8]> =
@@ -292,6 +321,30 @@ impl BoundBlock {
             }
         });
     }
+}
+
+/// Merges the two dimensions of a block into one if all loads are contiguous across both; a reduction needs them separate.
+/// Returns whether it did.
+fn join_dims(loads: &mut [MapLoad], rows: usize, wide: bool, fold: bool) -> bool {
+    let lie_together = |load: &MapLoad| match load {
+        MapLoad::Array { strides, .. } => strides[..] == [rows, 1] || strides[..] == [0, 0],
+        _ => true,
+    };
+    let joined = !wide || !fold && loads.iter().all(lie_together);
+    for load in loads.iter_mut().filter(|_| joined) {
+        if let MapLoad::Array { strides, .. } = load {
+            strides.remove(0);
+        }
+    }
+    joined
+}
+
+/// Index of an element type in a list, to which it is added if it is missing.
+fn place_of(list: &mut Vec<DType>, dtype: DType) -> usize {
+    list.iter().position(|d| *d == dtype).unwrap_or_else(|| {
+        list.push(dtype);
+        list.len() - 1
+    })
 }
 
 /// Transposes `from: [rows, columns]` to `to: [columns, rows]`, elements of `size` bytes.

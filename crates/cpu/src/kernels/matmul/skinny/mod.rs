@@ -2,4 +2,6 @@
 
 pub mod few_columns;
 pub mod gemv;
+pub mod narrow;
 pub mod quantized_weights;
+pub mod tiny;
