@@ -1,9 +1,11 @@
 //! Fusion rules for pooling and statistics apply exactly where they may. The fused kernels are tested in the CPU crate.
 
-use systole_compile::{Kernel, PipelineOptions, ProgramSchedule, Relu, RowBlocksMode, optimize, schedule};
+use systole_compile::{
+    Kernel, PipelineOptions, ProgramSchedule, Relu, RowBlocksMode, optimize, remat, schedule,
+};
 use systole_ir::DType::{self, *};
 use systole_ir::op::{Convolution, Monoid, Window};
-use systole_ir::{GraphBuilder, Tensor, TensorType, grad};
+use systole_ir::{GraphBuilder, Op, Tensor, TensorType, grad};
 
 /// A pooled convolution with relu, and which of its intermediate values are results too.
 #[derive(Clone, Copy)]
@@ -122,6 +124,33 @@ fn the_mask_of_relu_is_taken_out_of_a_longer_step() {
     let s = schedule(&optimize(&graph).unwrap().0, &PipelineOptions::default()).unwrap();
     assert!(has(&s, "convolution+max_pool+relu") && has(&s, "unpooled kernel gradient"), "{s}");
     assert!(!s.to_string().contains("i1["), "{s}");
+}
+
+/// Rematerialization computes the images again, shortly before the kernel gradient and after the sum of the bias.
+#[test]
+fn a_kernel_gradient_follows_images_that_are_computed_again() {
+    let g = GraphBuilder::new("net");
+    let bytes = g.parameter(TensorType::new(U8, [200, 12, 12, 1]), "x");
+    let x = bytes.convert(F32);
+    let k = g.parameter(TensorType::new(F32, [3, 3, 1, 8]), "kernel");
+    let b = g.parameter(TensorType::new(F32, [8]), "bias");
+    let h = x.convolution(&k, Convolution::valid(x.ty(), &[1, 1], &[1, 1], 1)) + &b;
+    let window = Window::new(&[1, 2, 2, 1], &[1, 2, 2, 1], &[[0, 0]; 4]);
+    let y = Monoid::Maximum.over_windows(&h, window).relu().reshape([200, 200]);
+    let w = g.parameter(TensorType::new(F32, [200, 3]), "dense");
+    let results = grad(&y.dot(&w).tanh().sum_all(), &[&k, &b, &w]);
+    let graph = optimize(&g.finish(&results).unwrap()).unwrap().0;
+    let whole = schedule(&graph, &PipelineOptions::default()).unwrap();
+    assert!(has(&whole, "unpooled kernel gradient"), "{whole}");
+    let mut is_computed_again = false;
+    for save in [0.2, 0.4, 0.7, 1.0].map(|share| (whole.arena_bytes as f64 * share) as usize) {
+        let Some(less) = remat(&graph, save) else { continue };
+        let s = schedule(&less, &PipelineOptions::default()).unwrap();
+        assert!(has(&s, "unpooled kernel gradient"), "{s}");
+        let converts = less.nodes.iter().filter(|n| matches!(n.op, Op::Convert(_)) && n.outs[0].rank() == 4);
+        is_computed_again |= converts.count() > 1;
+    }
+    assert!(is_computed_again);
 }
 
 #[test]

@@ -67,8 +67,8 @@ pub use pipeline::{
     AUTOTUNE, Cardinality, Dataset, DatasetIter, DatasetOptions, IteratorState, PipelinePosition,
     PipelineReport, PipelineRun, PipelineTuning, QueueReport, StageReport, free_memory,
 };
-#[cfg(feature = "formats")]
 pub use rescale::Rescale;
+#[cfg(feature = "formats")]
 pub use run_secret::{RunSecret, random_bytes};
 pub use sample::{ElementSpec, IntoSample, Sample};
 pub use shell::shell_quoted;

@@ -587,7 +587,7 @@ fn sum_of_two(ty: &TensorType) -> Map {
 pub fn gradient_of_pooled(steps: &mut StepList<'_>) {
     for u in steps.find(|s| matches!(s.kernel, Kernel::Unpool(_))) {
         let Some((kernel, bias)) = gradients_of(steps, u) else { continue };
-        let first = bias.map_or(kernel, |b| b.min(kernel));
+        let Some(place) = place_of_gradients(steps, kernel, bias) else { continue };
         let (Some(unpool), Some(made)) = (steps.list[u].take(), steps.list[kernel].take()) else { continue };
         let summed = bias.and_then(|b| steps.list[b].take());
         let (Kernel::Unpool(at), Kernel::Op { op: Op::Convolution(conv), .. }) = (unpool.kernel, made.kernel)
@@ -618,8 +618,21 @@ pub fn gradient_of_pooled(steps: &mut StepList<'_>) {
             step.outputs.extend(summed.outputs);
             step.output_types.extend(summed.output_types);
         }
-        steps.list[first] = Some(step);
+        steps.list[place] = Some(step);
     }
+}
+
+/// Where both gradients can be computed: at the earlier one, or at the kernel's if its image is computed in between, as
+/// rematerialization does, and nothing reads the bias gradient before.
+fn place_of_gradients(steps: &StepList<'_>, kernel: usize, bias: Option<usize>) -> Option<usize> {
+    let Some(bias) = bias.filter(|bias| *bias < kernel) else { return Some(kernel) };
+    let image = steps.step(kernel)?.inputs[0];
+    if steps.writer(image).is_none_or(|at| at < bias) {
+        return Some(bias);
+    }
+    let sums = &steps.step(bias)?.outputs;
+    let is_read_later = sums.iter().flat_map(|slot| steps.readers(*slot)).all(|reader| reader > kernel);
+    is_read_later.then_some(kernel)
 }
 
 /// Computes the pooled gradient inside the step of [`gradient_of_pooled`], its only reader, if it is a GEMM of small K:
