@@ -15,7 +15,7 @@ pub enum TreeStructure {
     List(Vec<TreeStructure>),
     /// Named subtrees.
     Named(Vec<(String, TreeStructure)>),
-    /// A tensor with what its container knows besides (JAX's auxiliary data). Another note is another program.
+    /// One tensor, with static data of its container as text (JAX's auxiliary data). Programs are compiled for each text.
     Annotated(String),
 }
 

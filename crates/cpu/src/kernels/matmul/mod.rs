@@ -16,7 +16,7 @@ use crate::kernels::matmul::blocked::element_types;
 use crate::kernels::matmul::gemm_problem::GemmProblem;
 use crate::kernels::matmul::skinny::few_columns::FewColumns;
 use crate::kernels::matmul::skinny::gemv::Gemv;
-use crate::kernels::matmul::skinny::narrow::Narrow;
+use crate::kernels::matmul::skinny::short_inner_products::ShortInnerProducts;
 use crate::kernels::matmul::skinny::tiny::Tiny;
 use crate::kernels::reference;
 use crate::select::{AMX, EVERY, Family, KernelCandidate};
@@ -78,12 +78,12 @@ pub static FAMILY: Family = Family {
                 let level = d.target.level.vectors();
                 Ok(Box::new(FewColumns::accept(&d.left, &d.right, d.epilogue, level)?))
             }),
-        KernelCandidate::new("narrow", EVERY, "f32, N of at most 8, K of 16 to 512, left operand contiguous along K: columns \
+        KernelCandidate::new("short_inner_products", EVERY, "f32, N of at most 8, K of 16 to 512, left operand contiguous along K: columns \
              are copied once, and lanes of sums along K are added in registers. Blocked GEMM would pack the left operand",
             |p| {
                 let d = GemmProblem::of(p)?;
                 ensure!(d.types == [DType::F32; 2], "its elements are not f32".into());
-                Ok(Box::new(Narrow::accept(&d.left, &d.right, d.epilogue, d.target.level.vectors())?))
+                Ok(Box::new(ShortInnerProducts::accept(&d.left, &d.right, d.epilogue, d.target.level.vectors())?))
             }),
         KernelCandidate::new("via_f32", WIDE, "f16 whose f32 product few_columns supports, which reads operands in place: whole \
              operands are converted, one more pass over them",

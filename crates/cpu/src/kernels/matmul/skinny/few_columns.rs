@@ -294,33 +294,14 @@ impl Kernel for FewColumns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::copy::Dim;
-    use crate::machine::memory::AlignedMemory;
-    use crate::machine::thread_pool::ThreadPool;
+    use crate::kernels::matmul::skinny::integer_product::IntegerProduct;
 
-    /// Compares a product of small integers, whose sums are exact, with a plain loop. `near`: A is contiguous along M.
+    /// `near`: A is contiguous along M.
     fn check(level: Level, (m, n, k): (usize, usize, usize), near: bool, epilogue: Epilogue) {
-        let matrix = |count: usize, by: usize| -> Vec<f32> {
-            (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
-        };
-        let (a, b, bias, old) = (matrix(m * k, 5), matrix(k * n, 3), matrix(n, 2), matrix(m * n, 4));
-        let (a_row, a_k) = if near { (1, m) } else { (k, 1) };
-        let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = OperandDims { batch: vec![], free: dim(m, a_row), inner: dim(k, a_k) };
-        let rb = OperandDims { batch: vec![], free: dim(n, 1), inner: dim(k, n) };
-        let slim = FewColumns::accept(&ra, &rb, epilogue, level).unwrap();
-        let scratch = AlignedMemory::new(slim.scratch()).unwrap();
-        let mut c = old.clone();
-        let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
-        let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: scratch.ptr() };
-        // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-        unsafe { slim.run(&KernelContext { team: &ThreadPool::new(2), flush: false }, &io).unwrap() };
-        for i in 0..m * n {
-            let mut want: f32 = (0..k).map(|x| a[i / n * a_row + x * a_k] * b[x * n + i % n]).sum();
-            want += if epilogue.bias { bias[i % n] } else { 0.0 };
-            want += if epilogue.accumulate { old[i] } else { 0.0 };
-            assert_eq!(c[i], want, "{level:?} {m}×{n}×{k} near {near} {epilogue:?}, element {i}");
-        }
+        let left = if near { [1, m] } else { [k, 1] };
+        let product = IntegerProduct { size: [1, m, n, k], left, right: [1, n] };
+        let [a, b] = product.operands();
+        product.check(&FewColumns::accept(&a, &b, epilogue, level).unwrap(), epilogue, level);
     }
 
     #[test]

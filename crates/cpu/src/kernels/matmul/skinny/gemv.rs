@@ -368,37 +368,13 @@ impl Kernel for Gemv {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::copy::Dim;
-    use crate::machine::memory::AlignedMemory;
-    use crate::machine::thread_pool::ThreadPool;
+    use crate::kernels::matmul::skinny::integer_product::IntegerProduct;
 
-    /// Compares a product of small integers, whose sums are exact, with a plain loop; one and two threads.
     fn check(level: Level, (m, n, k): (usize, usize, usize), k_contiguous: bool, epilogue: Epilogue) {
-        let matrix = |count: usize, by: usize| -> Vec<f32> {
-            (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
-        };
-        let (a, b, bias, old) = (matrix(m * k, 5), matrix(k * n, 3), matrix(n, 2), matrix(m * n, 4));
-        let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = OperandDims { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
-        let (column, row) = if k_contiguous { (k, 1) } else { (1, n) };
-        let rb = OperandDims { batch: vec![], free: dim(n, column), inner: dim(k, row) };
-        let kernel = Gemv::accept(&ra, &rb, epilogue, level).unwrap();
-        let scratch = AlignedMemory::new(kernel.scratch()).unwrap();
-        for threads in [1, 2] {
-            let mut c = old.clone();
-            let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
-            let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: scratch.ptr() };
-            // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-            unsafe {
-                kernel.run(&KernelContext { team: &ThreadPool::new(threads), flush: false }, &io).unwrap()
-            };
-            for i in 0..m * n {
-                let mut want: f32 = (0..k).map(|x| a[i / n * k + x] * b[x * row + i % n * column]).sum();
-                want += if epilogue.bias { bias[i % n] } else { 0.0 };
-                want += if epilogue.accumulate { old[i] } else { 0.0 };
-                assert_eq!(c[i], want, "{level:?} {m}×{n}×{k} {k_contiguous} {epilogue:?}, element {i}");
-            }
-        }
+        let right = if k_contiguous { [k, 1] } else { [1, n] };
+        let product = IntegerProduct { size: [1, m, n, k], left: [k, 1], right };
+        let [a, b] = product.operands();
+        product.check(&Gemv::accept(&a, &b, epilogue, level).unwrap(), epilogue, level);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 pub mod few_columns;
 pub mod gemv;
-pub mod narrow;
+#[cfg(test)]
+mod integer_product;
 pub mod quantized_weights;
+pub mod short_inner_products;
 pub mod tiny;

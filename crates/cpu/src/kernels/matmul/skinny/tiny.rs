@@ -219,36 +219,16 @@ impl Kernel for Tiny {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::copy::Dim;
-    use crate::machine::thread_pool::ThreadPool;
+    use crate::kernels::matmul::skinny::integer_product::IntegerProduct;
 
-    /// Compares products of small integers, whose sums are exact, with plain loops. `turned`: strides along K and rows or
-    /// columns are exchanged, of A and of B.
-    fn check(level: Level, [batch, m, n, k]: [usize; 4], turned: [bool; 2], epilogue: Epilogue) {
-        let array = |count: usize, by: usize| -> Vec<f32> {
-            (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
-        };
-        let (a, b) = (array(batch * m * k, 5), array(batch * k * n, 3));
-        let (bias, old) = (array(n, 2), array(batch * m * n, 4));
-        let (a_row, a_k) = if turned[0] { (1, m) } else { (k, 1) };
-        let (b_column, b_k) = if turned[1] { (k, 1) } else { (1, n) };
-        let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = OperandDims { batch: dim(batch, m * k), free: dim(m, a_row), inner: dim(k, a_k) };
-        let rb = OperandDims { batch: dim(batch, k * n), free: dim(n, b_column), inner: dim(k, b_k) };
-        let tiny = Tiny::accept(&ra, &rb, epilogue, level).unwrap();
-        let mut c = old.clone();
-        let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
-        let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: std::ptr::null_mut() };
-        // SAFETY: all arrays have the products' sizes.
-        unsafe { tiny.run(&KernelContext { team: &ThreadPool::new(2), flush: false }, &io).unwrap() };
-        for at in 0..batch * m * n {
-            let (which, i, j) = (at / (m * n), at / n % m, at % n);
-            let (a, b) = (&a[which * m * k..], &b[which * k * n..]);
-            let mut want: f32 = (0..k).map(|x| a[i * a_row + x * a_k] * b[x * b_k + j * b_column]).sum();
-            want += if epilogue.bias { bias[j] } else { 0.0 };
-            want += if epilogue.accumulate { old[at] } else { 0.0 };
-            assert_eq!(c[at], want, "{level:?} {batch}×{m}×{n}×{k} {turned:?} {epilogue:?}, element {at}");
-        }
+    /// `turned`: strides along K and rows or columns are exchanged, of A and of B.
+    fn check(level: Level, size: [usize; 4], turned: [bool; 2], epilogue: Epilogue) {
+        let [_, m, n, k] = size;
+        let left = if turned[0] { [1, m] } else { [k, 1] };
+        let right = if turned[1] { [k, 1] } else { [1, n] };
+        let product = IntegerProduct { size, left, right };
+        let [a, b] = product.operands();
+        product.check(&Tiny::accept(&a, &b, epilogue, level).unwrap(), epilogue, level);
     }
 
     #[test]

@@ -27,7 +27,7 @@ const TASK: usize = 128;
 const LANES: usize = 16;
 
 /// Arguments of a microkernel: rows of A, contiguous along K, by padded columns of B.
-struct NarrowArgs {
+struct ShortDotArgs {
     k: usize,
     a: *const f32,
     a_row: usize,
@@ -45,7 +45,7 @@ struct NarrowArgs {
 /// features.
 #[allow(clippy::needless_range_loop)] // Iterators over several arrays at once are harder to read.
 #[inline(always)]
-unsafe fn sums<V: LaneSums, const R: usize, const N: usize>(s: &NarrowArgs) {
+unsafe fn sums<V: LaneSums, const R: usize, const N: usize>(s: &ShortDotArgs) {
     // SAFETY: the caller's operands cover the rows and columns, and rows of B are padded; the level is available.
     unsafe {
         let zero = V::splat(0.0);
@@ -86,12 +86,12 @@ unsafe fn sums<V: LaneSums, const R: usize, const N: usize>(s: &NarrowArgs) {
 }
 
 /// A microkernel for up to four rows and the level's columns.
-type NarrowFn = unsafe fn(usize, usize, &NarrowArgs);
+type ShortDotFn = unsafe fn(usize, usize, &ShortDotArgs);
 
 macro_rules! kernels {
     ($name:ident, $v:ty, [$($n:literal)*] $(, $feature:literal)?) => {
         $(#[cfg(target_arch = "x86_64")] #[target_feature(enable = $feature)])?
-        unsafe fn $name(rows: usize, columns: usize, s: &NarrowArgs) {
+        unsafe fn $name(rows: usize, columns: usize, s: &ShortDotArgs) {
             match (rows, columns) {
                 // SAFETY: the contract is that of `sums`.
                 $((4, $n) => unsafe { sums::<$v, 4, $n>(s) },
@@ -110,7 +110,7 @@ kernels!(avx2, V8x32, [1 2], "avx2,fma");
 kernels!(avx512, V16x32, [1 2 3 4], "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma");
 
 /// Returns the microkernel of a level, and its largest number of columns.
-fn kernel(level: Level) -> (NarrowFn, usize) {
+fn kernel(level: Level) -> (ShortDotFn, usize) {
     match level {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => (avx2, 2),
@@ -121,7 +121,7 @@ fn kernel(level: Level) -> (NarrowFn, usize) {
 }
 
 /// GEMM kernel `[M, K] · [K, N]` in f32 for at most eight columns, with A contiguous along K.
-pub struct Narrow {
+pub struct ShortInnerProducts {
     m: usize,
     n: usize,
     k: usize,
@@ -129,18 +129,18 @@ pub struct Narrow {
     b_column: usize,
     b_k: usize,
     epilogue: Epilogue,
-    run: NarrowFn,
+    run: ShortDotFn,
     most: usize,
 }
 
-impl Narrow {
+impl ShortInnerProducts {
     /// Creates the GEMM, or returns why these kernels do not support it.
     pub fn accept(
         ra: &OperandDims,
         rb: &OperandDims,
         epilogue: Epilogue,
         level: Level,
-    ) -> SelectResult<Narrow, &'static str> {
+    ) -> SelectResult<ShortInnerProducts, &'static str> {
         let (m, n, k) = (count(&ra.free), count(&rb.free), count(&ra.inner));
         ensure!(count(&ra.batch) == 1, "it is a batch of GEMMs");
         ensure!((1..=MAX_N).contains(&n), "N is more than 8");
@@ -152,7 +152,7 @@ impl Narrow {
         };
         ensure!(a_k == 1, "the left operand is not contiguous along K");
         let (run, most) = kernel(level);
-        Ok(Narrow { m, n, k, a_row, b_column, b_k, epilogue, run, most })
+        Ok(ShortInnerProducts { m, n, k, a_row, b_column, b_k, epilogue, run, most })
     }
 
     /// Elements of a copied column of B.
@@ -181,7 +181,7 @@ impl Narrow {
             let count = if rows.end - i >= ROWS { ROWS } else { 1 };
             for j in (0..self.n).step_by(self.most) {
                 let columns = self.most.min(self.n - j);
-                let call = NarrowArgs {
+                let call = ShortDotArgs {
                     k: self.k,
                     a: a.elem::<f32>(i * self.a_row).cast_const(),
                     a_row: self.a_row,
@@ -200,7 +200,7 @@ impl Narrow {
     }
 }
 
-impl Kernel for Narrow {
+impl Kernel for ShortInnerProducts {
     fn scratch(&self) -> usize {
         self.n * self.b_row() * 4
     }
@@ -246,33 +246,14 @@ impl Kernel for Narrow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::copy::Dim;
-    use crate::machine::memory::AlignedMemory;
-    use crate::machine::thread_pool::ThreadPool;
+    use crate::kernels::matmul::skinny::integer_product::IntegerProduct;
 
-    /// Compares a product of small integers, whose sums are exact, with a plain loop.
+    /// `rows`: B is contiguous along N.
     fn check(level: Level, (m, n, k): (usize, usize, usize), rows: bool, epilogue: Epilogue) {
-        let matrix = |count: usize, by: usize| -> Vec<f32> {
-            (0..count).map(|i| ((i * by + i / 13) % 7) as f32 - 3.0).collect()
-        };
-        let (a, b, bias, old) = (matrix(m * k, 5), matrix(k * n, 3), matrix(n, 2), matrix(m * n, 4));
-        let (b_column, b_k) = if rows { (1, n) } else { (k, 1) };
-        let dim = |size: usize, src: usize| vec![Dim { size, src: src as isize, dst: 0 }];
-        let ra = OperandDims { batch: vec![], free: dim(m, k), inner: dim(k, 1) };
-        let rb = OperandDims { batch: vec![], free: dim(n, b_column), inner: dim(k, b_k) };
-        let narrow = Narrow::accept(&ra, &rb, epilogue, level).unwrap();
-        let scratch = AlignedMemory::new(narrow.scratch()).unwrap();
-        let mut c = old.clone();
-        let inputs = [a.as_ptr().cast(), b.as_ptr().cast(), bias.as_ptr().cast()];
-        let io = Io { inputs: &inputs, outputs: &[c.as_mut_ptr().cast()], scratch: scratch.ptr() };
-        // SAFETY: all arrays have the product's sizes, scratch `scratch()` bytes.
-        unsafe { narrow.run(&KernelContext { team: &ThreadPool::new(2), flush: false }, &io).unwrap() };
-        for i in 0..m * n {
-            let mut want: f32 = (0..k).map(|x| a[i / n * k + x] * b[x * b_k + i % n * b_column]).sum();
-            want += if epilogue.bias { bias[i % n] } else { 0.0 };
-            want += if epilogue.accumulate { old[i] } else { 0.0 };
-            assert_eq!(c[i], want, "{level:?} {m}×{n}×{k} {epilogue:?}, element {i}");
-        }
+        let right = if rows { [1, n] } else { [k, 1] };
+        let product = IntegerProduct { size: [1, m, n, k], left: [k, 1], right };
+        let [a, b] = product.operands();
+        product.check(&ShortInnerProducts::accept(&a, &b, epilogue, level).unwrap(), epilogue, level);
     }
 
     #[test]
@@ -298,7 +279,7 @@ mod tests {
             let b = [0.1f32; 48];
             for (c, rows) in c.iter_mut().zip([4, 1]) {
                 let mut all = [0f32; ROWS];
-                let s = NarrowArgs {
+                let s = ShortDotArgs {
                     k: 33,
                     a: a.as_ptr(),
                     a_row: 33,
