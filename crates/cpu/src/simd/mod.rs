@@ -25,3 +25,4 @@ pub mod reduce_loops;
 pub mod stored_elements;
 pub mod vector;
 pub mod winograd;
+pub mod zip_lanes;

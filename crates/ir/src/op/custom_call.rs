@@ -1,5 +1,5 @@
 //! custom_call: calls a function of the host program, such as a Python callback; [`register`] makes functions known.
-//! The target [`LAPACK`] is a routine of `systole_linalg` (feature `linalg`).
+//! The target [`LAPACK`] is a routine of `systole_linalg` (feature `linalg`), [`fft::FFT`] a Fourier transform.
 //!
 //! Calls with side effects are ordered by an order token, an `i32[]` that is 0 but known only at run time. A program that
 //! returns the last token executes all of them once, in order, without rules of their own in passes and backends.
@@ -49,6 +49,9 @@ fn registered(target: &str) -> Result<HostFunction> {
     if target == IDENTITY {
         return Ok(Arc::new(|_, args, _| Ok(args.iter().map(|&l| l.clone()).collect())));
     }
+    if target == fft::FFT {
+        return Ok(Arc::new(fft::call));
+    }
     #[cfg(feature = "linalg")]
     if target == LAPACK {
         return Ok(Arc::new(systole_linalg::call));
@@ -75,7 +78,10 @@ impl CustomCall {
 }
 
 impl OpRule for CustomCall {
-    lowered!(Exchange);
+    fn lower(&self) -> LoweringClass {
+        // Each element of a Fourier transform is a sum of many.
+        if self.target == fft::FFT { LoweringClass::Fold } else { LoweringClass::Exchange }
+    }
 
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let order = CustomCall::order();
@@ -142,7 +148,20 @@ impl StructuralOp for CustomCall {
             })
         };
         let identities = DType::ALL.into_iter().flat_map(|dtype| [(dtype, false), (dtype, true)]);
-        identities.map(case).chain(lapack_samples()).collect()
+        identities.map(case).chain(lapack_samples()).chain(fft::samples()).collect()
+    }
+
+    fn factors(&self, at: NodeView<'_>) -> Vec<ShardingFactor> {
+        match fft::FftCall::parse(&self.config) {
+            Ok(fft) if self.target == fft::FFT => fft.factors(at),
+            _ => Vec::new(),
+        }
+    }
+
+    fn shard(&self, along: FactorResult, parts: usize) -> Option<Op> {
+        let FactorResult::Dim(d) = along else { return None };
+        let own = |ty: &TensorType| TensorType::new(ty.dtype, &shard_of(&ty.shape, d, parts)[..]);
+        Some(CustomCall { results: self.results.iter().map(own).collect(), ..self.clone() }.into())
     }
 }
 

@@ -22,6 +22,7 @@ pub mod composites;
 mod const_eval;
 pub mod control_builders;
 mod elementwise_samples;
+pub mod fft;
 mod monoid;
 pub mod op_source;
 mod partitioning;

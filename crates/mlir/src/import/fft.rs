@@ -1,71 +1,100 @@
-//! Imports `fft` as matrix products (mixed-radix Cooley-Tukey): splits the length into factors, each a product with a
-//! DFT matrix, with twiddle factors between them. Large primes use Bluestein's algorithm. Constants are computed in
-//! f64.
+//! Imports `fft` as calls of the CPU engine's transforms, or for any backend as matrix products (mixed-radix
+//! Cooley-Tukey): splits the length into factors, each a product with a DFT matrix, with twiddle factors between them.
+//! Large primes use Bluestein's algorithm. Constants are computed in f64.
 //!
 //! Source: the StableHLO specification, fft; Cooley and Tukey 1965; Bluestein 1970.
 
-use super::call::{ImportRule, OpCall, OpImport, op};
+use super::call::{OpImport, op};
 use super::complex_number::RealOrComplex;
-use super::types::{not_there, wrong};
-use super::value::ImportedValue;
-use crate::syntax::{Attribute, find};
+use super::types::{held, not_there, wrong};
+use crate::syntax::{Attribute, MlirType, Operation, find};
 use std::f64::consts::PI;
 use systole_base::{Literal, Result};
 use systole_ir::Tensor;
+use systole_ir::op::fft::{self, FftCall, FftType};
 
 /// Maximum length of a single matrix product.
 const ONE_PRODUCT: usize = 64;
 /// Prime lengths above this use Bluestein's convolution.
 const LARGEST_PRIME: usize = 256;
-/// Maximum transform length; longer ones need too large constants.
+/// Maximum length of products and convolutions; longer ones need too large constants.
 const LONGEST: usize = 1 << 22;
 /// Maximum length of factors that use Bluestein's convolution.
 const LONGEST_CONVOLVED: usize = 1 << 18;
 
-pub(super) const OPERATIONS: &[OpImport] = &[op("stablehlo.fft").import(ImportRule::Values(transformed))];
+pub(super) const OPERATIONS: &[OpImport] = &[op("stablehlo.fft").importer(|i, op, operands, frame, _| {
+    let x = operands.first().ok_or_else(|| wrong("an operand is missing"))?.number()?;
+    let result = op.results.first().ok_or_else(|| wrong("a result is missing"))?;
+    Ok(vec![transformed(op, &x, frame.ty(*result)?, i.has_fft)?.into()])
+})];
 
-fn transformed(call: &OpCall) -> Result<Vec<ImportedValue>> {
-    let (op, x, to) = (call.op, call.number(0)?, call.ty()?);
+/// Imports the op; `native`: the backend has kernels for calls of [`fft::FFT`].
+fn transformed(op: &Operation, x: &RealOrComplex, to: &MlirType, native: bool) -> Result<RealOrComplex> {
     let lengths = super::attribute::sizes(op, "fft_length")?;
     let kind = match find(&op.attributes, "fft_type") {
-        Some(Attribute::Keyword(_, kind)) => kind.as_str(),
+        Some(Attribute::Keyword(_, kind)) => kind.parse::<FftType>().map_err(|e| wrong(e.what()))?,
         _ => return Err(wrong("missing attribute `fft_type`")),
     };
-    checked(&x, &lengths, kind)?;
+    checked(x, &lengths, kind, native)?;
     let first = x.rank() - lengths.len();
+    let to = held(to)?.into_iter().next().ok_or_else(|| wrong("a result has no type"))?;
     if x.ty().elements() == 0 || to.elements() == 0 || lengths.contains(&0) {
         let zeros = x.g().full(&to, 0.0);
-        let complex = kind != "IRFFT";
-        let zeros =
-            if complex { RealOrComplex::complex(zeros.clone(), zeros) } else { RealOrComplex::real(zeros) };
-        return Ok(vec![zeros.into()]);
+        let complex = kind != FftType::Irfft;
+        return Ok(if complex {
+            RealOrComplex::complex(zeros.clone(), zeros)
+        } else {
+            RealOrComplex::real(zeros)
+        });
     }
-    let others = |x: RealOrComplex, sign: f64| {
-        lengths[..lengths.len() - 1].iter().enumerate().fold(x, |x, (i, _)| along(&x, first + i, sign))
-    };
-    let last = x.rank() - 1;
-    let written = match kind {
-        "FFT" => others(along(&x, last, -1.0), -1.0),
-        "IFFT" => scaled(&others(along(&x, last, 1.0), 1.0), &lengths),
-        "RFFT" => {
-            let half = lengths[lengths.len() - 1] / 2 + 1;
-            others(along(&x, last, -1.0).widened().slice_dim(last, 0, half), -1.0)
+    let last = lengths.len() - 1;
+    let others = if kind.is_inverse() { FftType::Ifft } else { FftType::Fft };
+    // Real numbers come first or last.
+    let own = if kind.is_real() { kind } else { others };
+    let mut order: Vec<(usize, FftType)> = (0..last).map(|i| (i, others)).collect();
+    order.insert(if kind == FftType::Irfft { last } else { 0 }, (last, own));
+    let (mut x, mut unscaled) = (x.clone(), Vec::new());
+    for (i, kind) in order {
+        let length = lengths[i];
+        if native && is_smooth(length) {
+            x = called(&x, FftCall { kind, dim: first + i, length });
+            continue;
         }
-        _ => {
-            let whole = hermitian(&others(x, 1.0), lengths[lengths.len() - 1]);
-            RealOrComplex::real(scaled(&along(&whole, last, 1.0), &lengths).re)
-        }
-    };
-    let complex = kind != "IRFFT";
-    Ok(vec![if complex { written.widened() } else { written }.into()])
+        x = along_of(&x, FftCall { kind, dim: first + i, length }, native);
+        unscaled.extend(kind.is_inverse().then_some(length));
+    }
+    if !unscaled.is_empty() {
+        x = scaled(&x, &unscaled);
+    }
+    Ok(if kind == FftType::Irfft { RealOrComplex::real(x.re) } else { x.widened() })
 }
 
-fn checked(x: &RealOrComplex, lengths: &[usize], kind: &str) -> Result<()> {
-    let wants_complex = match kind {
-        "FFT" | "IFFT" | "IRFFT" => true,
-        "RFFT" => false,
-        other => return Err(wrong(format!("unknown fft_type `{other}`"))),
-    };
+/// Whether the CPU engine transforms this length.
+fn is_smooth(n: usize) -> bool {
+    unsplit(n, fft::LARGEST_PRIME) == 1
+}
+
+/// Calls the CPU engine's transform.
+fn called(x: &RealOrComplex, fft: FftCall) -> RealOrComplex {
+    let x = if fft.kind == FftType::Rfft { x.clone() } else { x.widened() };
+    let mut made = fft.emit(&x.parts().collect::<Vec<_>>()).into_iter();
+    let re = made.next().unwrap_or_else(|| x.re.clone());
+    RealOrComplex { re, im: made.next() }
+}
+
+/// Computes a transform along one dimension without the factor `1 / n` of inverse ones.
+fn along_of(x: &RealOrComplex, fft: FftCall, native: bool) -> RealOrComplex {
+    let n = fft.length;
+    match fft.kind {
+        FftType::Fft => along(x, fft.dim, -1.0, native),
+        FftType::Ifft => along(x, fft.dim, 1.0, native),
+        FftType::Rfft => along(x, fft.dim, -1.0, native).widened().slice_dim(fft.dim, 0, n / 2 + 1),
+        FftType::Irfft => RealOrComplex::real(along(&hermitian(x, n), fft.dim, 1.0, native).re),
+    }
+}
+
+fn checked(x: &RealOrComplex, lengths: &[usize], kind: FftType, native: bool) -> Result<()> {
+    let wants_complex = kind != FftType::Rfft;
     if wants_complex != x.is_complex() {
         let what = if wants_complex { "complex" } else { "real" };
         return Err(wrong(format!("(C2) {kind} requires {what} numbers")));
@@ -75,7 +104,7 @@ fn checked(x: &RealOrComplex, lengths: &[usize], kind: &str) -> Result<()> {
         return Err(wrong(what));
     }
     let mut wanted = lengths.to_vec();
-    if let (Some(last), "IRFFT") = (wanted.last_mut(), kind) {
+    if let (Some(last), FftType::Irfft) = (wanted.last_mut(), kind) {
         *last = if *last == 0 { 0 } else { *last / 2 + 1 };
     }
     let have = &x.shape()[x.rank() - lengths.len()..];
@@ -85,7 +114,8 @@ fn checked(x: &RealOrComplex, lengths: &[usize], kind: &str) -> Result<()> {
         );
         return Err(wrong(what));
     }
-    if lengths.iter().any(|n| *n > LONGEST || unsplit(*n) > LONGEST_CONVOLVED) {
+    let is_long = |n: usize| n > LONGEST || unsplit(n, ONE_PRODUCT) > LONGEST_CONVOLVED;
+    if lengths.iter().any(|&n| is_long(n) && !(native && is_smooth(n))) {
         let what = format!(
             "fft lengths above {LONGEST}, or above {LONGEST_CONVOLVED} with a large prime factor, are not supported"
         );
@@ -94,9 +124,9 @@ fn checked(x: &RealOrComplex, lengths: &[usize], kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the part of a length that small factors do not divide.
-fn unsplit(n: usize) -> usize {
-    (2..=ONE_PRODUCT).fold(n.max(1), |mut rest, a| {
+/// Returns the part of a length that factors up to `most` do not divide.
+fn unsplit(n: usize, most: usize) -> usize {
+    (2..=most).fold(n.max(1), |mut rest, a| {
         while rest.is_multiple_of(a) {
             rest /= a;
         }
@@ -121,23 +151,29 @@ fn hermitian(x: &RealOrComplex, n: usize) -> RealOrComplex {
 }
 
 /// Computes the transform along one dimension.
-fn along(x: &RealOrComplex, dim: usize, sign: f64) -> RealOrComplex {
+fn along(x: &RealOrComplex, dim: usize, sign: f64, native: bool) -> RealOrComplex {
     let n = x.rank();
     let mut order: Vec<usize> = (0..n).collect();
     order.swap(dim, n - 1);
-    transform(&x.transpose(&order), sign).transpose(&order)
+    transform(&x.transpose(&order), sign, native).transpose(&order)
 }
 
 /// Computes the unscaled transform along the last dimension: sums of `x[j] · e^(sign · 2πi · j · k / n)`.
-fn transform(x: &RealOrComplex, sign: f64) -> RealOrComplex {
+fn transform(x: &RealOrComplex, sign: f64, native: bool) -> RealOrComplex {
     let n = x.shape().last().copied().unwrap_or(1);
+    if native && is_smooth(n) {
+        // With the parts exchanged, the transform has the other sign.
+        let fft = FftCall { kind: FftType::Fft, dim: x.rank() - 1, length: n };
+        let swapped = |x: RealOrComplex| if sign > 0.0 { RealOrComplex::complex(x.imag(), x.re) } else { x };
+        return swapped(called(&swapped(x.clone()), fft));
+    }
     let factor = (2..=ONE_PRODUCT.min(n)).rev().find(|a| n.is_multiple_of(*a));
     match factor {
         _ if n <= 1 => x.clone(),
         Some(a) if a == n => product(x, n, sign),
         Some(a) => split(x, balanced(n, a), sign),
         None if n <= LARGEST_PRIME => product(x, n, sign),
-        None => convolved(x, n, sign),
+        None => convolved(x, n, sign, native),
     }
 }
 
@@ -192,13 +228,13 @@ fn split(x: &RealOrComplex, a: usize, sign: f64) -> RealOrComplex {
     // […, b, a] → […, a, b]
     let rows = match b <= ONE_PRODUCT {
         true => product_along(&turned, rank - 1, b, sign),
-        false => transform(&turned.transposed(), sign),
+        false => transform(&turned.transposed(), sign, false),
     };
     rows.transposed().reshape(&[lead, &[n]].concat())
 }
 
 /// Computes Bluestein's transform: with j · k = (j² + k² − (k − j)²) / 2 the sums become a convolution.
-fn convolved(x: &RealOrComplex, n: usize, sign: f64) -> RealOrComplex {
+fn convolved(x: &RealOrComplex, n: usize, sign: f64, native: bool) -> RealOrComplex {
     let m = (2 * n - 1).next_power_of_two();
     // Squares modulo 2n keep all digits of the angles.
     let angle = |j: usize| sign * PI * ((j as u128 * j as u128) % (2 * n as u128)) as f64 / n as f64;
@@ -209,7 +245,7 @@ fn convolved(x: &RealOrComplex, n: usize, sign: f64) -> RealOrComplex {
         kernel[(m - j) % m] = (*re, -*im);
     }
     let kernel: Vec<(f64, f64)> =
-        of_host(&kernel).into_iter().map(|(re, im)| (re / m as f64, im / m as f64)).collect();
+        fft::transform(&kernel, -1.0).into_iter().map(|(re, im)| (re / m as f64, im / m as f64)).collect();
     let last = x.rank() - 1;
     let chirp = constant(x, &[n], &chirp);
     let zero = x.re.scalar_like(0.0);
@@ -218,8 +254,8 @@ fn convolved(x: &RealOrComplex, n: usize, sign: f64) -> RealOrComplex {
         high[last] = (m - n) as i64;
         t.pad(&zero, &low, &high, &vec![0; t.rank()])
     };
-    let spectrum = transform(&x.mul(&chirp).map(pad), -1.0).mul(&constant(x, &[m], &kernel));
-    transform(&spectrum, 1.0).slice_dim(last, 0, n).mul(&chirp)
+    let spectrum = transform(&x.mul(&chirp).map(pad), -1.0, native).mul(&constant(x, &[m], &kernel));
+    transform(&spectrum, 1.0, native).slice_dim(last, 0, n).mul(&chirp)
 }
 
 /// Returns the matrix `e^(sign · 2πi · at(j, k) / n)`.
@@ -249,22 +285,4 @@ fn of_values(like: &Tensor, shape: &[usize], values: &[f64]) -> Tensor {
         Ok(literal) => like.builder().constant(literal.convert(like.ty().dtype)),
         Err(e) => like.fail(e),
     }
-}
-
-/// Computes the transform of a power-of-two length with sign −1 on the host, in f64.
-fn of_host(x: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let n = x.len();
-    if n <= 1 {
-        return x.to_vec();
-    }
-    let every = |p: usize| x.iter().skip(p).step_by(2).copied().collect::<Vec<_>>();
-    let (even, odd) = (of_host(&every(0)), of_host(&every(1)));
-    let mut all = vec![(0.0, 0.0); n];
-    for (k, (e, o)) in even.iter().zip(&odd).enumerate() {
-        let (s, c) = (-2.0 * PI * k as f64 / n as f64).sin_cos();
-        let turned = (o.0 * c - o.1 * s, o.0 * s + o.1 * c);
-        all[k] = (e.0 + turned.0, e.1 + turned.1);
-        all[k + n / 2] = (e.0 - turned.0, e.1 - turned.1);
-    }
-    all
 }

@@ -12,6 +12,7 @@ use super::value::ImportedValue;
 use crate::syntax::{FunctionValue, MlirType, Operation};
 use systole_base::{DType, Literal, Result, TensorType, ensure};
 use systole_ir::op::custom_call::LAPACK;
+use systole_ir::op::fft::FFT;
 use systole_ir::op::{Case, CollectiveBroadcast, CustomCall, PartitionId, ReplicaGroups};
 use systole_ir::{GraphBuilder, Tensor, control_builders};
 
@@ -26,6 +27,7 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     ),
     // Programs that Systole printed.
     call(LAPACK, ImportRule::Native),
+    call(FFT, ImportRule::Native),
     // The samples of the IR's tests.
     call("systole_identity", ImportRule::Native),
 ];

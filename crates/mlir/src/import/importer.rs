@@ -51,6 +51,8 @@ pub(super) struct Importer<'m> {
     pub(super) probes: Vec<(String, Vec<ImportedValue>)>,
     /// Unreduced sums from manual computations: each device's term, and its sharding.
     pub(super) terms: Vec<(ValueId, Tensor, DeviceSharding)>,
+    /// Whether the backend has kernels for Fourier transforms.
+    pub(super) has_fft: bool,
     pub(super) host_calls: HostCalls,
     /// Order token of the last host call with side effects.
     pub(super) order: Option<Tensor>,

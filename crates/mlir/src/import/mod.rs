@@ -101,20 +101,24 @@ impl ImportedProgram {
 /// # Errors
 /// `Data` if the module is inconsistent, `Unsupported` for unsupported ops and types; each with its position.
 pub fn program(module: &MlirModule) -> Result<ImportedProgram> {
-    on_devices(module, &[])
+    of_tiled(module, entry(module)?, None)
 }
 
-/// Like [`program`], with the result shardings `tiles`: unreduced results of manual computations stay per-device terms
-/// of a sum.
+/// Like [`program`], for the CPU engine, which has kernels for Fourier transforms, and with the result shardings
+/// `tiles`: unreduced results of manual computations stay per-device terms of a sum.
 ///
 /// # Errors
 /// See [`program`].
 pub fn on_devices(module: &MlirModule, tiles: &[DeviceSharding]) -> Result<ImportedProgram> {
+    of_tiled(module, entry(module)?, Some(tiles))
+}
+
+/// Returns the function to import.
+fn entry(module: &MlirModule) -> Result<&MlirFunction> {
     let main = module.functions.iter().find(|f| f.name == "main");
-    let main = main.or_else(|| module.functions.iter().find(|f| !f.is_private)).ok_or_else(|| {
+    main.or_else(|| module.functions.iter().find(|f| !f.is_private)).ok_or_else(|| {
         err!(Data, "the module has no function to run").hint("add a function `main` that is not private")
-    })?;
-    of_tiled(module, main, tiles)
+    })
 }
 
 /// Like [`program`], for one function of the module.
@@ -122,10 +126,15 @@ pub fn on_devices(module: &MlirModule, tiles: &[DeviceSharding]) -> Result<Impor
 /// # Errors
 /// See [`program`].
 pub fn of_function(module: &MlirModule, main: &MlirFunction) -> Result<ImportedProgram> {
-    of_tiled(module, main, &[])
+    of_tiled(module, main, None)
 }
 
-fn of_tiled(module: &MlirModule, main: &MlirFunction, tiles: &[DeviceSharding]) -> Result<ImportedProgram> {
+/// Imports a function; `tiles`: for the CPU engine, the result shardings.
+fn of_tiled(
+    module: &MlirModule,
+    main: &MlirFunction,
+    tiles: Option<&[DeviceSharding]>,
+) -> Result<ImportedProgram> {
     let named = |own: &MlirModule| own.functions.iter().find(|f| f.name == main.name).cloned();
     if let Some(own) = quantized::in_storage_types(module)? {
         let main = named(&own).unwrap_or_else(|| main.clone());
@@ -140,7 +149,7 @@ fn of_tiled(module: &MlirModule, main: &MlirFunction, tiles: &[DeviceSharding]) 
 fn of_numbered(
     module: &MlirModule,
     main: &MlirFunction,
-    tiles: &[DeviceSharding],
+    tiles: Option<&[DeviceSharding]>,
 ) -> Result<ImportedProgram> {
     let g = GraphBuilder::new(&main.name);
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
@@ -169,6 +178,7 @@ fn of_numbered(
         places: Vec::new(),
         probes: Vec::new(),
         terms: Vec::new(),
+        has_fft: tiles.is_some(),
         host_calls,
         order: host_calls.first_order(&g),
     };
@@ -179,6 +189,7 @@ fn of_numbered(
         other => other.parts(),
     };
     let mut parts = results.iter().map(parts_of).collect::<Result<Vec<_>>>()?;
+    let tiles = tiles.unwrap_or_default();
     let terms =
         parts.iter_mut().enumerate().map(|(i, parts)| importer.keep_terms(parts, tiles.get(i))).collect();
     let mut results: Vec<Tensor> = parts.into_iter().flatten().collect();

@@ -2,6 +2,7 @@
 //!
 //! The family is checked last and accepts every single op, so its last candidate also computes ops that have no family.
 
+mod fft;
 #[cfg(feature = "linalg")]
 mod lapack;
 pub mod scatter;
@@ -80,6 +81,13 @@ pub static FAMILY: Family = Family {
         KernelCandidate::new("lapack", EVERY, "decompositions and triangular solves on the arrays in place; threads \
              share the matrices of a batch",
             lapack_call),
+        KernelCandidate::new("fft", EVERY, "Fourier transforms along one dimension, in f32 and f64; lengths without \
+             large prime factors",
+            |p| match op(p)? {
+                Op::CustomCall(c) => fft::bind(c, p.step, p.target.level.vectors())
+                    .ok_or_else(|| "not a Fourier transform, or its length has a large prime factor".into()),
+                _ => Err("not a Fourier transform".into()),
+            }),
         crate::kernels::reference::CANDIDATE,
     ],
 };
