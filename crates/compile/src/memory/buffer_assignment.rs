@@ -2,7 +2,7 @@
 //!
 //! Arrays share one arena according to their live ranges, and `dynamic_slice` results may be views of their operand
 //! ([`views`]). A step writes in place over an operand of which it is the last reader, if its kernel allows that. A
-//! result is written into a donated parameter that has no later reader.
+//! result is written into a donated parameter that has no later reader, and so are the arrays over which it is written.
 
 use super::views;
 use crate::options::PipelineOptions;
@@ -33,45 +33,77 @@ fn lifetimes(s: &mut ProgramSchedule) {
     }
 }
 
+/// Assigns donated parameters to results, and moves the arrays over which a result is written to their memory as well.
 fn reuse_donated(s: &mut ProgramSchedule, options: &PipelineOptions) {
-    let param_slot =
-        |s: &ProgramSchedule, p: usize| s.slots.iter().position(|x| x.place == Location::Param(p));
     let mut free: Vec<usize> = options.donated.iter().copied().filter(|&p| p < s.params.len()).collect();
     for k in 0..s.results.len() {
         let slot = s.results[k].slot;
         if s.slots[slot].place != Location::Result(k) || s.slots[slot].bytes == 0 {
             continue;
         }
-        let made = s.slots[slot].first;
-        let bytes = s.slots[slot].bytes;
-        let fits = |&p: &usize| {
-            if options.state_at.is_some_and(|at| at + k != p) {
-                return false;
+        let mut chain = vec![slot];
+        while let Some(before) = written_over(s, chain[chain.len() - 1]) {
+            chain.push(before);
+        }
+        // The longest chain that fits: each array that is not in it is copied.
+        while let Some(&first) = chain.last() {
+            if let Some(at) = donated_for(s, options, &free, k, first) {
+                s.results[k].reuse = Some(free.remove(at));
+                chain.iter().for_each(|&x| s.slots[x].place = Location::Result(k));
+                break;
             }
-            let Some(x) = param_slot(s, p) else { return false };
-            let storage = &s.slots[x];
-            if storage.bytes != bytes || s.results.iter().any(|r| r.slot == x) {
-                return false;
-            }
-            let read_here = s.steps[made].inputs.contains(&x);
-            if !read_here {
-                return storage.last < made || !s.steps.iter().any(|st| st.inputs.contains(&x));
-            }
-            storage.last == made && s.steps[made].may_write_over(x, slot)
-        };
-        // The parameter with the result's own index comes first, because states usually return in the order of the
-        // parameters. Next is a parameter that the producing step reads (an update in place), last any of the same
-        // type.
-        let in_place = |p: &usize| param_slot(s, *p).is_some_and(|x| s.steps[made].inputs.contains(&x));
-        let chosen = free
-            .iter()
-            .position(|p| *p == k && fits(p))
-            .or_else(|| free.iter().position(|p| in_place(p) && fits(p)))
-            .or_else(|| free.iter().position(|p| s.params[*p] == s.results[k].ty && fits(p)));
-        if let Some(at) = chosen {
-            s.results[k].reuse = Some(free.remove(at));
+            chain.pop();
         }
     }
+}
+
+/// Returns which of the parameters `free` result `k` may reuse if `slot` is the first array in its memory.
+fn donated_for(
+    s: &ProgramSchedule,
+    options: &PipelineOptions,
+    free: &[usize],
+    k: usize,
+    slot: SlotId,
+) -> Option<usize> {
+    let param_slot = |p: usize| s.slots.iter().position(|x| x.place == Location::Param(p));
+    let (made, bytes) = (s.slots[slot].first, s.slots[slot].bytes);
+    let fits = |&p: &usize| {
+        if options.state_at.is_some_and(|at| at + k != p) {
+            return false;
+        }
+        let Some(x) = param_slot(p) else { return false };
+        let storage = &s.slots[x];
+        if storage.bytes != bytes || s.results.iter().any(|r| r.slot == x) {
+            return false;
+        }
+        let read_here = s.steps[made].inputs.contains(&x);
+        if !read_here {
+            return storage.last < made || !s.steps.iter().any(|st| st.inputs.contains(&x));
+        }
+        storage.last == made && s.steps[made].may_write_over(x, slot)
+    };
+    // The parameter with the result's own index comes first, because states usually return in the order of the
+    // parameters. Next is a parameter that the producing step reads (an update in place), last any of the same type.
+    let in_place = |p: &usize| param_slot(*p).is_some_and(|x| s.steps[made].inputs.contains(&x));
+    free.iter()
+        .position(|p| *p == k && fits(p))
+        .or_else(|| free.iter().position(|p| in_place(p) && fits(p)))
+        .or_else(|| free.iter().position(|p| s.params[*p] == s.results[k].ty && fits(p)))
+}
+
+/// Returns the array in the arena over which the step that makes a slot may write it.
+fn written_over(s: &ProgramSchedule, slot: SlotId) -> Option<SlotId> {
+    let made = s.slots[slot].first;
+    let step = &s.steps[made];
+    let fits = |&x: &SlotId| {
+        let storage = &s.slots[x];
+        matches!(storage.place, Location::Arena(_))
+            && storage.bytes == s.slots[slot].bytes
+            && storage.last == made
+            && storage.first < made
+            && step.may_write_over(x, slot)
+    };
+    step.inputs.iter().copied().find(fits)
 }
 
 /// For each slot, the input slot whose memory it reuses if the producing step writes in place.
@@ -159,7 +191,8 @@ fn too_large() -> Error {
 #[cfg(test)]
 mod tests {
     use crate::{Location, PipelineOptions, ProgramSchedule};
-    use systole_ir::{DType::F32, GraphBuilder, TensorType};
+    use systole_ir::DType::{F32, I32};
+    use systole_ir::{GraphBuilder, TensorType, control_builders};
 
     fn planned(
         build: impl Fn(&GraphBuilder) -> Vec<systole_ir::Tensor>,
@@ -193,6 +226,50 @@ mod tests {
         );
         assert_eq!(s.results[0].reuse, Some(0));
         assert_eq!(s.arena_bytes, 0);
+    }
+
+    /// Two updates of a row of a state, the second through a branch that returns other states as they are.
+    #[test]
+    fn updates_one_after_the_other_and_in_branches_stay_in_the_state() {
+        let s = planned(
+            |g| {
+                let x = g.parameter(TensorType::new(F32, [64, 32]), "x");
+                let row = g.parameter(TensorType::new(F32, [1, 32]), "row");
+                let i = g.parameter(TensorType::scalar(I32), "i");
+                let once = x.dynamic_update_slice(&row, &[&i, &i]);
+                let zero = g.scalar(I32, 0.0);
+                control_builders::cond(
+                    &i.less(&g.scalar(I32, 9.0)),
+                    || vec![once.dynamic_update_slice(&row, &[&i, &zero])],
+                    || vec![once.clone()],
+                )
+            },
+            vec![0],
+        );
+        assert_eq!(s.results[0].reuse, Some(0), "{s}");
+        let updated = s.slots.iter().filter(|x| x.place == Location::Result(0)).count();
+        // The arena holds the index of the branch only.
+        assert_eq!((updated, s.arena_bytes), (2, 64), "{s}");
+    }
+
+    /// A parameter that is read after the first update keeps it out of the parameter's memory.
+    #[test]
+    fn a_chain_begins_after_the_last_reader_of_the_parameter() {
+        let s = planned(
+            |g| {
+                let x = g.parameter(TensorType::new(F32, [64, 32]), "x");
+                let row = g.parameter(TensorType::new(F32, [1, 32]), "row");
+                let i = g.parameter(TensorType::scalar(I32), "i");
+                let once = x.dynamic_update_slice(&row, &[&i, &i]);
+                let product = once.dot(&x.transpose(&[1, 0]));
+                let next = g.scalar(I32, 5.0);
+                vec![once.dynamic_update_slice(&product.slice_dim(0, 0, 1).slice_dim(1, 0, 32), &[&next, &i])]
+            },
+            vec![0],
+        );
+        assert_eq!(s.results[0].reuse, Some(0), "{s}");
+        let updated = s.slots.iter().filter(|x| x.place == Location::Result(0)).count();
+        assert_eq!(updated, 1, "{s}");
     }
 
     #[test]

@@ -7,11 +7,11 @@ use super::attention;
 use super::conv_moments::ConvWithMoments;
 use super::int8_product::Int8Product;
 use super::map::Map;
-use super::nested_kernels::{FusedRows, RowBlockLoop};
+use super::nested_kernels::{FusedRows, RowBlockLoop, branch_overwrites};
 use super::pooling::{MaxPoolArgmax, Unpool, UnpooledGradient};
 use super::product_epilogue::ProductEpilogue;
 use super::quantized_gemm::DequantizeStep;
-use super::storage::{ResultPlan, SlotId, SlotStorage, SlotView};
+use super::storage::{Location, ResultPlan, SlotId, SlotStorage, SlotView};
 use super::strided_map::StridedMap;
 use super::top_k::TopK;
 use super::type_check::{self, CheckResult};
@@ -41,6 +41,15 @@ pub struct ProgramSchedule {
     pub arena_bytes: usize,
     /// Slots that alias a part of another slot.
     pub views: Vec<SlotView>,
+}
+
+impl ProgramSchedule {
+    /// Returns the first step that writes to the memory of result `k`, and the slot that it writes: the result, or an
+    /// array over which later steps write the result. `None` if the result is stored elsewhere.
+    pub fn first_write(&self, k: usize) -> Option<(usize, SlotId)> {
+        let own = self.slots.iter().enumerate().filter(|(_, x)| x.place == Location::Result(k));
+        own.map(|(slot, x)| (x.first, slot)).min()
+    }
 }
 
 /// One step of a program: a kernel call.
@@ -308,7 +317,11 @@ impl Step {
             // The addend has the type of the result and is read element by element.
             Kernel::Accumulate { .. } => i + 1 == self.inputs.len(),
             // These read an operand again after they have written a part of a result.
-            Kernel::Op { .. } | Kernel::Reduce { .. } | Kernel::Case { .. } | fused!() => false,
+            Kernel::Op { .. } | Kernel::Reduce { .. } | fused!() => false,
+            // The last input is the index of the branch.
+            Kernel::Case { branches } => {
+                same_size && i + 1 < self.inputs.len() && branches.iter().all(|s| branch_overwrites(s, i, o))
+            }
         }
     }
 

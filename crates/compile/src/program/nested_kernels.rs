@@ -106,18 +106,8 @@ impl RowBlockLoop {
     pub fn overwrites(&self, i: usize, o: usize) -> bool {
         let sums = self.sums.len();
         let Some(k) = o.checked_sub(sums) else { return false };
-        let done_before = |s: &Arc<ProgramSchedule>| {
-            let result = s.results[o].slot;
-            let Some(param) = s.slots.iter().position(|x| x.place == Location::Param(sums + i)) else {
-                return false;
-            };
-            let (last, first) = (s.slots[param].last, s.slots[result].first);
-            s.slots[result].place == Location::Result(o)
-                && s.results.iter().all(|r| r.slot != param)
-                && (last < first || last == first && s.steps[first].may_write_over(param, result))
-        };
         self.inputs[i] == Some(self.outputs[k])
-            && std::iter::once(&self.body).chain(&self.rest).all(done_before)
+            && std::iter::once(&self.body).chain(&self.rest).all(|s| reads_before_writing(s, sums + i, o))
     }
 
     /// Number of arithmetic operations of all row blocks.
@@ -125,4 +115,22 @@ impl RowBlockLoop {
         let of = |s: &Arc<ProgramSchedule>| s.steps.iter().map(|step| step.flops).sum::<f64>();
         of(&self.body) * (self.rows / self.block) as f64 + self.rest.as_ref().map_or(0.0, of)
     }
+}
+
+/// Whether a program reads parameter `p` for the last time before it writes result `o`, or in the step that writes it
+/// in place.
+fn reads_before_writing(s: &ProgramSchedule, p: usize, o: usize) -> bool {
+    let Some(param) = s.slots.iter().position(|x| x.place == Location::Param(p)) else { return false };
+    let Some((first, slot)) = s.first_write(o) else { return false };
+    let last = s.slots[param].last;
+    s.slots[s.results[o].slot].place == Location::Result(o)
+        && s.results.iter().all(|r| r.slot != param)
+        && (last < first || last == first && s.steps[first].may_write_over(param, slot))
+}
+
+/// Whether result `o` of a branch may be in the memory of its parameter `p`: it is that parameter, or the branch does not
+/// read the parameter after it has written the result.
+pub(super) fn branch_overwrites(s: &ProgramSchedule, p: usize, o: usize) -> bool {
+    let is_read = s.slots.iter().any(|x| x.place == Location::Param(p));
+    !is_read || s.slots[s.results[o].slot].place == Location::Param(p) || reads_before_writing(s, p, o)
 }

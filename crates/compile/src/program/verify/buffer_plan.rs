@@ -135,7 +135,7 @@ fn result(
     by_views: &[Option<usize>],
 ) -> Result<()> {
     let r = &s.results[k];
-    let made = own[r.slot].map_or(0, |life| life.first);
+    let (made, first) = written_one_after_the_other(s, k, own, by_views)?;
     if let Location::Arena(_) | Location::View(_) = s.slots[r.slot].place {
         return Err(broken(s, made, format!("result {k} is in the arena")));
     }
@@ -149,10 +149,37 @@ fn result(
     let is_read = s.steps.iter().any(|step| step.inputs.contains(&x));
     let last = own[x].map_or(0, |life| life.last).max(by_views[x].unwrap_or(0));
     let in_place = || {
-        last == made && by_views[x].is_none_or(|view| view < made) && s.steps[made].may_write_over(x, r.slot)
+        last == made && by_views[x].is_none_or(|view| view < made) && s.steps[made].may_write_over(x, first)
     };
     if s.results.iter().any(|other| other.slot == x) || is_read && last >= made && !in_place() {
         return Err(broken(s, last, format!("parameter {p} is read after result {k} has overwritten it")));
     }
     Ok(())
+}
+
+/// Checks that each array in a result's memory is written over the previous one, of which its step is the last reader.
+/// Returns the first step that writes there, and its slot.
+fn written_one_after_the_other(
+    s: &ProgramSchedule,
+    k: usize,
+    own: &[Option<LiveRange>],
+    by_views: &[Option<usize>],
+) -> Result<(usize, SlotId)> {
+    let slot = s.results[k].slot;
+    let there = s.slots.iter().enumerate().filter(|(_, x)| x.place == Location::Result(k));
+    let mut all: Vec<(LiveRange, SlotId)> = there.filter_map(|(x, _)| Some((own[x]?, x))).collect();
+    all.sort_unstable_by_key(|(life, x)| (life.first, *x));
+    for pair in all.windows(2) {
+        let [(before, from), (after, to)] = [pair[0], pair[1]];
+        let in_place = before.last == after.first
+            && before.first < after.first
+            && by_views[from].is_none_or(|view| view < after.first)
+            && s.steps[after.first].may_write_over(from, to);
+        if !in_place {
+            let what = format!("slots {from} and {to} share the memory of result {k} while both are live");
+            return Err(broken(s, after.first, what));
+        }
+    }
+    let made = own[slot].map_or(0, |life| life.first);
+    Ok(all.first().map_or((made, slot), |(life, x)| (life.first, *x)))
 }
