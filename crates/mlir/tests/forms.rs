@@ -33,6 +33,51 @@ fn every_sample_of_every_op_is_read_as_it_was_written() {
     assert!(count > 1000, "{count}");
 }
 
+/// Runs a program of one argument `x: f32[2]` on [3, 4].
+fn run(body: &str, results: &str) -> Vec<Vec<f64>> {
+    let read =
+        read_text(&program("%x: tensor<2xf32>", body, results)).unwrap_or_else(|e| panic!("{body}\n{e}"));
+    let x = Literal::from_slice([2], &[3f32, 4.0]).unwrap();
+    interp::run(&read.graph, &[&x]).unwrap().iter().map(Literal::to_f64s).collect()
+}
+
+/// JAX's asynchronous collectives: their results are there when they start.
+#[test]
+fn asynchronous_ops_run_in_order() {
+    let body = "%0 = \"stablehlo.async_start\"(%x) ({
+        ^bb0(%a: tensor<2xf32>):
+          %3 = \"stablehlo.multiply\"(%a, %a) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+          stablehlo.return %3 : tensor<2xf32>
+        }) : (tensor<2xf32>) -> !stablehlo.future<tensor<2xf32>>
+        stablehlo.custom_call @control_dep(%x, %x) {has_side_effect = true} : (tensor<2xf32>, tensor<2xf32>) -> ()
+        %1 = \"stablehlo.async_done\"(%0) : (!stablehlo.future<tensor<2xf32>>) -> tensor<2xf32>
+        return %1 : tensor<2xf32>";
+    assert_eq!(run(body, "tensor<2xf32>"), [[9.0, 16.0]]);
+    let wrong = read_text(&program(
+        "%x: tensor<2xf32>",
+        "%0 = \"stablehlo.async_done\"(%x) : (tensor<2xf32>) -> tensor<2xf32>
+        return %0 : tensor<2xf32>",
+        "tensor<2xf32>",
+    ));
+    let e = wrong.unwrap_err();
+    assert!(e.kind() == ErrorKind::Data && e.to_string().contains("future"), "{e}");
+}
+
+/// Products that overflow the operands' type: 100 · 100 + 100 · 100, as f32 and f64.
+#[test]
+fn products_of_integers_may_have_floating_point_results() {
+    for to in ["f32", "f64", "bf16"] {
+        let body = format!(
+            "%0 = stablehlo.constant dense<100> : tensor<2xi8>
+            %1 = \"stablehlo.dot_general\"(%0, %0) <{{dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [0],
+              rhs_contracting_dimensions = [0]>}}> : (tensor<2xi8>, tensor<2xi8>) -> tensor<{to}>
+            return %1 : tensor<{to}>"
+        );
+        let wanted = if to == "bf16" { 19968.0 } else { 20000.0 };
+        assert_eq!(run(&body, &format!("tensor<{to}>")), [[wanted]]);
+    }
+}
+
 #[test]
 fn element_wise_ops_name_one_type_or_all() {
     let x = "%a: tensor<2xf32>, %b: tensor<2xf32>";

@@ -79,6 +79,37 @@ fn transforms_of_every_kind_of_length_are_sums_of_roots() {
     }
 }
 
+/// For the CPU engine, transforms are calls; lengths with large prime factors are convolutions by transforms.
+#[test]
+fn calls_of_the_cpu_engine_agree_with_matrix_products() {
+    for (n, is_called) in
+        [(1usize, true), (2, true), (30, true), (61, true), (67, false), (127, false), (526, false)]
+    {
+        let half = n / 2 + 1;
+        let (complex, real) = (format!("3x{n}xcomplex<f32>"), format!("3x{n}xf32"));
+        let spectrum = format!("3x{half}xcomplex<f32>");
+        let kinds = [
+            ("FFT", &complex, n, &complex),
+            ("IFFT", &complex, n, &complex),
+            ("RFFT", &real, n, &spectrum),
+            ("IRFFT", &spectrum, half, &real),
+        ];
+        for (kind, from, len, to) in kinds {
+            let module = text::parse(&fft(kind, from, &n.to_string(), to)).unwrap();
+            let programs =
+                [import::program(&module), import::on_devices(&module, &[])].map(|p| p.unwrap().program);
+            let calls = programs[1].graph.nodes.iter().filter(|n| n.op.name() == "custom_call").count();
+            assert_eq!(calls, if is_called { 1 } else { usize::from(n > 256) * 2 }, "{kind} {n}");
+            let args = [1, 2].map(|k| Literal::from_slice([3, len], &numbers(3 * len, k)).unwrap());
+            let args: Vec<&Literal> = args.iter().take(if kind == "RFFT" { 1 } else { 2 }).collect();
+            let [products, own] = programs.map(|p| interp::run(&p.graph, &args).unwrap());
+            for (a, b) in own.iter().zip(&products) {
+                close(&a.to_f32s(), &b.to_f32s(), 1e-5 * (n as f32).sqrt());
+            }
+        }
+    }
+}
+
 #[test]
 fn cholesky_of_a_hermitian_matrix_is_that_of_numpy() {
     let program = "func.func @main() -> tensor<2x2xcomplex<f32>> {

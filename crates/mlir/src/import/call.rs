@@ -258,6 +258,12 @@ pub(super) fn emit(
 ) -> Result<Vec<Tensor>> {
     let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
     let known = entry(name).ok_or_else(|| not_there(format!("unsupported op {}", op.name)))?;
+    if let Some((wide, to)) = float_product(name, &operands, &results) {
+        let operands = operands.iter().map(|x| x.convert(wide)).collect();
+        let results = results.into_iter().map(|ty| ty.with_dtype(wide)).collect();
+        let made = emit(module, op, operands, results, (captured, regions), g)?;
+        return Ok(made.iter().map(|y| y.convert(to)).collect());
+    }
     let attrs = attribute::all(op, module)?;
     let operands = of_one_type(name, operands);
     let inputs: Vec<&Tensor> = captured.iter().chain(&operands).collect();
@@ -276,6 +282,14 @@ pub(super) fn emit(
     ensure!(read.rule().captures() == captured.len(), not_there("its regions capture values from outside"));
     read.rule().infer(&types).map_err(|c| wrong(format!("({}) {}", c.label, c.message)))?;
     Ok(g.emit(read, &inputs))
+}
+
+/// Returns the type in which products of integers with a floating-point result are computed, and the result's.
+fn float_product(name: &str, operands: &[Tensor], results: &[TensorType]) -> Option<(DType, DType)> {
+    let to = results.first()?.dtype;
+    let is_product = matches!(name, "dot_general" | "convolution") && to.is_float();
+    let wide = if to == DType::F64 { DType::F64 } else { DType::F32 };
+    (is_product && operands.iter().all(|x| x.dtype().is_int())).then_some((wide, to))
 }
 
 /// Converts operands of mixed element types, which XLA accepts in products, to the wider one; bf16 with f16 to f32.

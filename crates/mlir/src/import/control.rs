@@ -7,7 +7,7 @@ use super::importer::Importer;
 use super::types::{not_there, wrong};
 use super::value::ImportedValue;
 use crate::syntax::{Attribute, Operation, find};
-use systole_base::{DType, Literal, Result, ResultExt};
+use systole_base::{DType, Literal, Result, ResultExt, ensure};
 use systole_ir::GraphBuilder;
 
 pub(super) const OPERATIONS: &[OpImport] = &[
@@ -21,6 +21,17 @@ pub(super) const OPERATIONS: &[OpImport] = &[
         Ok(operands)
     }),
     op("stablehlo.after_all").importer(|_, _, _, _, _| Ok(vec![ImportedValue::Token])),
+    // Ops run in order: the results are there when the op starts.
+    op("stablehlo.async_done").keeps_elements().importer(|_, _, operands, _, _| match &operands[..] {
+        [ImportedValue::Tuple(results)] => Ok(results.clone()),
+        _ => Err(wrong("the operand must be a future")),
+    }),
+    op("stablehlo.async_start").keeps_elements().importer(|i, op, operands, frame, g| {
+        let [body] = &op.regions[..] else { return Err(wrong("the op must have one region")) };
+        ensure!(body.arguments.len() == operands.len(), wrong("operands and the region's arguments differ"));
+        body.arguments.iter().zip(operands).for_each(|(value, given)| frame.set(*value, given));
+        Ok(vec![ImportedValue::Tuple(i.body(body, frame, g)?)])
+    }),
     op("stablehlo.composite")
         .keeps_elements()
         .importer(|i, op, operands, _, g| i.call(find(&op.attributes, "decomposition"), operands, g)),

@@ -167,6 +167,9 @@ fn transform(x: &RealOrComplex, sign: f64, native: bool) -> RealOrComplex {
         let swapped = |x: RealOrComplex| if sign > 0.0 { RealOrComplex::complex(x.imag(), x.re) } else { x };
         return swapped(called(&swapped(x.clone()), fft));
     }
+    if native && n > LARGEST_PRIME {
+        return convolved(x, n, sign, native);
+    }
     let factor = (2..=ONE_PRODUCT.min(n)).rev().find(|a| n.is_multiple_of(*a));
     match factor {
         _ if n <= 1 => x.clone(),

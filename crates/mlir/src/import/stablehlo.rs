@@ -24,8 +24,6 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.all_reduce").complex(ComplexRule::Folds),
     op("stablehlo.all_to_all").complex(ComplexRule::Parts),
     op("stablehlo.and").keeps_elements(),
-    op("stablehlo.async_done").refused("ops run in order; call the body directly"),
-    op("stablehlo.async_start").refused("ops run in order; call the body directly"),
     op("stablehlo.atan2").binary(of_complex::atan2),
     op("stablehlo.bitcast_convert").complex(CAST).keeps_elements().arrays(bitcast),
     op("stablehlo.broadcast").complex(BROADCAST).keeps_elements().shaped().arrays(broadcast),
@@ -111,7 +109,8 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     call("TopK", ImportRule::Arrays(greatest)),
     call(INSPECTION, UNCHANGED).complex(ComplexRule::Nothing),
     call("annotate_device_placement", UNCHANGED).complex(ComplexRule::Nothing),
-    // JAX marks an unused value as live; nothing is computed.
+    // Ops run in order, and JAX marks an unused value as live; nothing is computed.
+    call("control_dep", ImportRule::Arrays(|_| Ok(Some(Vec::new())))),
     call("dce_sink", ImportRule::Arrays(|_| Ok(Some(Vec::new())))),
 ];
 
