@@ -31,8 +31,10 @@ use systole_runtime::{Backend, CompileOptions};
 /// Magic number of MLIR bytecode.
 const BYTECODE: &[u8] = b"ML\xefR";
 
-/// Programs with more work than this run asynchronously on a separate thread.
-const LITTLE_WORK: f64 = 4e6;
+/// Programs with more operations or bytes than these, about 100 µs, run asynchronously on a separate thread: waking it
+/// and the caller takes 50 µs.
+const LITTLE_FLOPS: f64 = 2e7;
+const LITTLE_BYTES: f64 = 4e6;
 
 /// A parsed program.
 enum ProgramSource {
@@ -163,7 +165,7 @@ fn compile_source(client: &PluginClient, source: SerializedSource) -> CallResult
     let devices = place.assigned[place.own.clone()].to_vec();
     let work = cost::cost(&parts.graph);
     let is_long = parts.is_foreign
-        && ((work.flops as f64).max(work.bytes as f64) > LITTLE_WORK || has_loops(&parts.graph));
+        && (work.flops > LITTLE_FLOPS || work.bytes > LITTLE_BYTES || has_loops(&parts.graph));
     let mut key = source.code.clone();
     key.extend_from_slice(&source.options);
     let told = ExecutableInfo::new(ExecutableFacts {

@@ -122,18 +122,17 @@ impl StepBuilder {
     }
 
     pub fn log(&mut self, x: StepValue) -> StepValue {
+        const ROOT: u32 = std::f32::consts::FRAC_1_SQRT_2.to_bits();
         let denormal = self.holds(x, relation::LESS, f32::MIN_POSITIVE);
         let scaled = self.merge(denormal, x, opcodes::MULPS, x, 8_388_608f32.into());
-        let mantissa = self.and(scaled, 0x007f_ffff);
-        let mantissa = self.two(opcodes::PORD, mantissa, StepArg::Bits(0x3f00_0000));
-        let e = self.shift_right(scaled, 23);
-        let e = self.two(opcodes::PSUBD, e, StepArg::Bits(126));
+        // The exponent of the mantissa in [√½, √2), which is the number without it.
+        let above = self.two(opcodes::PSUBD, scaled, StepArg::Bits(ROOT));
+        let e = self.shift_right_signed(above, 23);
+        let mantissa = self.and(above, 0x007f_ffff);
+        let mantissa = self.two(opcodes::PADDD, mantissa, StepArg::Bits(ROOT));
         let e = self.merge(denormal, e, opcodes::PSUBD, e, StepArg::Bits(23));
-        let low = self.holds(mantissa, relation::LESS, std::f32::consts::FRAC_1_SQRT_2);
-        let e = self.merge(low, e, opcodes::PSUBD, e, StepArg::Bits(1));
         let e = self.one(opcodes::CVTDQ2PS, None, e);
-        let m = self.merge(low, mantissa, opcodes::ADDPS, mantissa, mantissa.into());
-        let m = self.sub(m, 1.0);
+        let m = self.sub(mantissa, 1.0);
         let z = self.mul(m, m);
         let p = self.poly(m, &math::LOG);
         let p = self.mul(p, m);
@@ -142,12 +141,11 @@ impl StepBuilder {
         let y = self.fma(z, -0.5, y);
         let y = self.add(m, y);
         let y = self.fma(e, math::LN_2_HIGH, y);
-        let infinity = StepArg::from(f32::INFINITY);
-        let compare = |imm: u8| JitStep::Compare { op: opcodes::PCMPUD, imm: Some(imm), a: x, b: infinity };
-        let infinite = self.push(compare(relation::INT_EQUAL));
-        let y = self.select(infinite, x, y);
-        let outside = self.push(compare(relation::INT_GREATER));
-        let y = self.select(outside, f32::NAN, y);
+        // Infinity and NaN are their own logarithms; NaN is not less.
+        let finite = self.holds(x, relation::LESS, f32::INFINITY);
+        let y = self.select(finite, y, x);
+        let negative = self.holds(x, relation::LESS, 0.0);
+        let y = self.select(negative, f32::NAN, y);
         let zero = self.holds(x, relation::EQUAL, 0.0);
         self.select(zero, f32::NEG_INFINITY, y)
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::needless_range_loop, reason = "several arrays have the same index")]
 
 use super::passes::{ComplexLanes, Lines, real_pairs, real_spectrum, transform, transpose};
+use super::plan::FftPlan;
 use super::spec::FftSpec;
 use crate::simd::zip_lanes::ZipLanes;
 use systole_ir::op::fft::FftType;
@@ -151,10 +152,11 @@ fn buffer<V: ZipLanes>(spec: &FftSpec<V::T>, buffers: *mut V::T, k: usize) -> Li
 /// Transforms a group of arrays.
 ///
 /// # Safety
-/// The CPU has the level of `V`, the arrays have the elements, and `buffers` [`GROUP_BUFFERS`] · [`FftSpec::buffer`].
+/// The CPU has the level of `V`, the arrays have the elements, and `buffers` [`group_buffers`] · [`FftSpec::buffer`].
 #[inline(always)]
 pub unsafe fn group<V: ZipLanes>(
     spec: &FftSpec<V::T>,
+    plan: &FftPlan<V::T>,
     from: GroupArrays<V::T>,
     to: GroupArrays<V::T>,
     buffers: *mut V::T,
@@ -162,7 +164,7 @@ pub unsafe fn group<V: ZipLanes>(
     // SAFETY: by the caller's promise.
     unsafe {
         if spec.wide == 1 && from.layout.lane == 1 && from.layout.count == V::LANES {
-            return lines::<V>(spec, from.in_place(), to.in_place(), buffers);
+            return lines::<V>(spec, plan, from.in_place(), to.in_place(), buffers);
         }
         let size = spec.buffer::<V>();
         let given = buffers.add(4 * size);
@@ -173,7 +175,7 @@ pub unsafe fn group<V: ZipLanes>(
             read::<V>(from.im, from.len, from.layout, x.im, [size, x.step]);
         }
         for w in 0..from.layout.count.div_ceil(V::LANES) {
-            lines::<V>(spec, x.after(w * size), y.after(w * size), buffers);
+            lines::<V>(spec, plan, x.after(w * size), y.after(w * size), buffers);
         }
         write::<V>(y.re, [size, y.step], to.len, to.layout, to.re);
         if !to.im.is_null() {
@@ -184,9 +186,15 @@ pub unsafe fn group<V: ZipLanes>(
 
 /// Transforms vectors of lanes.
 #[inline(always)]
-unsafe fn lines<V: ZipLanes>(spec: &FftSpec<V::T>, x: Lines<V::T>, y: Lines<V::T>, buffers: *mut V::T) {
+unsafe fn lines<V: ZipLanes>(
+    spec: &FftSpec<V::T>,
+    plan: &FftPlan<V::T>,
+    x: Lines<V::T>,
+    y: Lines<V::T>,
+    buffers: *mut V::T,
+) {
     let [a, b, c, d] = [0, 1, 2, 3].map(|k| buffer::<V>(spec, buffers, k));
-    let (plan, n, h) = (&spec.plan, spec.n, spec.n / 2);
+    let (n, h) = (spec.n, spec.n / 2);
     let (one, scale) = (V::scalar(1.0), V::scalar(1.0 / n as f64));
     let roots = [&spec.roots.0[..], &spec.roots.1[..]];
     // SAFETY: by the caller's promise.

@@ -10,7 +10,7 @@ mod spec;
 mod steps;
 
 use self::lanes::{GroupArrays, LaneLayout, group_buffers};
-use self::spec::FftSpec;
+use self::spec::{FftMethod, FftSpec};
 use self::steps::Planes;
 use crate::kernel::{Io, Kernel, KernelContext, Ptr, with_scratch};
 use crate::simd::level::{Level, by_level};
@@ -64,7 +64,7 @@ struct ArrayScratch<T> {
 impl<T> ArrayScratch<T> {
     /// Returns the number of elements that [`ArrayScratch::at`] divides.
     fn elements<V: ZipLanes<T = T>>(spec: &FftSpec<T>) -> usize {
-        let table = spec.steps.as_ref().map_or(0, |s| s.table::<V>());
+        let table = spec.steps().map_or(0, |s| s.table::<V>());
         2 * (2 * spec.n + table)
     }
 
@@ -153,11 +153,14 @@ where
 {
     // SAFETY: by the caller's promise.
     unsafe {
-        let Some(two) = &spec.steps else {
-            if let FftTask::Group(from, to) = *task {
-                lanes::group::<V>(spec, from, to, buffers);
+        let two = match &spec.method {
+            FftMethod::TwoSteps(two) => two,
+            FftMethod::Lanes(plan) => {
+                if let FftTask::Group(from, to) = *task {
+                    lanes::group::<V>(spec, plan, from, to, buffers);
+                }
+                return;
             }
-            return;
         };
         let scale = V::scalar(if spec.kind.is_inverse() { 1.0 / spec.n as f64 } else { 1.0 });
         match *task {
@@ -259,9 +262,9 @@ where
 {
     let spec = FftSpec::new::<V>(kind, n, outer, inner)?;
     let groups = group_buffers(spec.wide) * spec.buffer::<V>();
-    let buffers = spec.steps.as_ref().map_or(groups, |s| s.buffers::<V>());
+    let buffers = spec.steps().map_or(groups, |s| s.buffers::<V>());
     let scratch = ArrayScratch::elements::<V>(&spec);
-    let table = spec.steps.as_ref().map_or(0, |s| s.table::<V>());
+    let table = spec.steps().map_or(0, |s| s.table::<V>());
     // About 5 n log₂ n operations, a few in each nanosecond.
     let work_ns = (outer * inner * n) as f64 * (n as f64).log2().max(1.0) * 0.5;
     let lanes = V::LANES;
@@ -320,7 +323,7 @@ impl<T: Copy + Send + Sync> FftKernel<T> {
     /// # Safety
     /// By the contract of [`Kernel::run`].
     unsafe fn shared_array(&self, cx: &KernelContext<'_>, x: FftArrays<T>, scratch: ArrayScratch<T>) {
-        let Some(two) = &self.spec.steps else { return };
+        let Some(two) = self.spec.steps() else { return };
         let (x, scratch) = (SharedTask(x), SharedTask(scratch));
         let half = self.work_ns / (2 * self.spec.outer) as f64;
         // SAFETY: the parts of each loop write different elements, and loops follow each other.
@@ -388,7 +391,7 @@ impl<T: Copy + Send + Sync> Kernel for FftKernel<T> {
             from: Planes { re: input(0), im: input(1) },
             to: Planes { re: output(0), im: output(1) },
         };
-        if self.spec.steps.is_some() {
+        if self.spec.steps().is_some() {
             // SAFETY: by the contract of `Kernel::run`.
             unsafe { self.single_arrays(cx, all) };
             return Ok(());

@@ -154,9 +154,7 @@ unsafe fn odd<V: ZipLanes>(n: usize, a: &mut [ComplexLanes<V>], roots: &[V::T]) 
             [y[k], y[n - k]] = ComplexLanes::turned(c, d);
         }
         a[0] = all;
-        for k in 1..n {
-            a[k] = y[k];
-        }
+        a[1..n].copy_from_slice(&y[1..n]);
     }
 }
 
@@ -169,15 +167,11 @@ unsafe fn butterfly<V: ZipLanes, const R: usize>(a: &mut [ComplexLanes<V>; R], r
             2 => (a[0], a[1]) = (a[0].add(a[1]), a[0].sub(a[1])),
             4 => {
                 let y = four([a[0], a[1], a[2], a[3]]);
-                for k in 0..4 {
-                    a[k] = y[k];
-                }
+                a[..4].copy_from_slice(&y);
             }
             8 => {
                 let y = eight([a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]]);
-                for k in 0..8 {
-                    a[k] = y[k];
-                }
+                a[..8].copy_from_slice(&y);
             }
             _ => odd(R, a, roots),
         }

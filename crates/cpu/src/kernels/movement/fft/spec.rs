@@ -38,12 +38,18 @@ pub struct FftSpec<T> {
     pub inner: usize,
     /// Number of vectors of lanes in a group, if the inner dimensions have as many; above 1, groups are copied.
     pub wide: usize,
-    /// The complex transform: of pairs of real elements, if they are an even number.
-    pub plan: FftPlan<T>,
+    /// How arrays are transformed: pairs of real elements as complex ones, if they are an even number.
+    pub method: FftMethod<T>,
     /// `e^(−2πi · k / n)` for `k < n / 2 + 1`, for pairs of real elements.
     pub roots: (Vec<T>, Vec<T>),
-    /// Present if each array is transformed by itself.
-    pub steps: Option<TwoSteps<T>>,
+}
+
+/// How arrays are transformed.
+pub enum FftMethod<T> {
+    /// As many together as a vector has lanes.
+    Lanes(FftPlan<T>),
+    /// Each by itself.
+    TwoSteps(TwoSteps<T>),
 }
 
 impl<T> FftSpec<T> {
@@ -56,14 +62,13 @@ impl<T> FftSpec<T> {
     ) -> Option<FftSpec<T>> {
         let is_paired = kind.is_real() && n.is_multiple_of(2);
         let complex = if is_paired { n / 2 } else { n };
-        let plan = FftPlan::new::<V>(complex)?;
         let roots = unit_roots::<V>(0..if is_paired { n / 2 + 1 } else { 0 }, n);
-        let steps = if inner == 1 && complex >= LEAST_SQUARES * V::LANES * V::LANES {
-            split(complex, V::LANES).and_then(|(n1, n2)| TwoSteps::new::<V>(n1, n2))
-        } else {
-            None
+        let is_long = inner == 1 && complex >= LEAST_SQUARES * V::LANES * V::LANES;
+        let method = match split(complex, V::LANES).filter(|_| is_long) {
+            Some((n1, n2)) => FftMethod::TwoSteps(TwoSteps::new::<V>(n1, n2)?),
+            None => FftMethod::Lanes(FftPlan::new::<V>(complex)?),
         };
-        let mut spec = FftSpec { kind, n, outer, inner, wide: 1, plan, roots, steps };
+        let mut spec = FftSpec { kind, n, outer, inner, wide: 1, method, roots };
         if inner > V::LANES && inner * size_of::<T>() >= FAR {
             spec.wide = (WIDE_BYTES / (2 * spec.buffer::<V>() * size_of::<T>())).clamp(1, MOST_WIDE);
         }
@@ -78,6 +83,14 @@ impl<T> FftSpec<T> {
     /// Elements of a buffer of complex vectors.
     pub fn buffer<V: ZipLanes>(&self) -> usize {
         (self.n + 2) * 2 * V::LANES
+    }
+
+    /// The two steps of each array, if arrays are transformed one by one.
+    pub fn steps(&self) -> Option<&TwoSteps<T>> {
+        match &self.method {
+            FftMethod::TwoSteps(steps) => Some(steps),
+            FftMethod::Lanes(_) => None,
+        }
     }
 
     /// Sizes of the transformed dimension of the operand and of the result.
