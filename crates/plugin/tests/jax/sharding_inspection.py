@@ -69,3 +69,33 @@ out = jax.jit(lambda a: shard_alike(a, jnp.arange(64.).reshape(8, 8))[1])(a)
 close(out, np.arange(64).reshape(8, 8))
 assert out.sharding.spec == P('x', 'y'), out.sharding
 close(shard_alike(jnp.arange(3.), jnp.ones(3))[0], [0, 1, 2])
+
+# Shardings propagate backward too: from a constraint to an argument, and from `shard_map` to its operand.
+rows = NamedSharding(m, P('x'))
+x, y = jax.jit(lambda x: (lambda y: shard_alike(x, y * 2))(jax.lax.with_sharding_constraint(x, rows)))(np.arange(8.))
+assert x.sharding.spec == y.sharding.spec == P('x'), (x.sharding, y.sharding)
+
+
+@jax.jit
+def products(a):
+    y = a @ a.T
+    s = jax.shard_map(lambda y: jax.lax.psum(y, 'x'), mesh=m, in_specs=P('x', 'y'), out_specs=P(None, 'y'))(y)
+    return shard_alike(y, s.T @ s)
+
+
+y, z = products(a)
+assert y.sharding.spec == z.sharding.spec == P('x', 'y'), (y.sharding, z.sharding)
+close(y, np.full((8, 8), 8))
+close(z, np.full((8, 8), 2 * (4 * 8) ** 2))
+
+
+# From a constraint in a loop's body, and in a branch, to the result.
+def step(c, _):
+    return jax.lax.with_sharding_constraint(c * 2, rows), None
+
+
+loop = jax.jit(lambda x: jax.lax.scan(step, x, None, length=3)[0])(np.arange(8.))
+assert loop.sharding.spec == P('x'), loop.sharding
+close(loop, 8 * np.arange(8))
+branch = jax.jit(lambda p, x: jax.lax.cond(p, lambda x: step(x, 0)[0], lambda x: x, x))(True, np.arange(8.))
+assert branch.sharding.spec == P('x'), branch.sharding
