@@ -25,6 +25,8 @@ pub(crate) struct ShardingAnnotations {
     /// Index of the memory kind of each argument and each result.
     pub(crate) argument_memories: Vec<usize>,
     pub(crate) result_memories: Vec<usize>,
+    /// Whether each result is a token.
+    pub(crate) tokens: Vec<bool>,
     /// Attributes of each call that inspects a sharding, with the sharding as GSPMD text.
     pub(crate) inspections: Vec<(String, String)>,
 }
@@ -105,6 +107,7 @@ pub(crate) fn take(
     let argument_memories = main.parameters.iter().map(memory_kind).collect::<CallResult<_>>()?;
     let result_memories =
         main.results.iter().map(|(_, attributes)| memory_kind(attributes)).collect::<CallResult<_>>()?;
+    let tokens = main.results.iter().map(|(ty, _)| *ty == MlirType::Token).collect();
     if let Some(main) = module.functions.get_mut(at) {
         let own = |attributes: &mut NamedAttributes| attributes.retain(|(name, _)| name != "sdy.sharding");
         main.parameters.iter_mut().for_each(own);
@@ -118,6 +121,7 @@ pub(crate) fn take(
         result_layouts,
         argument_memories,
         result_memories,
+        tokens,
         inspections,
     })
 }
@@ -133,7 +137,7 @@ fn inspections(module: &MlirModule, main: &MlirFunction, devices: usize) -> Vec<
         None => "{manual}".to_owned(),
         Some(axes) => {
             let found =
-                module.meshes.iter().find_map(|(_, m)| DeviceSharding::of_axes(&axes, &[], m, devices).ok());
+                module.meshes.iter().find_map(|m| DeviceSharding::on_mesh(&axes, &[], m, devices).ok());
             found.unwrap_or_else(|| DeviceSharding::replicated(axes.len(), devices)).to_text()
         }
     };
@@ -195,12 +199,11 @@ fn of_axes(
     rank: usize,
     devices: usize,
 ) -> CallResult<DeviceSharding> {
-    let axes = module.meshes.iter().find(|(name, _)| name == mesh).map(|(_, axes)| axes.as_slice());
     let none = dims.iter().all(Vec::is_empty) && unreduced.is_empty();
     let whole = devices == 1 || dims.len() != rank || none;
-    match axes {
-        Some(axes) if !whole && !axes.is_empty() => {
-            Ok(DeviceSharding::of_axes(dims, unreduced, axes, devices)?)
+    match module.mesh(mesh) {
+        Some(mesh) if !whole && !mesh.axes.is_empty() => {
+            Ok(DeviceSharding::on_mesh(dims, unreduced, mesh, devices)?)
         }
         _ => Ok(DeviceSharding::replicated(rank, devices)),
     }
@@ -232,7 +235,7 @@ fn followed(
         return None;
     }
     // Axes with equal names are equal in all meshes of a module.
-    module.meshes.iter().find_map(|(_, mesh)| DeviceSharding::of_axes(&axes, &unreduced, mesh, devices).ok())
+    module.meshes.iter().find_map(|mesh| DeviceSharding::on_mesh(&axes, &unreduced, mesh, devices).ok())
 }
 
 /// Whether a result has an open dimension, whose sharding may be propagated.

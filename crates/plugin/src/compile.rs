@@ -3,7 +3,7 @@
 
 use crate::buffer_type::{BufferType, ProgramSignature};
 use crate::call::{ApiCall, CallError, CallResult, chars, handle, list, seen};
-use crate::device::{LogicalDevice, PluginClient};
+use crate::device::{LogicalDevice, PluginClient, PluginTopology};
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine, ProgramMemory};
 use crate::executable_info::{ExecutableFacts, ExecutableInfo};
 use crate::ffi::FfiCallSites;
@@ -336,10 +336,14 @@ fn other(
     let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
     let given = given.zip(&annotated.argument_memories);
     let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
-    let made = made.zip(&annotated.result_memories);
+    let made = made.zip(&annotated.result_memories).map(local).zip(&annotated.tokens);
+    let or_token = |(kind, is_token): (CallResult<Arc<BufferType>>, &bool)| match is_token {
+        true => kind.map(|kind| Arc::new(BufferType::clone(&kind).token())),
+        false => kind,
+    };
     let signature = ProgramSignature {
         arguments: given.map(local).collect::<Result<_, _>>()?,
-        results: made.map(local).collect::<Result<_, _>>()?,
+        results: made.map(or_token).collect::<Result<_, _>>()?,
         wholes: arguments.iter().map(ProgramPort::types).collect(),
         argument_tiles: annotated.arguments,
         result_tiles: annotated.results,
@@ -349,21 +353,42 @@ fn other(
     Ok((place, ProgramParts { engine, graph, signature, memory, is_foreign: true }))
 }
 
+/// Reads a caller's program and its options.
+///
+/// # Safety
+/// The pointers are valid according to the C API.
+unsafe fn source_of(
+    program: *const sys::Program,
+    options: sys::CharPtr,
+    options_size: usize,
+) -> CallResult<SerializedSource> {
+    // SAFETY: the caller's program.
+    let program = unsafe { program.as_ref() }.ok_or_else(|| CallError::invalid("no program"))?;
+    // SAFETY: code and format have the lengths stored next to them.
+    let (code, format) = unsafe {
+        (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
+    };
+    if format != b"mlir" {
+        let format = String::from_utf8_lossy(format);
+        return Err(CallError::unimplemented(format!("programs must be StableHLO text, got `{format}`")));
+    }
+    // SAFETY: the options have the length stored next to them.
+    let options = unsafe { list(options, options_size) };
+    Ok(SerializedSource { code: code.into(), options: options.into() })
+}
+
 handle! {
     Client_Compile: |args, client: PluginClient| client => {
-        // SAFETY: the caller's program.
-        let program = unsafe { args.program.as_ref() }.ok_or_else(|| CallError::invalid("no program"))?;
-        // SAFETY: code and format have the lengths stored next to them.
-        let (code, format) = unsafe {
-            (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
-        };
-        if format != b"mlir" {
-            let format = String::from_utf8_lossy(format);
-            return Err(CallError::unimplemented(format!("programs must be StableHLO text, got `{format}`")));
-        }
-        // SAFETY: the options have the length stored next to them.
-        let options = unsafe { list(args.compile_options, args.compile_options_size) };
-        let program = compile(client, SerializedSource { code: code.into(), options: options.into() })?;
+        // SAFETY: the caller's program and options.
+        let source = unsafe { source_of(args.program, args.compile_options, args.compile_options_size)? };
+        args.executable = PluginExecutable::object(&Arc::new(compile(client, source)?));
+    }
+    Compile: |args, topology: PluginTopology| topology => {
+        // SAFETY: the caller's program and options.
+        let source = unsafe { source_of(args.program, args.compile_options, args.compile_options_size)? };
+        let mut program = compile(&PluginClient::of_topology(topology)?, source)?;
+        // The program is only loaded and run after serialization, by a client that has devices.
+        program.devices.clear();
         args.executable = PluginExecutable::object(&Arc::new(program));
     }
     Executable_DeserializeAndLoad: |args, client: PluginClient| client => {

@@ -43,6 +43,14 @@ for _ in range(20):
     expected -= 0.05 * x0.T @ (x0 @ expected - 1) * 2 / 16
 close(w, expected, 1e-4)
 assert w.sharding.is_equivalent_to(NamedSharding(m, P()), 2), w.sharding
+# The same devices in another order.
+four = np.array(jax.devices()[:4]).reshape(2, 2)
+turned = NamedSharding(Mesh(four[::-1, ::-1], ('x', 'y')), P('x'))
+y = jax.device_put(jax.device_put(x0, NamedSharding(Mesh(four, ('x', 'y')), P('x', 'y'))), turned)
+assert y.sharding == turned
+close(y, x0)
+for shard in y.addressable_shards:
+    close(shard.data, x0[4:] if shard.device.id < 2 else x0[:4])
 # Arrays of one device and of all, and from one mesh to another.
 y = jax.device_put(x, NamedSharding(mesh(8), P('x')))
 close(y, x0)
