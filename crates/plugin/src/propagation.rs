@@ -9,6 +9,9 @@ use systole_mlir::syntax::{
     OPEN, Operation, closed, find,
 };
 
+/// Custom calls that return their operand, with a layout or in a memory.
+const IDENTITIES: [&str; 2] = ["LayoutConstraint", "annotate_device_placement"];
+
 /// Maximum call depth that is followed.
 const MOST_CALLS: usize = 16;
 
@@ -343,6 +346,12 @@ fn numbers(attributes: &NamedAttributes, name: &str) -> Vec<usize> {
     }
 }
 
+/// Whether a custom call returns its operand.
+fn is_identity(op: &Operation) -> bool {
+    let target = find(&op.attributes, "call_target_name");
+    matches!(target, Some(Attribute::String(name)) if IDENTITIES.contains(&name.as_str()))
+}
+
 /// Returns pairs of corresponding dimensions of operand `k` and the result.
 fn along(
     name: &str,
@@ -377,6 +386,7 @@ fn along(
             same()
         }
         "gather" => gathered(op, k, from, out, f),
+        "custom_call" if is_identity(op) => same(),
         // The updates do not change the operand's sharding.
         "scatter" if k < op.results.len() => same(),
         "convolution" | "scatter" | "iota" | "custom_call" | "rng_bit_generator" | "reduce" => Vec::new(),

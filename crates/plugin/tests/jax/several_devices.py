@@ -43,6 +43,11 @@ for _ in range(20):
     expected -= 0.05 * x0.T @ (x0 @ expected - 1) * 2 / 16
 close(w, expected, 1e-4)
 assert w.sharding.is_equivalent_to(NamedSharding(m, P()), 2), w.sharding
+# A layout constraint keeps the sharding.
+from jax.experimental.layout import Layout, with_layout_constraint
+turn = jax.jit(lambda x: with_layout_constraint(x * 2, Layout(major_to_minor=(1, 0))))
+assert turn(x).sharding.is_equivalent_to(x.sharding, 2)
+close(turn(x), x0 * 2)
 # The same devices in another order.
 four = np.array(jax.devices()[:4]).reshape(2, 2)
 turned = NamedSharding(Mesh(four[::-1, ::-1], ('x', 'y')), P('x'))
