@@ -48,7 +48,7 @@ except Exception as e:
 else:
     raise SystemExit('no error')
 
-# `custom_partitioning`: the function itself.
+# `custom_partitioning`: the function itself, after a call of its partitioning rule.
 from jax.experimental.custom_partitioning import custom_partitioning
 
 
@@ -57,10 +57,40 @@ def double(x):
     return x * 2
 
 
-double.def_partition(partition=lambda *_: 1 / 0, infer_sharding_from_operands=lambda *_: 1 / 0, sharding_rule='i j -> i j')
+seen = []
+
+
+def partition(mesh, arguments, result):
+    seen.append((arguments[0].sharding.spec, result.sharding.spec))
+    return mesh, lambda x: x * 2, result.sharding, (arguments[0].sharding,)
+
+
+double.def_partition(partition=partition, infer_sharding_from_operands=lambda *_: 1 / 0, sharding_rule='i j -> i j')
 out = jax.jit(double, out_shardings=NamedSharding(m, P('x')))(a)
 close(out, np.full((8, 8), 2))
 assert out.sharding.spec == P('x')
+assert seen == [(P('x', 'y'), P('x', 'y'))], seen
+close(double(a), np.full((8, 8), 2))
+
+
+@custom_partitioning
+def wrong(x):
+    return x
+
+
+for rule, message in [
+    (lambda mesh, xs, y: (mesh, lambda x: x, NamedSharding(mesh, P()), (NamedSharding(mesh, P('x')),)), 'Mismatch in result shapes'),
+    (lambda *_: 1 / 0, 'ZeroDivisionError'),
+]:
+    wrong.def_partition(partition=rule, sharding_rule='... j -> ... j')
+    try:
+        jax.jit(lambda a: wrong(a) + 1)(a)
+    except jax.errors.JaxRuntimeError as e:
+        assert message in str(e), e
+    else:
+        raise SystemExit('no error')
+# One device needs no rule.
+close(jax.jit(lambda a: wrong(a) + 1)(np.ones((2, 2))), np.full((2, 2), 2))
 
 # `shard_alike`: the second array has the sharding of the first.
 from jax.experimental.shard_alike import shard_alike
