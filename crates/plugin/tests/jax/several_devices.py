@@ -60,3 +60,13 @@ for shard in y.addressable_shards:
 y = jax.device_put(x, NamedSharding(mesh(8), P('x')))
 close(y, x0)
 close(jax.device_put(y, jax.devices()[3]), x0)
+
+# A program that was compiled for a topology runs on the devices of the client.
+from jax.experimental import serialize_executable, topologies
+topology = topologies.get_topology_desc(platform='systole', num_devices=8)
+there = topologies.make_mesh(topology, (4, 2), ('x', 'y'))
+shape = jax.ShapeDtypeStruct(x0.shape, x0.dtype, sharding=NamedSharding(there, P('x', 'y')))
+compiled = jax.jit(lambda x: x @ x.T).lower(shape).compile()
+r = serialize_executable.deserialize_and_load(*serialize_executable.serialize(compiled))(x)
+close(r, x0 @ x0.T)
+assert r.sharding == NamedSharding(m, P('x')), r.sharding
