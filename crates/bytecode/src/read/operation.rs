@@ -251,9 +251,9 @@ impl<'a> OpReader<'_, 'a> {
     }
 
     fn mesh(&mut self, mut own: NamedAttributes) -> Option<()> {
-        let (axes, devices) = super::shardy::mesh(take(&mut own, "mesh")?)?;
+        let mesh = super::shardy::mesh(take(&mut own, "mesh")?)?;
         let Attribute::String(name) = take(&mut own, "sym_name")? else { return None };
-        self.module.meshes.push(ShardyMesh { name, axes, devices });
+        self.module.meshes.push(ShardyMesh { name, ..mesh });
         Some(())
     }
 

@@ -5,7 +5,7 @@
 use super::reader::{BytecodeReader, unknown};
 use crate::byte_io::ByteReader;
 use systole_base::Result;
-use systole_mlir::syntax::{Attribute, NamedAttributes, OPEN};
+use systole_mlir::syntax::{Attribute, NamedAttributes, OPEN, ShardyMesh};
 use systole_mlir::text::unreduced_along;
 
 /// Intermediate attributes on the way to a mesh and to a sharding rule.
@@ -137,9 +137,8 @@ fn axis(axis: Attribute) -> Option<String> {
     }
 }
 
-/// Returns the axes of a mesh with their sizes, and its devices.
-#[allow(clippy::type_complexity, reason = "axes with sizes")]
-pub(super) fn mesh(attribute: Attribute) -> Option<(Vec<(String, u64)>, Vec<u64>)> {
+/// Returns a mesh without its name.
+pub(super) fn mesh(attribute: Attribute) -> Option<ShardyMesh> {
     let Attribute::Struct(kind, mut fields) = attribute else { return None };
     let size = |size: &Attribute| match size {
         Attribute::Int(n) => u64::try_from(*n).ok(),
@@ -149,5 +148,5 @@ pub(super) fn mesh(attribute: Attribute) -> Option<(Vec<(String, u64)>, Vec<u64>
     let devices = devices.iter().map(size).collect::<Option<Vec<_>>>()?;
     let axes = fields.into_iter().map(|(name, n)| Some((name, size(&n)?)));
     let axes = axes.collect::<Option<Vec<_>>>().filter(|_| kind == MESH)?;
-    Some((axes, devices))
+    Some(ShardyMesh { name: String::new(), axes, devices })
 }
