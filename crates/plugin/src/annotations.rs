@@ -10,6 +10,38 @@ use systole_mlir::syntax::{
     Attribute, MlirFunction, MlirModule, MlirType, NamedAttributes, OPEN, closed, find,
 };
 
+/// Donation of an argument.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Donation {
+    /// The argument remains the caller's.
+    Kept,
+    /// Its memory is for this result.
+    For(Option<usize>),
+    /// Its memory is for any result of its size; without such a result, the argument remains the caller's, as in XLA.
+    Any,
+}
+
+/// Returns whether each argument is donated; sizes are in bytes on a device.
+pub(crate) fn donated(donations: &[Donation], arguments: &[usize], results: &[usize]) -> Vec<bool> {
+    let mut free: Vec<Option<usize>> = results.iter().copied().map(Some).collect();
+    for donation in donations {
+        if let Donation::For(Some(result)) = donation
+            && let Some(size) = free.get_mut(*result)
+        {
+            *size = None;
+        }
+    }
+    let one = |(donation, size): (&Donation, &usize)| match donation {
+        Donation::Kept => false,
+        Donation::For(_) => true,
+        Donation::Any => {
+            let found = free.iter_mut().find(|result| **result == Some(*size));
+            found.map(Option::take).is_some()
+        }
+    };
+    donations.iter().zip(arguments).map(one).collect()
+}
+
 /// Shardings, donations and layouts of a module's entry function.
 #[derive(Debug)]
 pub(crate) struct ShardingAnnotations {
@@ -17,8 +49,8 @@ pub(crate) struct ShardingAnnotations {
     pub(crate) arguments: Vec<DeviceSharding>,
     /// Sharding of each result, stated or propagated.
     pub(crate) results: Vec<DeviceSharding>,
-    /// Whether the caller donates each argument.
-    pub(crate) donated: Vec<bool>,
+    /// Whether and how the caller donates each argument.
+    pub(crate) donations: Vec<Donation>,
     /// Stated layout of each argument and each result; empty if none.
     pub(crate) argument_layouts: Vec<String>,
     pub(crate) result_layouts: Vec<String>,
@@ -97,7 +129,7 @@ pub(crate) fn take(
     }
     let results = result_shardings(module, main, devices, chooses)?;
     let inspections = inspections(module, main, devices);
-    let donated = main.parameters.iter().map(gives).collect();
+    let donations = main.parameters.iter().map(donation).collect();
     let layout = |attributes: &NamedAttributes| match find(attributes, "mhlo.layout_mode") {
         Some(Attribute::String(mode)) => mode.clone(),
         _ => String::new(),
@@ -116,7 +148,7 @@ pub(crate) fn take(
     Ok(ShardingAnnotations {
         arguments,
         results,
-        donated,
+        donations,
         argument_layouts,
         result_layouts,
         argument_memories,
@@ -153,9 +185,16 @@ fn memory_kind(attributes: &NamedAttributes) -> CallResult<usize> {
     })
 }
 
-fn gives(attributes: &NamedAttributes) -> bool {
-    find(attributes, "tf.aliasing_output").is_some()
-        || matches!(find(attributes, "jax.buffer_donor"), Some(Attribute::Bool(true) | Attribute::Unit))
+fn donation(attributes: &NamedAttributes) -> Donation {
+    let alias = find(attributes, "tf.aliasing_output");
+    let is_donor =
+        matches!(find(attributes, "jax.buffer_donor"), Some(Attribute::Bool(true) | Attribute::Unit));
+    match (alias, is_donor) {
+        (Some(Attribute::Int(result)), _) => Donation::For(usize::try_from(*result).ok()),
+        (Some(_), _) => Donation::For(None),
+        (None, true) => Donation::Any,
+        (None, false) => Donation::Kept,
+    }
 }
 
 /// Returns the stated sharding of an argument or result.
@@ -243,5 +282,17 @@ fn is_open(attributes: &NamedAttributes) -> bool {
     match find(attributes, "sdy.sharding").and_then(stated) {
         Some((_, dims, _)) => dims.iter().flatten().any(|axis| axis == OPEN),
         None => find(attributes, "mhlo.sharding").is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Donation::*, donated};
+
+    #[test]
+    fn an_argument_is_donated_to_one_result_of_its_size() {
+        assert_eq!(donated(&[Any, Kept, Any, Any], &[8, 8, 8, 4], &[8, 8, 16]), [true, false, true, false]);
+        assert_eq!(donated(&[For(Some(1)), Any, Any], &[8, 8, 8], &[8, 8]), [true, true, false]);
+        assert_eq!(donated(&[For(None), For(Some(9))], &[8, 8], &[]), [true, true]);
     }
 }

@@ -1,6 +1,7 @@
 //! Compiles programs: StableHLO text (Systole's or external) and bytecode, for one or several devices; also returns the
 //! code of compiled programs.
 
+use crate::annotations::ShardingAnnotations;
 use crate::buffer_type::{BufferType, ProgramSignature};
 use crate::call::{ApiCall, CallError, CallResult, chars, handle, list, seen};
 use crate::device::{LogicalDevice, PluginClient, PluginTopology};
@@ -290,6 +291,39 @@ fn own(
     Ok((place, ProgramParts { engine, graph, signature, memory, is_foreign: false }))
 }
 
+/// Types, shardings and donations of an external program.
+fn signature_of(
+    interface: &ProgramInterface,
+    annotated: ShardingAnnotations,
+    terms: Vec<bool>,
+) -> CallResult<ProgramSignature> {
+    let ProgramInterface { arguments, results } = interface;
+    let local = |(((face, tiles), mode), memory): (((&ProgramPort, &DeviceSharding), &String), &usize)| {
+        let kind = layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode);
+        kind.map(|kind| Arc::new(kind.in_memory(*memory)))
+    };
+    let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
+    let given = given.zip(&annotated.argument_memories);
+    let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
+    let made = made.zip(&annotated.result_memories).map(local).zip(&annotated.tokens);
+    let or_token = |(kind, is_token): (CallResult<Arc<BufferType>>, &bool)| match is_token {
+        true => kind.map(|kind| Arc::new(BufferType::clone(&kind).token())),
+        false => kind,
+    };
+    let given = given.map(local).collect::<CallResult<Vec<Arc<BufferType>>>>()?;
+    let made = made.map(or_token).collect::<CallResult<Vec<Arc<BufferType>>>>()?;
+    let sizes = |kinds: &[Arc<BufferType>]| kinds.iter().map(|k| k.bytes()).collect::<Vec<usize>>();
+    Ok(ProgramSignature {
+        donated: annotations::donated(&annotated.donations, &sizes(&given), &sizes(&made)),
+        arguments: given,
+        results: made,
+        wholes: arguments.iter().map(ProgramPort::types).collect(),
+        argument_tiles: annotated.arguments,
+        result_tiles: annotated.results,
+        terms,
+    })
+}
+
 /// Prepares an external program.
 fn other(
     client: &PluginClient,
@@ -308,8 +342,9 @@ fn other(
     let import::ImportedProgram { program, interface, terms, .. } =
         import::on_devices(&module, &annotated.results)?;
     let graph = program.graph;
+    let signature = signature_of(&interface, annotated, terms)?;
     let arrays = |face: &ProgramPort| face.first..face.first + face.types().len();
-    let given = interface.arguments.iter().zip(&annotated.donated).filter(|(_, gives)| **gives);
+    let given = interface.arguments.iter().zip(&signature.donated).filter(|(_, gives)| **gives);
     let compiled = CompileOptions {
         donated: given.flat_map(|(face, _)| arrays(face)).collect(),
         label: graph.name.clone(),
@@ -327,28 +362,6 @@ fn other(
         let program = client.engine.compile(&graph, &compiled)?;
         let memory = ProgramMemory::new(program.report());
         (if split == wanted { ProgramEngine::Alone(program) } else { ProgramEngine::Copies(program) }, memory)
-    };
-    let ProgramInterface { arguments, results } = &interface;
-    let local = |(((face, tiles), mode), memory): (((&ProgramPort, &DeviceSharding), &String), &usize)| {
-        let kind = layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode);
-        kind.map(|kind| Arc::new(kind.in_memory(*memory)))
-    };
-    let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
-    let given = given.zip(&annotated.argument_memories);
-    let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
-    let made = made.zip(&annotated.result_memories).map(local).zip(&annotated.tokens);
-    let or_token = |(kind, is_token): (CallResult<Arc<BufferType>>, &bool)| match is_token {
-        true => kind.map(|kind| Arc::new(BufferType::clone(&kind).token())),
-        false => kind,
-    };
-    let signature = ProgramSignature {
-        arguments: given.map(local).collect::<Result<_, _>>()?,
-        results: made.map(or_token).collect::<Result<_, _>>()?,
-        wholes: arguments.iter().map(ProgramPort::types).collect(),
-        argument_tiles: annotated.arguments,
-        result_tiles: annotated.results,
-        terms,
-        donated: annotated.donated,
     };
     Ok((place, ProgramParts { engine, graph, signature, memory, is_foreign: true }))
 }

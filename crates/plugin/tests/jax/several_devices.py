@@ -56,6 +56,11 @@ assert y.sharding == turned
 close(y, x0)
 for shard in y.addressable_shards:
     close(shard.data, x0[4:] if shard.device.id < 2 else x0[:4])
+# A donated array without a result of its size remains the caller's, as in XLA.
+for f, is_donated in [(lambda x: x @ x.T, False), (lambda x: x.T * 2, True)]:
+    given = on(x0, 'x', 'y') + 0
+    close(jax.jit(f, donate_argnums=0)(given), f(x0))
+    assert given.is_deleted() == is_donated
 # Arrays of one device and of all, and from one mesh to another.
 y = jax.device_put(x, NamedSharding(mesh(8), P('x')))
 close(y, x0)
