@@ -4,10 +4,12 @@
 use crate::call::{CallError, CallResult};
 use crate::device::MEMORY_KINDS;
 use crate::propagation::{DimAxes, ShardingWalk, inspects, join};
+use std::collections::HashMap;
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::import::effects::contains;
 use systole_mlir::syntax::{
-    Attribute, MlirFunction, MlirModule, MlirType, NamedAttributes, OPEN, closed, find,
+    Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes, OPEN,
+    Operation, closed, find,
 };
 
 /// Donation of an argument.
@@ -156,6 +158,44 @@ pub(crate) fn take(
         tokens,
         inspections,
     })
+}
+
+/// Removes constraints, groups and attributes of Shardy, which change no value; meshes remain if manual computations
+/// do. Returns whether there were any.
+pub(crate) fn remove(module: &mut MlirModule) -> CallResult<bool> {
+    let is_shardys =
+        |op: &Operation| op.name.starts_with("sdy.") || find(&op.attributes, "sdy.sharding").is_some();
+    let has_some = |f: &MlirFunction| contains(module, std::slice::from_ref(&f.body), is_shardys);
+    if !module.functions.iter().any(has_some) {
+        return Ok(false);
+    }
+    take(module, 1, &[])?;
+    for f in &mut module.functions {
+        remove_from(&mut f.body, &mut HashMap::new());
+    }
+    let is_manual = |op: &Operation| op.name.starts_with("sdy.");
+    let has_manual = |f: &MlirFunction| contains(module, std::slice::from_ref(&f.body), is_manual);
+    if !module.functions.iter().any(has_manual) {
+        module.meshes.clear();
+    }
+    Ok(true)
+}
+
+/// `same` has the operand of each removed constraint by its result.
+fn remove_from(region: &mut MlirRegion, same: &mut HashMap<FunctionValue, FunctionValue>) {
+    region.operations.retain_mut(|op| {
+        op.operands.iter_mut().for_each(|v| *v = same.get(v).copied().unwrap_or(*v));
+        op.attributes.retain(|(name, _)| name != "sdy.sharding");
+        op.regions.iter_mut().for_each(|region| remove_from(region, same));
+        match (op.name.as_str(), &op.operands[..], &op.results[..]) {
+            ("sdy.sharding_group", ..) => false,
+            ("sdy.sharding_constraint" | "sdy.reshard", [operand], [result]) => {
+                same.insert(*result, *operand);
+                false
+            }
+            _ => true,
+        }
+    });
 }
 
 /// Returns the shardings that calls inspect.

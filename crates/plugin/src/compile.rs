@@ -23,8 +23,9 @@ use systole_ir::rng::fnv1a;
 use systole_ir::{Graph, TensorType, cost, text};
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::import;
+use systole_mlir::import::effects::contains;
 use systole_mlir::interface::{ProgramInterface, ProgramPort};
-use systole_mlir::syntax::{Attribute, MlirFunction, MlirModule};
+use systole_mlir::syntax::{Attribute, MlirFunction, MlirModule, Operation};
 use systole_pjrt::sys::{self, OpaquePtr};
 use systole_pjrt::with_layers;
 use systole_runtime::{Backend, CompileOptions};
@@ -204,7 +205,6 @@ fn compile_source(client: &PluginClient, source: SerializedSource) -> CallResult
 fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
     let ProgramSignature { argument_tiles: arguments, result_tiles: results, .. } = signature;
     let Ok(ProgramSource::Other(mut module)) = parse(code) else { return None };
-    let is_shardys = |f: &MlirFunction| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
     let texts = |all: &[DeviceSharding]| all.iter().map(DeviceSharding::to_text).collect::<Vec<_>>();
     let outs = match texts(results).as_slice() {
         [one] => one.clone(),
@@ -212,20 +212,30 @@ fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
     };
     const INS: &str = "mhlo.spmd_parameters_shardings";
     const OUTS: &str = "mhlo.spmd_output_sharding";
-    if module.functions.iter().any(is_shardys) {
-        annotations::take(&mut module, 1, &[]).ok()?;
-        let import::ImportedProgram { program, .. } = import::program(&module).ok()?;
-        let own = text::print_program(&program.graph, &[], None);
+    let had_shardys = annotations::remove(&mut module).ok()?;
+    let is_shardys = |op: &Operation| op.name.starts_with("sdy.");
+    let has_shardys = |f: &MlirFunction| contains(&module, std::slice::from_ref(&f.body), is_shardys);
+    if module.functions.iter().any(has_shardys) {
+        let import::ImportedProgram { program, interface, .. } = import::program(&module).ok()?;
+        let mut graph = Arc::unwrap_or_clone(program.graph);
+        // Without compared arrays and order tokens.
+        graph.results.truncate(interface.results.iter().map(|face| face.types().len()).sum());
+        let own = text::print_program(&graph, &[], None);
         let head = "module @main ";
         let ins = texts(arguments).iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
         let told = format!("attributes {{{INS} = [{ins}], {OUTS} = \"{outs}\"}}");
         return Some(format!("{head}{told} {}", own.strip_prefix(head)?).into());
     }
-    if results.iter().chain(arguments).all(|t| t.devices() == 1) {
+    let is_alone = results.iter().chain(arguments).all(|t| t.devices() == 1);
+    if is_alone && !had_shardys {
         return None;
     }
-    let ins = texts(arguments).into_iter().map(Attribute::String).collect();
-    module.attributes.extend([(INS.into(), Attribute::List(ins)), (OUTS.into(), Attribute::String(outs))]);
+    if !is_alone {
+        let ins = texts(arguments).into_iter().map(Attribute::String).collect();
+        module
+            .attributes
+            .extend([(INS.into(), Attribute::List(ins)), (OUTS.into(), Attribute::String(outs))]);
+    }
     Some(systole_mlir::text::write(&module).into_bytes())
 }
 

@@ -56,6 +56,14 @@ assert y.sharding == turned
 close(y, x0)
 for shard in y.addressable_shards:
     close(shard.data, x0[4:] if shard.device.id < 2 else x0[:4])
+# The HLO text of programs with constraints in branches, and with callbacks, which JAX before 0.9 reads for the shardings of results.
+branch = jax.jit(lambda p, x: jax.lax.cond(p, lambda x: jax.lax.with_sharding_constraint(x * 2, NamedSharding(m, P('x'))), lambda x: x, x))
+printed = jax.jit(lambda x: jax.debug.callback(lambda v: None, x) or x * 2)
+each = jax.jit(jax.shard_map(lambda x: jax.debug.callback(lambda v: None, x) or x * 2, mesh=m, in_specs=P('x'), out_specs=P('x')))
+for f, operands in [(branch, (True, x0)), (printed, (x,)), (each, (x,))]:
+    compiled = f.lower(*operands).compile()
+    assert 'HloModule' in compiled.as_text() and '->(' not in compiled.as_text().replace(' ', ''), 'one result'
+    close(compiled(*operands), x0 * 2)
 # A donated array without a result of its size remains the caller's, as in XLA.
 for f, is_donated in [(lambda x: x @ x.T, False), (lambda x: x.T * 2, True)]:
     given = on(x0, 'x', 'y') + 0
