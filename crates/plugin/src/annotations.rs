@@ -171,6 +171,8 @@ pub(crate) fn remove(module: &mut MlirModule) -> CallResult<bool> {
     }
     take(module, 1, &[])?;
     for f in &mut module.functions {
+        let all = f.parameters.iter_mut().chain(f.results.iter_mut().map(|(_, attributes)| attributes));
+        all.for_each(|attributes| attributes.retain(|(name, _)| name != "sdy.sharding"));
         remove_from(&mut f.body, &mut HashMap::new());
     }
     let is_manual = |op: &Operation| op.name.starts_with("sdy.");

@@ -59,8 +59,10 @@ for shard in y.addressable_shards:
 # The HLO text of programs with constraints in branches, and with callbacks, which JAX before 0.9 reads for the shardings of results.
 branch = jax.jit(lambda p, x: jax.lax.cond(p, lambda x: jax.lax.with_sharding_constraint(x * 2, NamedSharding(m, P('x'))), lambda x: x, x))
 printed = jax.jit(lambda x: jax.debug.callback(lambda v: None, x) or x * 2)
+exported = jax.export.export(jax.jit(lambda x: jax.lax.with_sharding_constraint(x * 2, NamedSharding(m, P('x')))))(x)
+called = jax.jit(lambda x: exported.call(x))
 each = jax.jit(jax.shard_map(lambda x: jax.debug.callback(lambda v: None, x) or x * 2, mesh=m, in_specs=P('x'), out_specs=P('x')))
-for f, operands in [(branch, (True, x0)), (printed, (x,)), (each, (x,))]:
+for f, operands in [(branch, (True, x0)), (printed, (x,)), (called, (x,)), (each, (x,))]:
     compiled = f.lower(*operands).compile()
     assert 'HloModule' in compiled.as_text() and '->(' not in compiled.as_text().replace(' ', ''), 'one result'
     close(compiled(*operands), x0 * 2)
