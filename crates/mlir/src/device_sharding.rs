@@ -1,6 +1,7 @@
 //! Tiled shardings: splits an array into equal tiles and assigns them to devices. Parses GSPMD strings
 //! (`mhlo.sharding`) and Shardy mesh axes; serializes to `xla.OpSharding`.
 
+use crate::syntax::ShardyMesh;
 use systole_base::{Error, ErrorKind, Literal, LiteralBuilder, Result, Scalar, TensorType};
 
 /// Returns an error about a sharding.
@@ -90,6 +91,34 @@ impl DeviceSharding {
             }
         }
         Ok(tiles)
+    }
+
+    /// Creates a sharding from axes of a Shardy mesh, like [`DeviceSharding::of_axes`], in the mesh's device order.
+    ///
+    /// # Errors
+    /// As above, and if the mesh does not list each device once.
+    pub fn on_mesh(
+        dims: &[Vec<String>],
+        unreduced: &[String],
+        mesh: &ShardyMesh,
+        devices: usize,
+    ) -> Result<DeviceSharding> {
+        let tiles = DeviceSharding::of_axes(dims, unreduced, &mesh.axes, devices)?;
+        if mesh.devices.is_empty() {
+            return Ok(tiles);
+        }
+        let mut positions = vec![None; devices];
+        for (position, device) in mesh.devices.iter().enumerate() {
+            if let Some(place) = positions.get_mut(*device as usize) {
+                *place = Some(position);
+            }
+        }
+        let positions: Option<Vec<usize>> = positions.into_iter().collect();
+        let positions = positions.filter(|_| mesh.devices.len() == devices).ok_or_else(|| {
+            wrong(format!("device_ids {:?} of a mesh must list each of {devices} devices once", mesh.devices))
+        })?;
+        let own = |all: &[usize]| positions.iter().map(|p| all[*p]).collect();
+        Ok(DeviceSharding { owner: own(&tiles.owner), term: own(&tiles.term), counts: tiles.counts })
     }
 
     /// Parses a GSPMD sharding such as `{devices=[2,4]<=[8]}` or `{replicated}` for an array of `rank` dimensions.
@@ -456,6 +485,28 @@ mod tests {
     fn axes(dims: &[&[&str]]) -> DeviceSharding {
         let dims: Vec<Vec<String>> = dims.iter().map(|d| d.iter().map(|a| a.to_string()).collect()).collect();
         DeviceSharding::of_axes(&dims, &[], &mesh(), 8).unwrap()
+    }
+
+    #[test]
+    fn a_mesh_has_the_order_of_its_devices() -> Result<()> {
+        let mesh = |devices: &[u64]| ShardyMesh {
+            name: "mesh".into(),
+            axes: vec![("x".into(), 2), ("y".into(), 2)],
+            devices: devices.to_vec(),
+        };
+        let dims = [vec!["x".to_string()], vec!["y".to_string()]];
+        for (devices, text) in [
+            (&[][..], "{devices=[2,2]<=[4]}"),
+            (&[3, 2, 1, 0], "{devices=[2,2]3,2,1,0}"),
+            (&[2, 0, 3, 1], "{devices=[2,2]2,0,3,1}"),
+        ] {
+            let tiles = DeviceSharding::on_mesh(&dims, &[], &mesh(devices), 4)?;
+            assert_eq!(tiles, DeviceSharding::of_text(text, 2, 4)?, "{text}");
+        }
+        for wrong in [&[0, 1, 2][..], &[0, 1, 2, 2], &[0, 1, 2, 4], &[0, 1, 2, 3, 3]] {
+            assert!(DeviceSharding::on_mesh(&dims, &[], &mesh(wrong), 4).is_err(), "{wrong:?}");
+        }
+        Ok(())
     }
 
     #[test]

@@ -27,13 +27,29 @@ pub struct MlirModule {
     pub attributes: NamedAttributes,
     /// Functions, in order.
     pub functions: Vec<MlirFunction>,
-    /// Shardy meshes: name, and the axes with their sizes.
-    pub meshes: Vec<(String, Vec<(String, u64)>)>,
+    /// Shardy meshes.
+    pub meshes: Vec<ShardyMesh>,
     /// Contents of the resources that `dense_resource` attributes refer to, by name.
     pub resources: Vec<(String, Vec<u8>)>,
 }
 
+/// `sdy.mesh @mesh = <["x"=2, "y"=4], device_ids=[…]>`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShardyMesh {
+    /// Name.
+    pub name: String,
+    /// Axes with their sizes, slowest first.
+    pub axes: Vec<(String, u64)>,
+    /// Device at each position, in row-major order; empty for 0, 1, 2 …
+    pub devices: Vec<u64>,
+}
+
 impl MlirModule {
+    /// Returns the mesh with this name.
+    pub fn mesh(&self, name: &str) -> Option<&ShardyMesh> {
+        self.meshes.iter().find(|mesh| mesh.name == name)
+    }
+
     /// Returns the contents of the resource with this name.
     pub fn resource(&self, name: &str) -> Option<&Vec<u8>> {
         self.resources.iter().find(|(n, _)| n == name).map(|(_, bytes)| bytes)

@@ -433,6 +433,7 @@ fn what_is_written_is_read_as_it_was() {
     };
     let text = r#"module attributes {mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["x"=2, "y"=4]>
+  sdy.mesh @turned = <["x"=2, "y"=2], device_ids=[3, 2, 1, 0]>
   func.func public @main(%a: tensor<4x?xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>} loc("a \"b\""), %p: tensor<i1>) -> (tensor<3xf32> {jax.result_info = "r"}, tensor<2x2xf32>) attributes {x.flag} {
     %c:2 = "stablehlo.if"(%p) ({
       %z = stablehlo.constant dense<[[1.0, 2.5], [-1.0e-3, 0x7F800000]]> : tensor<2x2xf32>

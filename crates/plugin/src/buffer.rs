@@ -272,15 +272,36 @@ impl PluginBuffer {
         }
     }
 
+    /// Gives the buffer an array of its own if it shares one with another buffer: equal results of a program, and
+    /// results that are arguments, share memory until a caller reads an address.
+    fn separate(&self) -> CallResult {
+        let mut content = self.content();
+        if let BufferContent::Own(EngineArrays::Ready(arrays)) = &mut *content
+            && let [one] = &mut arrays[..]
+            && !one.is_unique()
+            && let Some(bytes) = one.bytes()
+        {
+            *one = systole_cpu::buffer_from_bytes(one.ty().clone(), bytes)?;
+        }
+        Ok(())
+    }
+
     /// Returns memory with the elements whose address is stable until the buffer is deleted or donated, and longer while
     /// external references exist.
-    fn pin(&self) -> CallResult<*const u8> {
+    pub(crate) fn pin(&self) -> CallResult<*const u8> {
         let address = |pinned: &PinnedMemory| pinned.bytes(self.kind.bytes()).as_ptr();
         ensure!(!self.is_gone(), gone());
         if let Some(pinned) = &*self.pinned() {
             return Ok(address(pinned));
         }
-        let arrays = self.arrays()?;
+        // All devices read one copy of a global array.
+        let is_part = matches!(*self.content(), BufferContent::Part(..));
+        let mut arrays = self.arrays()?;
+        if !is_part {
+            arrays.clear();
+            self.separate()?;
+            arrays = self.arrays()?;
+        }
         let pinned = match &arrays[..] {
             [one]
                 if self.kind.is_row_major()

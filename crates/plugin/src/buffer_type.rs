@@ -52,6 +52,9 @@ pub(crate) struct ProgramSignature {
     pub(crate) donated: Vec<bool>,
 }
 
+/// PJRT code of tokens.
+const TOKEN: i32 = 23;
+
 /// PJRT codes of element types that the IR lacks, by name.
 const OTHERS: &[(i32, &str)] = &[
     (14, "complex<f32>"),
@@ -139,6 +142,11 @@ impl BufferType {
             return Err(CallError::invalid(what));
         }
         Ok(BufferType { minor_to_major: minor_to_major.to_vec(), ..self })
+    }
+
+    /// Returns the type of a token, which the engine holds as an empty array.
+    pub(crate) fn token(self) -> BufferType {
+        BufferType { code: TOKEN, ..self }
     }
 
     /// Returns the type in a memory of another kind.

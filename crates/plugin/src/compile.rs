@@ -1,9 +1,10 @@
 //! Compiles programs: StableHLO text (Systole's or external) and bytecode, for one or several devices; also returns the
 //! code of compiled programs.
 
+use crate::annotations::ShardingAnnotations;
 use crate::buffer_type::{BufferType, ProgramSignature};
 use crate::call::{ApiCall, CallError, CallResult, chars, handle, list, seen};
-use crate::device::{LogicalDevice, PluginClient};
+use crate::device::{LogicalDevice, PluginClient, PluginTopology};
 use crate::executable::{CompiledProgram, PluginExecutable, ProgramEngine, ProgramMemory};
 use crate::executable_info::{ExecutableFacts, ExecutableInfo};
 use crate::ffi::FfiCallSites;
@@ -22,8 +23,9 @@ use systole_ir::rng::fnv1a;
 use systole_ir::{Graph, TensorType, cost, text};
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::import;
+use systole_mlir::import::effects::contains;
 use systole_mlir::interface::{ProgramInterface, ProgramPort};
-use systole_mlir::syntax::{Attribute, MlirFunction, MlirModule};
+use systole_mlir::syntax::{Attribute, MlirFunction, MlirModule, Operation};
 use systole_pjrt::sys::{self, OpaquePtr};
 use systole_pjrt::with_layers;
 use systole_runtime::{Backend, CompileOptions};
@@ -205,7 +207,6 @@ fn compile_source(client: &PluginClient, source: SerializedSource) -> CallResult
 fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
     let ProgramSignature { argument_tiles: arguments, result_tiles: results, .. } = signature;
     let Ok(ProgramSource::Other(mut module)) = parse(code) else { return None };
-    let is_shardys = |f: &MlirFunction| f.body.operations.iter().any(|op| op.name.starts_with("sdy."));
     let texts = |all: &[DeviceSharding]| all.iter().map(DeviceSharding::to_text).collect::<Vec<_>>();
     let outs = match texts(results).as_slice() {
         [one] => one.clone(),
@@ -213,20 +214,30 @@ fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
     };
     const INS: &str = "mhlo.spmd_parameters_shardings";
     const OUTS: &str = "mhlo.spmd_output_sharding";
-    if module.functions.iter().any(is_shardys) {
-        annotations::take(&mut module, 1, &[]).ok()?;
-        let import::ImportedProgram { program, .. } = import::program(&module).ok()?;
-        let own = text::print_program(&program.graph, &[], None);
+    let had_shardys = annotations::remove(&mut module).ok()?;
+    let is_shardys = |op: &Operation| op.name.starts_with("sdy.");
+    let has_shardys = |f: &MlirFunction| contains(&module, std::slice::from_ref(&f.body), is_shardys);
+    if module.functions.iter().any(has_shardys) {
+        let import::ImportedProgram { program, interface, .. } = import::program(&module).ok()?;
+        let mut graph = Arc::unwrap_or_clone(program.graph);
+        // Without compared arrays and order tokens.
+        graph.results.truncate(interface.results.iter().map(|face| face.types().len()).sum());
+        let own = text::print_program(&graph, &[], None);
         let head = "module @main ";
         let ins = texts(arguments).iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
         let told = format!("attributes {{{INS} = [{ins}], {OUTS} = \"{outs}\"}}");
         return Some(format!("{head}{told} {}", own.strip_prefix(head)?).into());
     }
-    if results.iter().chain(arguments).all(|t| t.devices() == 1) {
+    let is_alone = results.iter().chain(arguments).all(|t| t.devices() == 1);
+    if is_alone && !had_shardys {
         return None;
     }
-    let ins = texts(arguments).into_iter().map(Attribute::String).collect();
-    module.attributes.extend([(INS.into(), Attribute::List(ins)), (OUTS.into(), Attribute::String(outs))]);
+    if !is_alone {
+        let ins = texts(arguments).into_iter().map(Attribute::String).collect();
+        module
+            .attributes
+            .extend([(INS.into(), Attribute::List(ins)), (OUTS.into(), Attribute::String(outs))]);
+    }
     Some(systole_mlir::text::write(&module).into_bytes())
 }
 
@@ -292,6 +303,39 @@ fn own(
     Ok((place, ProgramParts { engine, graph, signature, memory, is_foreign: false }))
 }
 
+/// Types, shardings and donations of an external program.
+fn signature_of(
+    interface: &ProgramInterface,
+    annotated: ShardingAnnotations,
+    terms: Vec<bool>,
+) -> CallResult<ProgramSignature> {
+    let ProgramInterface { arguments, results } = interface;
+    let local = |(((face, tiles), mode), memory): (((&ProgramPort, &DeviceSharding), &String), &usize)| {
+        let kind = layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode);
+        kind.map(|kind| Arc::new(kind.in_memory(*memory)))
+    };
+    let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
+    let given = given.zip(&annotated.argument_memories);
+    let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
+    let made = made.zip(&annotated.result_memories).map(local).zip(&annotated.tokens);
+    let or_token = |(kind, is_token): (CallResult<Arc<BufferType>>, &bool)| match is_token {
+        true => kind.map(|kind| Arc::new(BufferType::clone(&kind).token())),
+        false => kind,
+    };
+    let given = given.map(local).collect::<CallResult<Vec<Arc<BufferType>>>>()?;
+    let made = made.map(or_token).collect::<CallResult<Vec<Arc<BufferType>>>>()?;
+    let sizes = |kinds: &[Arc<BufferType>]| kinds.iter().map(|k| k.bytes()).collect::<Vec<usize>>();
+    Ok(ProgramSignature {
+        donated: annotations::donated(&annotated.donations, &sizes(&given), &sizes(&made)),
+        arguments: given,
+        results: made,
+        wholes: arguments.iter().map(ProgramPort::types).collect(),
+        argument_tiles: annotated.arguments,
+        result_tiles: annotated.results,
+        terms,
+    })
+}
+
 /// Prepares an external program.
 fn other(
     client: &PluginClient,
@@ -310,8 +354,9 @@ fn other(
     let import::ImportedProgram { program, interface, terms, .. } =
         import::on_devices(&module, &annotated.results)?;
     let graph = program.graph;
+    let signature = signature_of(&interface, annotated, terms)?;
     let arrays = |face: &ProgramPort| face.first..face.first + face.types().len();
-    let given = interface.arguments.iter().zip(&annotated.donated).filter(|(_, gives)| **gives);
+    let given = interface.arguments.iter().zip(&signature.donated).filter(|(_, gives)| **gives);
     let compiled = CompileOptions {
         donated: given.flat_map(|(face, _)| arrays(face)).collect(),
         label: graph.name.clone(),
@@ -330,42 +375,45 @@ fn other(
         let memory = ProgramMemory::new(program.report());
         (if split == wanted { ProgramEngine::Alone(program) } else { ProgramEngine::Copies(program) }, memory)
     };
-    let ProgramInterface { arguments, results } = &interface;
-    let local = |(((face, tiles), mode), memory): (((&ProgramPort, &DeviceSharding), &String), &usize)| {
-        let kind = layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode);
-        kind.map(|kind| Arc::new(kind.in_memory(*memory)))
-    };
-    let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);
-    let given = given.zip(&annotated.argument_memories);
-    let made = results.iter().zip(&annotated.results).zip(&annotated.result_layouts);
-    let made = made.zip(&annotated.result_memories);
-    let signature = ProgramSignature {
-        arguments: given.map(local).collect::<Result<_, _>>()?,
-        results: made.map(local).collect::<Result<_, _>>()?,
-        wholes: arguments.iter().map(ProgramPort::types).collect(),
-        argument_tiles: annotated.arguments,
-        result_tiles: annotated.results,
-        terms,
-        donated: annotated.donated,
-    };
     Ok((place, ProgramParts { engine, graph, signature, memory, is_foreign: true }))
+}
+
+/// Reads a caller's program and its options.
+///
+/// # Safety
+/// The pointers are valid according to the C API.
+unsafe fn source_of(
+    program: *const sys::Program,
+    options: sys::CharPtr,
+    options_size: usize,
+) -> CallResult<SerializedSource> {
+    // SAFETY: the caller's program.
+    let program = unsafe { program.as_ref() }.ok_or_else(|| CallError::invalid("no program"))?;
+    // SAFETY: code and format have the lengths stored next to them.
+    let (code, format) = unsafe {
+        (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
+    };
+    if format != b"mlir" {
+        let format = String::from_utf8_lossy(format);
+        return Err(CallError::unimplemented(format!("programs must be StableHLO text, got `{format}`")));
+    }
+    // SAFETY: the options have the length stored next to them.
+    let options = unsafe { list(options, options_size) };
+    Ok(SerializedSource { code: code.into(), options: options.into() })
 }
 
 handle! {
     Client_Compile: |args, client: PluginClient| client => {
-        // SAFETY: the caller's program.
-        let program = unsafe { args.program.as_ref() }.ok_or_else(|| CallError::invalid("no program"))?;
-        // SAFETY: code and format have the lengths stored next to them.
-        let (code, format) = unsafe {
-            (list(program.code.cast_const(), program.code_size), list(program.format, program.format_size))
-        };
-        if format != b"mlir" {
-            let format = String::from_utf8_lossy(format);
-            return Err(CallError::unimplemented(format!("programs must be StableHLO text, got `{format}`")));
-        }
-        // SAFETY: the options have the length stored next to them.
-        let options = unsafe { list(args.compile_options, args.compile_options_size) };
-        let program = compile(client, SerializedSource { code: code.into(), options: options.into() })?;
+        // SAFETY: the caller's program and options.
+        let source = unsafe { source_of(args.program, args.compile_options, args.compile_options_size)? };
+        args.executable = PluginExecutable::object(&Arc::new(compile(client, source)?));
+    }
+    Compile: |args, topology: PluginTopology| topology => {
+        // SAFETY: the caller's program and options.
+        let source = unsafe { source_of(args.program, args.compile_options, args.compile_options_size)? };
+        let mut program = compile(&PluginClient::of_topology(topology)?, source)?;
+        // The program is only loaded and run after serialization, by a client that has devices.
+        program.devices.clear();
         args.executable = PluginExecutable::object(&Arc::new(program));
     }
     Executable_DeserializeAndLoad: |args, client: PluginClient| client => {

@@ -39,7 +39,7 @@ pub(crate) struct PluginClient {
 }
 
 /// The object behind `PJRT_TopologyDescription*`: the devices of all processes.
-struct PluginTopology {
+pub(crate) struct PluginTopology {
     #[allow(clippy::vec_box, reason = "callers hold pointers to each")]
     devices: Vec<Box<LogicalDevice>>,
     device_list: Vec<OpaquePtr>,
@@ -74,6 +74,8 @@ pub(crate) struct LogicalDevice {
     pub(crate) stats: Arc<MemoryStats>,
     /// Index among this process's devices; `None` for another process's device.
     local: Option<i32>,
+    /// Number of devices of each process, which share its memory.
+    siblings: i32,
     name: String,
     /// Description of the connections that this process rejected, on its first device.
     rejected: OnceLock<TextAttribute>,
@@ -159,6 +161,20 @@ impl PluginClient {
         Ok(PluginClient { engine, line, pace, local, queue: Arc::default(), process, topology, memory_list })
     }
 
+    /// Creates a client that compiles for a topology.
+    pub(crate) fn of_topology(topology: &PluginTopology) -> CallResult<PluginClient> {
+        Ok(PluginClient {
+            engine: Arc::new(CpuBackend::new()?),
+            line: None,
+            pace: SimulatedLatency::AtOnce,
+            local: 0..topology.devices.len(),
+            queue: Arc::default(),
+            process: 0,
+            topology: PluginTopology::new(topology.devices.len() as i32, 1, 0),
+            memory_list: Vec::new(),
+        })
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.topology.device_list.len()
     }
@@ -182,7 +198,8 @@ impl PluginClient {
 
 impl PluginTopology {
     fn new(each: i32, processes: i32, process: i32) -> PluginTopology {
-        let device = |id: i32| LogicalDevice::new(id, id / each, (id / each == process).then_some(id % each));
+        let device =
+            |id: i32| LogicalDevice::new(id, id / each, (id / each == process).then_some(id % each), each);
         let devices: Vec<Box<LogicalDevice>> = (0..each * processes).map(device).collect();
         let device_list = devices.iter().map(|d| pointer(&**d)).collect();
         PluginTopology { devices, device_list }
@@ -204,7 +221,7 @@ impl PluginTopology {
 
 impl LogicalDevice {
     /// Device and memories refer to each other, so all are boxed.
-    fn new(id: i32, process: i32, local: Option<i32>) -> Box<LogicalDevice> {
+    fn new(id: i32, process: i32, local: Option<i32>, siblings: i32) -> Box<LogicalDevice> {
         let null = std::ptr::null_mut();
         let name = format!("systole:{id}");
         let stats = Arc::default();
@@ -213,6 +230,7 @@ impl LogicalDevice {
             process,
             stats,
             local,
+            siblings,
             name,
             rejected: OnceLock::new(),
             memory_objects: Vec::new(),
@@ -361,6 +379,9 @@ handle! {
         (args.largest_alloc_size, args.largest_alloc_size_is_set) = (stats.largest.load(Relaxed), true);
         if let Some(left) = available_memory() {
             (args.bytes_limit, args.bytes_limit_is_set) = (args.bytes_in_use.saturating_add(left as i64), true);
+            // What every device can allocate at the same time.
+            let share = args.bytes_limit / i64::from(device.siblings.max(1));
+            (args.bytes_reservable_limit, args.bytes_reservable_limit_is_set) = (share, true);
         }
     }
     Memory_Kind_Id: |args, memory: DeviceMemory| memory => { args.kind_id = memory.kind as i32; }

@@ -37,6 +37,7 @@ mod linked;
 mod multi_host;
 mod options;
 mod profiler;
+mod propagation;
 mod queue;
 mod serialized;
 mod signals;

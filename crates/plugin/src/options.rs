@@ -6,6 +6,28 @@ use systole_runtime::protobuf::{ProtoValue, fields};
 /// Maximum number of replicas.
 const MOST_REPLICAS: usize = 1024;
 
+/// Values of a switch that is given as text.
+const SWITCH_VALUES: [&str; 6] = ["true", "True", "1", "false", "False", "0"];
+
+/// XLA's switches for CPUs and all platforms: their values are checked, and have no effect except of
+/// `xla_allow_excess_precision`.
+#[rustfmt::skip]
+const SWITCHES: &[&str] = &[
+    "xla_allow_excess_precision", "xla_cpu_copy_insertion_use_region_analysis",
+    "xla_cpu_enable_concurrency_optimized_scheduler", "xla_cpu_enable_fast_math", "xla_cpu_enable_fast_min_max",
+    "xla_cpu_enable_platform_dependent_math", "xla_cpu_enable_xprof_traceme", "xla_cpu_fast_math_honor_division",
+    "xla_cpu_fast_math_honor_functions", "xla_cpu_fast_math_honor_infs", "xla_cpu_fast_math_honor_nans", "xla_cpu_ftz",
+    "xla_cpu_multi_thread_eigen", "xla_cpu_strict_dot_conv_math", "xla_cpu_use_acl", "xla_cpu_use_fusion_emitters",
+    "xla_cpu_use_onednn", "xla_cpu_use_xnnpack", "xla_detailed_logging", "xla_disable_all_hlo_passes",
+    "xla_dump_hlo_as_dot", "xla_dump_hlo_as_html", "xla_dump_hlo_as_long_text", "xla_dump_hlo_as_proto",
+    "xla_dump_hlo_as_text", "xla_dump_hlo_as_url", "xla_dump_hlo_snapshots", "xla_dump_include_timestamp",
+    "xla_dump_large_constants", "xla_dump_module_metadata", "xla_eliminate_hlo_implicit_broadcast",
+    "xla_embed_ir_in_executable", "xla_enable_fast_math", "xla_hlo_evaluator_use_fast_path",
+    "xla_hlo_graph_addresses", "xla_hlo_graph_sharding_color", "xla_hlo_profile", "xla_keep_shardings_after_spmd",
+    "xla_llvm_disable_expensive_passes", "xla_llvm_enable_alias_scope_metadata",
+    "xla_llvm_enable_invariant_load_metadata", "xla_llvm_enable_noalias_metadata",
+];
+
 /// Device assignment of a program and numerical options.
 #[derive(Debug)]
 pub(crate) struct CompileSettings {
@@ -75,15 +97,16 @@ impl CompileSettings {
 
     /// Parses a per-compilation option: `jax.jit(f, compiler_options={"systole_winograd": True})`.
     fn read_override(&mut self, entry: &[u8]) -> CallResult {
-        let (mut name, mut on) = (String::new(), None);
+        let (mut name, mut on, mut text) = (String::new(), None, None);
         for field in fields(entry) {
             match field? {
                 (1, ProtoValue::Bytes(text)) => name = String::from_utf8_lossy(text).into_owned(),
                 (2, ProtoValue::Bytes(value)) => {
                     for field in fields(value) {
                         match field? {
-                            (1, ProtoValue::Bytes(text)) => {
-                                on = Some(matches!(text, b"true" | b"True" | b"1"))
+                            (1, ProtoValue::Bytes(word)) => {
+                                on = Some(matches!(word, b"true" | b"True" | b"1"));
+                                text = Some(String::from_utf8_lossy(word).into_owned());
                             }
                             (2 | 3, ProtoValue::Number(n)) => on = Some(n != 0),
                             _ => {}
@@ -92,6 +115,12 @@ impl CompileSettings {
                 }
                 _ => {}
             }
+        }
+        let is_switch = name.starts_with("systole_") || SWITCHES.contains(&name.as_str());
+        if let Some(text) = text.filter(|t| is_switch && !SWITCH_VALUES.contains(&t.as_str())) {
+            // XLA's text.
+            let what = format!("While setting option {name}, '{text}' is not a valid bool value.");
+            return Err(CallError::invalid(what));
         }
         // Protobuf encodes `false` as an empty value.
         let on = on.unwrap_or(false);

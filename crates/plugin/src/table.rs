@@ -69,7 +69,7 @@ functions! {
     Error_Destroy Error_Message Error_GetCode Plugin_Initialize Plugin_Attributes Event_Destroy Event_IsReady
     Event_Error Event_Await Event_OnReady Client_Create Client_Destroy Client_PlatformName Client_ProcessIndex
     Client_PlatformVersion Client_Devices Client_AddressableDevices Client_LookupDevice
-    Client_LookupAddressableDevice Client_AddressableMemories Client_Compile Client_DefaultDeviceAssignment
+    Client_LookupAddressableDevice Client_AddressableMemories Client_Compile Compile Client_DefaultDeviceAssignment
     Client_BufferFromHostBuffer DeviceDescription_Id DeviceDescription_ProcessIndex DeviceDescription_Attributes
     DeviceDescription_Kind DeviceDescription_DebugString DeviceDescription_ToString Device_GetDescription
     Device_IsAddressable Device_LocalHardwareId Device_AddressableMemories Device_DefaultMemory

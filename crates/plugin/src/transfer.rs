@@ -187,7 +187,12 @@ impl ApiCall for sys::Client_CreateViewOfDeviceBuffer {
                 arrays
             }
         };
+        let in_place = matches!(&arrays[..], [one] if one.bytes().is_some_and(|b| b.as_ptr() == start));
         self.buffer = PluginBuffer::ready(Arc::new(kind.in_memory(memory)), arrays, device)?;
+        if in_place {
+            // Its address remains the caller's. SAFETY: the object was just created.
+            unsafe { seen::<PluginBuffer>(self.buffer)? }.pin()?;
+        }
         Ok(())
     }
 }

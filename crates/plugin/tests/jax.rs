@@ -28,6 +28,10 @@ fn modules() -> &'static Path {
                 "sharding_inspection.py",
                 include_str!("../../../packaging/python/jax_plugins/systole/sharding_inspection.py"),
             ),
+            (
+                "partitioning_rules.py",
+                include_str!("../../../packaging/python/jax_plugins/systole/partitioning_rules.py"),
+            ),
             ("ffi.py", include_str!("../../../packaging/python/jax_plugins/systole/ffi.py")),
         ] {
             std::fs::write(package.join(name), text).expect("a file is written");

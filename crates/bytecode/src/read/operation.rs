@@ -8,7 +8,7 @@ use crate::vhlo_tables::{OTHERS, versions};
 use systole_base::{Result, ResultExt, ensure};
 use systole_mlir::syntax::{
     Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes, Operation,
-    SourceSpan, take,
+    ShardyMesh, SourceSpan, take,
 };
 
 /// Bits of an op's presence mask.
@@ -251,9 +251,9 @@ impl<'a> OpReader<'_, 'a> {
     }
 
     fn mesh(&mut self, mut own: NamedAttributes) -> Option<()> {
-        let axes = super::shardy::mesh(take(&mut own, "mesh")?)?;
+        let mesh = super::shardy::mesh(take(&mut own, "mesh")?)?;
         let Attribute::String(name) = take(&mut own, "sym_name")? else { return None };
-        self.module.meshes.push((name, axes));
+        self.module.meshes.push(ShardyMesh { name, ..mesh });
         Some(())
     }
 

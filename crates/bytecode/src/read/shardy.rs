@@ -5,12 +5,14 @@
 use super::reader::{BytecodeReader, unknown};
 use crate::byte_io::ByteReader;
 use systole_base::Result;
-use systole_mlir::syntax::{Attribute, OPEN};
+use systole_mlir::syntax::{Attribute, NamedAttributes, OPEN, ShardyMesh};
 use systole_mlir::text::unreduced_along;
 
 /// Intermediate attributes on the way to a mesh and to a sharding rule.
 const MESH: &str = "sdy.mesh";
 const RULE: &str = "sdy.op_sharding_rule";
+/// Name of the last field of a mesh, which follows the axes.
+const DEVICES: &str = "device_ids";
 
 /// Returns the letter of a factor in a sharding rule.
 fn factor(n: i64) -> String {
@@ -36,9 +38,11 @@ impl<'a> BytecodeReader<'a> {
                     Attribute::Struct(_, mut fields) => fields.pop(),
                     _ => None,
                 });
-                let axes = axes.collect();
-                bytes.list(ByteReader::signed)?;
-                Ok(Attribute::Struct(MESH.into(), axes))
+                let mut fields: NamedAttributes = axes.collect();
+                let devices = bytes.list(ByteReader::signed)?;
+                let devices = devices.into_iter().map(|device| Attribute::Int(device.into())).collect();
+                fields.push((DEVICES.into(), Attribute::List(devices)));
+                Ok(Attribute::Struct(MESH.into(), fields))
             }
             4 => {
                 let name = self.text(bytes)?;
@@ -133,12 +137,16 @@ fn axis(axis: Attribute) -> Option<String> {
     }
 }
 
-/// Returns the axes of a mesh with their sizes.
-pub(super) fn mesh(attribute: Attribute) -> Option<Vec<(String, u64)>> {
-    let Attribute::Struct(kind, axes) = attribute else { return None };
-    let axes = axes.into_iter().map(|(name, size)| match size {
-        Attribute::Int(n) => Some((name, u64::try_from(n).ok()?)),
+/// Returns a mesh without its name.
+pub(super) fn mesh(attribute: Attribute) -> Option<ShardyMesh> {
+    let Attribute::Struct(kind, mut fields) = attribute else { return None };
+    let size = |size: &Attribute| match size {
+        Attribute::Int(n) => u64::try_from(*n).ok(),
         _ => None,
-    });
-    axes.collect::<Option<Vec<_>>>().filter(|_| kind == MESH)
+    };
+    let (_, Attribute::List(devices)) = fields.pop()? else { return None };
+    let devices = devices.iter().map(size).collect::<Option<Vec<_>>>()?;
+    let axes = fields.into_iter().map(|(name, n)| Some((name, size(&n)?)));
+    let axes = axes.collect::<Option<Vec<_>>>().filter(|_| kind == MESH)?;
+    Some(ShardyMesh { name: String::new(), axes, devices })
 }

@@ -8,7 +8,7 @@ use crate::vhlo_tables::{FieldEncoding, STRUCTURES, TYPES, WORDS};
 use systole_base::{Result, ensure};
 use systole_mlir::quantized_type::QuantizedType;
 use systole_mlir::syntax::{
-    Attribute, DenseElements, MlirType, NamedAttributes, OPEN, RankedTensorType, find,
+    Attribute, DenseElements, MlirType, NamedAttributes, OPEN, RankedTensorType, ShardyMesh, find,
 };
 
 /// Dialect whose types and attributes are written.
@@ -467,17 +467,18 @@ impl ModuleWriter<'_> {
         self.tables.attribute("sdy", out)
     }
 
-    /// Writes `<["x"=2, "y"=4]>`
-    pub(super) fn mesh(&mut self, axes: &[(String, u64)]) -> u64 {
+    /// Writes `<["x"=2, "y"=4], device_ids=[…]>`
+    pub(super) fn mesh(&mut self, mesh: &ShardyMesh) -> u64 {
         let mut numbers = Vec::new();
-        for (name, size) in axes {
+        for (name, size) in &mesh.axes {
             let mut out = ByteSink::of([1, self.tables.string(name)]);
             out.signed(*size as i64);
             numbers.push(self.tables.attribute("sdy", out));
         }
         let mut out = ByteSink::of([2]);
         out.numbers(&numbers);
-        out.numbers(&[]);
+        out.number(mesh.devices.len() as u64);
+        mesh.devices.iter().for_each(|device| out.signed(*device as i64));
         self.tables.attribute("sdy", out)
     }
 

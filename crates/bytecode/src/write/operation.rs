@@ -24,9 +24,9 @@ pub(super) fn module(writer: &mut ModuleWriter<'_>) -> Result<ByteSink> {
     let module = writer.module;
     let mut block = ByteSink::default();
     block.flagged((module.meshes.len() + module.functions.len()) as u64, false);
-    for (name, axes) in &module.meshes {
-        let axes = writer.mesh(axes);
-        let name = writer.attribute(&Attribute::String(name.clone()), Builtin, 0)?;
+    for mesh in &module.meshes {
+        let axes = writer.mesh(mesh);
+        let name = writer.attribute(&Attribute::String(mesh.name.clone()), Builtin, 0)?;
         let properties = Some(writer.tables.property(ByteSink::of([axes, name])));
         writer.head(&mut block, ("sdy", "mesh"), OpParts { properties, ..OpParts::default() }, false);
     }

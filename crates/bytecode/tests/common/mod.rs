@@ -23,6 +23,7 @@ pub fn bare(mut module: MlirModule) -> MlirModule {
 pub const PROGRAM: &str = r#"
 module @m attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
   sdy.mesh @mesh = <["x"=2]>
+  sdy.mesh @turned = <["x"=2], device_ids=[1, 0]>
   func.func public @main(%arg0: tensor<4x3xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>, tf.aliasing_output = 0 : i32} loc("weights"), %arg1: tensor<2xi32>) -> (tensor<4x3xf32> {jax.result_info = "r"}) {
     %c = stablehlo.constant dense<[true, false, true]> : tensor<3xi1>
     %cst = stablehlo.constant dense<0.000000e+00> : tensor<f32>

@@ -19,17 +19,21 @@ impl ReplicaGroups {
         self.members.first().map_or(1, |g| g.len())
     }
 
-    /// Checks the groups. `labels` are the op's constraint labels for repeated devices and for global ids without a
+    /// Checks groups of equal sizes. `labels` are the op's constraint labels for repeated devices and for global ids without a
     /// channel.
-    pub(super) fn check(&self, [unique, global]: [&'static str; 2]) -> Result<(), SpecConstraint> {
-        let all: Vec<usize> = self.members.iter().flatten().copied().collect();
-        let size = self.size();
-        let wrong = |label: &'static str, what: &str| Err(SpecConstraint::new(label, what));
-        if size == 0 || all.is_empty() {
-            return wrong(unique, "replica_groups is empty");
+    pub(super) fn check(&self, labels: [&'static str; 2]) -> Result<(), SpecConstraint> {
+        if self.members.iter().any(|g| g.len() != self.size()) {
+            return Err(SpecConstraint::new(labels[0], "replica_groups must have equal sizes"));
         }
-        if self.members.iter().any(|g| g.len() != size) {
-            return wrong(unique, "replica_groups must have equal sizes");
+        self.check_members(labels)
+    }
+
+    /// Like [`check`](ReplicaGroups::check), for groups of any sizes.
+    fn check_members(&self, [unique, global]: [&'static str; 2]) -> Result<(), SpecConstraint> {
+        let all: Vec<usize> = self.members.iter().flatten().copied().collect();
+        let wrong = |label: &'static str, what: &str| Err(SpecConstraint::new(label, what));
+        if all.is_empty() || self.members.iter().any(Vec::is_empty) {
+            return wrong(unique, "replica_groups is empty");
         }
         if !gather::unique(&all) {
             return wrong(unique, "a device occurs twice in replica_groups");
@@ -77,8 +81,12 @@ impl ReplicaGroups {
 
     /// Attributes `replica_groups`, `channel_handle` and `use_global_device_ids` for text.
     pub(super) fn attrs(&self) -> AttrList {
-        let ids: Vec<i64> = self.members.iter().flatten().map(|&d| d as i64).collect();
-        let mut attrs = vec![("replica_groups", matrix(self.members.len(), self.size(), &ids))];
+        // −1 pads groups of different sizes.
+        let size = self.members.iter().map(Vec::len).max().unwrap_or(1);
+        let padded =
+            |g: &Vec<usize>| g.iter().map(|&d| d as i64).chain([-1].repeat(size - g.len())).collect();
+        let ids = self.members.iter().map(padded).collect::<Vec<Vec<i64>>>().concat();
+        let mut attrs = vec![("replica_groups", matrix(self.members.len(), size, &ids))];
         if self.channel > 0 {
             // Type 1: device to device.
             let fields = vec![("handle", AttrField::Int(self.channel as i64)), ("type", AttrField::Int(1))];
@@ -97,7 +105,7 @@ impl ReplicaGroups {
             false => 0,
         };
         Ok(ReplicaGroups {
-            members: numbers(s, "replica_groups")?,
+            members: numbers(s, "replica_groups", is_padding)?,
             channel,
             global: s.has("use_global_device_ids"),
         })
@@ -111,16 +119,23 @@ fn matrix(rows: usize, columns: usize, values: &[i64]) -> Attr {
     }
 }
 
-/// Parses a matrix of non-negative integers into rows.
-fn numbers(s: &OpSource<'_>, name: &str) -> OpParseResult<Vec<Vec<usize>>> {
+/// Pads groups of different sizes.
+fn is_padding(entry: i64) -> bool {
+    entry == -1
+}
+
+/// Parses a matrix of non-negative integers into rows, without the padding at their ends.
+fn numbers(s: &OpSource<'_>, name: &str, is_padding: fn(i64) -> bool) -> OpParseResult<Vec<Vec<usize>>> {
     let wrong = |what: &str| format!("attribute `{name}` {what}");
     let l = s.dense(name)?;
     ensure!(l.shape().rank() == 2, wrong("must be a matrix"));
     let flat = l.as_slice::<i64>().map_err(|_| wrong("must have element type i64"))?;
-    let flat: Result<Vec<usize>, _> = flat.iter().map(|&i| usize::try_from(i)).collect();
-    let flat =
-        flat.map_err(|_| wrong("has a negative entry; groups of different sizes are not supported"))?;
-    Ok(flat.chunks(l.shape()[1].max(1)).map(<[usize]>::to_vec).collect())
+    let row = |row: &[i64]| {
+        let end = row.iter().rposition(|&i| !is_padding(i)).map_or(0, |last| last + 1);
+        row[..end].iter().map(|&i| usize::try_from(i)).collect::<Result<Vec<usize>, _>>()
+    };
+    let rows = flat.chunks(l.shape()[1].max(1)).map(row).collect::<Result<_, _>>();
+    rows.map_err(|_| wrong("has a negative entry"))
 }
 
 /// Returns the value that all devices agree on, for the condition of a loop or branch with collectives.
@@ -314,7 +329,7 @@ impl OpRule for AllReduce {
 
     fn infer(&self, args: &[&TensorType]) -> Result<ResultTypes, SpecConstraint> {
         let x = one(args)?;
-        self.groups.check(["C1", "C4"])?;
+        self.groups.check_members(["C1", "C4"])?;
         reduce::check_fold_body(&self.body, &[x.dtype]).map_err(|c| SpecConstraint::new("C5", c.message))?;
         Ok(smallvec![x])
     }
@@ -516,7 +531,7 @@ fn read_all_to_all(s: &OpSource<'_>) -> OpParseResult<AllToAll> {
 }
 
 fn read_permute(s: &OpSource<'_>) -> OpParseResult<CollectivePermute> {
-    let pairs = numbers(s, "source_target_pairs")?;
+    let pairs = numbers(s, "source_target_pairs", |_| false)?;
     let pairs: Option<Vec<[usize; 2]>> = pairs.into_iter().map(|p| p.try_into().ok()).collect();
     let channel = match s.has("channel_handle") {
         true => s.field_size("channel_handle", "channel_handle", "handle")?,
@@ -543,4 +558,39 @@ fn identity_samples(op: Op) -> Vec<OpSample> {
         program(label, |g| vec![g.emit(op.clone(), &[]).remove(0).broadcast_to(&Shape::new(shape))])
     };
     vec![case("scalar", &[]), case("empty", &[0])]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GraphBuilder, grad, interp, text};
+
+    #[test]
+    fn groups_of_different_sizes_are_summed() -> Result<()> {
+        let ty = TensorType::new(DType::F64, [2]);
+        let groups = ReplicaGroups::of(vec![vec![0], vec![1, 2, 3]]);
+        let g = GraphBuilder::new("main");
+        let x = g.parameter(ty.clone(), "x");
+        let sum = emit(AllReduce { groups: groups.clone(), body: Monoid::Add.body(DType::F64) }, &x);
+        let dx = grad(&(&sum * &sum).sum_all(), &[&x]).remove(0);
+        let graph = g.finish(&[sum, dx])?;
+        let written = text::print_program(&graph, &[], None);
+        assert!(written.contains("dense<[[0, -1, -1], [1, 2, 3]]>"), "{written}");
+        let graph = text::parse_program(&written)?.graph;
+
+        let args =
+            (1..=4).map(|k| Literal::from_slice([2], &[f64::from(k), 1.0])).collect::<Result<Vec<_>>>()?;
+        let args: Vec<Vec<&Literal>> = args.iter().map(|x| vec![x]).collect();
+        let out = interp::run_devices(&graph, DeviceCounts::replicas(4), &args)?;
+        let values: Vec<_> = out.iter().map(|own| (own[0].to_f64s(), own[1].to_f64s())).collect();
+        let rest = (vec![9.0, 3.0], vec![54.0, 18.0]);
+        assert_eq!(values, [(vec![1.0, 1.0], vec![2.0, 2.0]), rest.clone(), rest.clone(), rest]);
+
+        let label = |op: &dyn OpRule| op.infer(&[&ty]).err().map(|c| c.label);
+        assert_eq!(label(&AllGather { groups: groups.clone(), dim: 0 }), Some("C2"));
+        assert_eq!(label(&AllToAll { groups, split_dim: 0, concat_dim: 0 }), Some("C5"));
+        let empty = ReplicaGroups::of(vec![vec![0], vec![]]);
+        assert_eq!(label(&AllReduce { groups: empty, body: Monoid::Add.body(DType::F64) }), Some("C1"));
+        Ok(())
+    }
 }

@@ -4,7 +4,7 @@ use super::pretty;
 use super::{MlirParser, ParsedOp};
 use crate::syntax::{
     Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes, Operation,
-    find,
+    ShardyMesh, find,
 };
 use systole_base::{Result, ensure};
 use systole_ir::text::Token;
@@ -87,7 +87,7 @@ impl<'a> MlirParser<'a> {
         Ok(())
     }
 
-    /// Parses `sdy.mesh @mesh = <["x"=2, "y"=4]>`
+    /// Parses `sdy.mesh @mesh = <["x"=2, "y"=4], device_ids=[…]>`
     fn mesh(&mut self, module: &mut MlirModule) -> Result<()> {
         self.advance()?;
         let name = self.symbol()?;
@@ -98,16 +98,17 @@ impl<'a> MlirParser<'a> {
             p.expect('=')?;
             Ok((name, p.size(1 << 31)? as u64))
         })?;
+        let mut devices = Vec::new();
         while self.eat(',')? {
             self.word()?;
             self.expect('=')?;
-            self.attribute()?;
+            devices = self.list('[', ']', |p| Ok(p.size(1 << 31)? as u64))?;
         }
         self.expect('>')?;
         if self.is('{') {
             self.dictionary()?;
         }
-        module.meshes.push((name, axes));
+        module.meshes.push(ShardyMesh { name, axes, devices });
         if self.is('{') {
             self.dictionary()?;
         }

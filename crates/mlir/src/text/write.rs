@@ -2,7 +2,7 @@
 
 use crate::syntax::{
     Attribute, DenseElements, ElementData, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType,
-    NamedAttributes, OPEN, Operation, find,
+    NamedAttributes, OPEN, Operation, ShardyMesh, find,
 };
 use std::fmt::Write;
 
@@ -15,9 +15,14 @@ pub fn write(module: &MlirModule) -> String {
         out.dictionary(&module.attributes);
     }
     out.push(" {\n");
-    for (name, axes) in &module.meshes {
+    for ShardyMesh { name, axes, devices } in &module.meshes {
         let all: Vec<String> = axes.iter().map(|(name, size)| format!("{}={size}", quoted(name))).collect();
-        out.push(&format!("  sdy.mesh {} = <[{}]>\n", symbol(name), all.join(", ")));
+        let devices: Vec<String> = devices.iter().map(u64::to_string).collect();
+        let order = match devices.is_empty() {
+            true => String::new(),
+            false => format!(", device_ids=[{}]", devices.join(", ")),
+        };
+        out.push(&format!("  sdy.mesh {} = <[{}]{order}>\n", symbol(name), all.join(", ")));
     }
     module.functions.iter().for_each(|f| out.function(f));
     out.push("}\n");

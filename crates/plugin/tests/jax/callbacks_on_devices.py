@@ -72,3 +72,10 @@ said.clear()
 
 jax.pmap(lambda x: jax.debug.callback(say, x))(np.arange(8.0, dtype=np.float32))
 check(*range(8))
+
+# The mesh that the caller set does not hold in a callback, which may run JAX programs on its arrays.
+if hasattr(jax, "set_mesh"):
+    with jax.set_mesh(m):
+        rows = shard_map(lambda a: jax.pure_callback(lambda a: a + 1, jax.ShapeDtypeStruct(a.shape, a.dtype), a), mesh=m, in_specs=P("x"), out_specs=P("x"))
+        assert jax.jit(rows)(x).tolist() == [i + 1.0 for i in range(8)]
+        assert jax.sharding.get_abstract_mesh().axis_names == m.axis_names

@@ -42,3 +42,21 @@ for f in [lambda x: x + 1, lambda x: x.at[0].add(2)]:
         before = seen.copy()
         z = jax.jit(f, donate_argnums=0)(y)
         assert y.is_deleted() and (seen == before).all() and z[0] == f(jnp.asarray(before))[0], n
+
+# Every result has an address of its own, also results that are equal or that are arguments.
+for n in [3, 1000]:
+    x = jnp.arange(float(n))
+    same = jax.jit(lambda x: x)(x)
+    a, b = jax.jit(lambda x: (x, x))(x)
+    c, d = jax.jit(lambda x: (x * 2, x * 2))(x)
+    e, f = (jax.jit(lambda: jnp.ones(n))() for _ in range(2))
+    views = [np.asarray(array) for array in (x, same, a, b, c, d, e, f)]
+    assert len({view.ctypes.data for view in views}) == 8, n
+    for array, view, expected in zip((x, same, a, b, c, d, e, f), views, [x] * 4 + [x * 2] * 2 + [np.ones(n)] * 2):
+        assert array.unsafe_buffer_pointer() == view.ctypes.data and (view == np.asarray(expected)).all()
+    # A donated array is updated in its memory, and the others are kept.
+    g, h = jax.jit(lambda x: (x, x))(x)
+    address = g.unsafe_buffer_pointer()
+    new = jax.jit(lambda x: x + 1, donate_argnums=0)(g)
+    assert new.unsafe_buffer_pointer() == address
+    assert (np.asarray(h) == np.arange(n)).all() and (np.asarray(new) == np.arange(n) + 1).all()

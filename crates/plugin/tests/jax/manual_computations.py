@@ -58,3 +58,8 @@ with jax.set_mesh(explicit):
         i, j = d // 2, d % 2
         close(s.data, x0[2 * i:2 * i + 2, 2 * j:2 * j + 2].sum(1, keepdims=True).repeat(3, 1))
     close(jax.sharding.reshard(r, P('x', None)), x0.sum(1, keepdims=True).repeat(3, 1))
+
+# Groups of different sizes.
+groups = [[0, 1], list(range(2, 8))]
+r = jax.pmap(lambda a: a - jax.lax.psum(a, 'i', axis_index_groups=groups), 'i')(x0)
+close(r, x0 - np.repeat([x0[:2].sum(0), x0[2:].sum(0)], [2, 6], 0))

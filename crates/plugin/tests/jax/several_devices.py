@@ -43,7 +43,45 @@ for _ in range(20):
     expected -= 0.05 * x0.T @ (x0 @ expected - 1) * 2 / 16
 close(w, expected, 1e-4)
 assert w.sharding.is_equivalent_to(NamedSharding(m, P()), 2), w.sharding
+# A layout constraint keeps the sharding.
+from jax.experimental.layout import Layout, with_layout_constraint
+turn = jax.jit(lambda x: with_layout_constraint(x * 2, Layout(major_to_minor=(1, 0))))
+assert turn(x).sharding.is_equivalent_to(x.sharding, 2)
+close(turn(x), x0 * 2)
+# The same devices in another order.
+four = np.array(jax.devices()[:4]).reshape(2, 2)
+turned = NamedSharding(Mesh(four[::-1, ::-1], ('x', 'y')), P('x'))
+y = jax.device_put(jax.device_put(x0, NamedSharding(Mesh(four, ('x', 'y')), P('x', 'y'))), turned)
+assert y.sharding == turned
+close(y, x0)
+for shard in y.addressable_shards:
+    close(shard.data, x0[4:] if shard.device.id < 2 else x0[:4])
+# The HLO text of programs with constraints in branches, and with callbacks, which JAX before 0.9 reads for the shardings of results.
+branch = jax.jit(lambda p, x: jax.lax.cond(p, lambda x: jax.lax.with_sharding_constraint(x * 2, NamedSharding(m, P('x'))), lambda x: x, x))
+printed = jax.jit(lambda x: jax.debug.callback(lambda v: None, x) or x * 2)
+exported = jax.export.export(jax.jit(lambda x: jax.lax.with_sharding_constraint(x * 2, NamedSharding(m, P('x')))))(x)
+called = jax.jit(lambda x: exported.call(x))
+each = jax.jit(jax.shard_map(lambda x: jax.debug.callback(lambda v: None, x) or x * 2, mesh=m, in_specs=P('x'), out_specs=P('x')))
+for f, operands in [(branch, (True, x0)), (printed, (x,)), (called, (x,)), (each, (x,))]:
+    compiled = f.lower(*operands).compile()
+    assert 'HloModule' in compiled.as_text() and '->(' not in compiled.as_text().replace(' ', ''), 'one result'
+    close(compiled(*operands), x0 * 2)
+# A donated array without a result of its size remains the caller's, as in XLA.
+for f, is_donated in [(lambda x: x @ x.T, False), (lambda x: x.T * 2, True)]:
+    given = on(x0, 'x', 'y') + 0
+    close(jax.jit(f, donate_argnums=0)(given), f(x0))
+    assert given.is_deleted() == is_donated
 # Arrays of one device and of all, and from one mesh to another.
 y = jax.device_put(x, NamedSharding(mesh(8), P('x')))
 close(y, x0)
 close(jax.device_put(y, jax.devices()[3]), x0)
+
+# A program that was compiled for a topology runs on the devices of the client.
+from jax.experimental import serialize_executable, topologies
+topology = topologies.get_topology_desc(platform='systole', num_devices=8)
+there = topologies.make_mesh(topology, (4, 2), ('x', 'y'))
+shape = jax.ShapeDtypeStruct(x0.shape, x0.dtype, sharding=NamedSharding(there, P('x', 'y')))
+compiled = jax.jit(lambda x: x @ x.T).lower(shape).compile()
+r = serialize_executable.deserialize_and_load(*serialize_executable.serialize(compiled))(x)
+close(r, x0 @ x0.T)
+assert r.sharding == NamedSharding(m, P('x')), r.sharding

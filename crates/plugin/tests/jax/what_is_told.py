@@ -10,6 +10,8 @@ assert 'HloModule' in compiled.as_text()
 x = jnp.ones((1000,))
 stats = jax.devices()[0].memory_stats()
 assert stats['bytes_in_use'] >= 4000 and stats['peak_bytes_in_use'] >= stats['bytes_in_use'], stats
+# The devices share the memory of the machine.
+assert 0 < stats['bytes_reservable_limit'] <= stats['bytes_limit'], stats
 del x
 assert jax.devices()[0].memory_stats()['bytes_in_use'] <= stats['bytes_in_use'] - 4000
 assert str(jnp.ones((2, 3)).format.layout).startswith('Layout(major_to_minor=(0, 1)')

@@ -7,7 +7,7 @@ It has lower priority than JAX's CPU backend: nothing changes until `JAX_PLATFOR
 import os
 import threading
 
-from . import buffers, callbacks, ffi, sharding_inspection
+from . import buffers, callbacks, ffi, partitioning_rules, sharding_inspection
 
 NAME = "systole"
 LIBRARY = os.path.join(os.path.dirname(__file__), "libsystole_plugin.so")
@@ -31,7 +31,7 @@ def initialize():
     _keep_clients_after_fork()
     sharding_inspection.register(NAME, LIBRARY)
     buffers.register(NAME, LIBRARY)
-    _inline_partitioned()
+    partitioning_rules.register(NAME, LIBRARY)
     _run_exported()
     _decompose()
     _exchange()
@@ -392,23 +392,6 @@ def _keep_programs():
                 raise
 
     compilation_cache.put_executable_and_time = put_unless_callbacks
-
-
-def _inline_partitioned():
-    """`custom_partitioning`: the function itself, as JAX does on one device. Its rules say how XLA's partitioner splits it; here
-    several devices run one program on the global arrays."""
-    try:
-        from jax._src import core, custom_partitioning
-        from jax._src.interpreters import mlir
-
-        primitive = custom_partitioning.custom_partitioning_p
-    except (ImportError, AttributeError):
-        return
-
-    def inline(ctx, *values, call, **_):
-        return mlir.lower_fun(core.jaxpr_as_fun(call), multiple_results=True)(ctx, *values)
-
-    mlir.register_lowering(primitive, inline, platform=NAME)
 
 
 def _run_exported():

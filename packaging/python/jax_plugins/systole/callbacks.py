@@ -5,6 +5,7 @@ the function by an id, and the plugin calls `_call` with the id and the addresse
 Everything that differs between releases of JAX is in `register`.
 """
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -159,6 +160,26 @@ def _call(id, operands, results):
         return ctypes.addressof(text)
 
 
+@contextlib.contextmanager
+def _without_mesh():
+    """The mesh that the calling thread set (`with jax.set_mesh(…)`) is of the program's devices: it does not hold in a callback, whose arrays
+    are on JAX's CPU backend."""
+    from jax._src import config
+
+    unset = getattr(getattr(config, "config_ext", None), "unset", None)
+    names = ("device_context", "abstract_mesh_context_manager")
+    states = [getattr(config, name, None) for name in names if unset is not None]
+    states = [state for state in states if hasattr(state, "swap_local")]
+    before = [state.swap_local(None) for state in states]
+    try:
+        for state in states:
+            state.set_local(unset)
+        yield
+    finally:
+        for state, value in zip(states, before):
+            state.set_local(value)
+
+
 class _Function:
     """A Python function on arrays, with the types of its operands and results."""
 
@@ -172,7 +193,8 @@ class _Function:
         from jax._src import dtypes
 
         addresses = iter(range(1 << 30))
-        values = self.function(*[array.read(operands, addresses) for array in self.operands])
+        with _without_mesh():
+            values = self.function(*[array.read(operands, addresses) for array in self.operands])
         if len(values) != len(self.results):
             what = "Mismatched number of outputs from callback. Expected: {}, Actual: {}"
             raise RuntimeError(what.format(len(self.results), len(values)))

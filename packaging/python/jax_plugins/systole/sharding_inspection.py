@@ -13,37 +13,50 @@ TARGET = "systole_inspect_sharding"
 
 def register(platform, library):
     """Lowers `inspect_sharding` for `platform`."""
-    import jax
     from jax._src import debugging
     from jax._src.interpreters import mlir
-    from jax._src.lib import xla_client
 
     usual = debugging._inspect_sharding_lowering_rule
-    needs = ["parse_flatten_op_sharding", "sharding_impls", "mesh_lib"]
-    is_known = hasattr(xla_client.HloSharding, "from_string") and all(hasattr(debugging, name) for name in needs)
 
     def lower(ctx, value, *, callback):
         # A program on one device needs no compiler.
         if getattr(ctx.module_context.axis_context, "num_devices", None) == 1:
             return usual(ctx, value, callback=callback)
-        if not is_known or not getattr(jax.config, "jax_use_shardy_partitioner", False):
+        if not is_supported():
             what = "supports inspect_array_sharding in jit on several devices only with Shardy; use x.sharding outside"
             raise NotImplementedError(f"the platform `{platform}` {what}")
-        id = callbacks.add(ctx, _Inspection(*_devices(ctx, debugging), callback), library)
-        mlir.custom_call(
-            TARGET,
-            result_types=[value.type],
-            operands=[value],
-            backend_config=f"{callbacks.SESSION} {id}",
-            has_side_effect=True,
-            api_version=1,
-        )
+        emit(ctx, value, callbacks.add(ctx, Inspection(*devices_of(ctx, debugging), callback), library))
         return []
 
     mlir.register_lowering(debugging.inspect_sharding_p, lower, platform=platform)
 
 
-def _devices(ctx, debugging):
+def is_supported():
+    """Whether shardings can be inspected: with Shardy, and the functions of JAX 0.7 and newer."""
+    import jax
+    from jax._src import debugging
+    from jax._src.lib import xla_client
+
+    needs = ["parse_flatten_op_sharding", "sharding_impls", "mesh_lib"]
+    is_known = hasattr(xla_client.HloSharding, "from_string") and all(hasattr(debugging, name) for name in needs)
+    return is_known and bool(getattr(jax.config, "jax_use_shardy_partitioner", False))
+
+
+def emit(ctx, value, id):
+    """Writes a call that reports the sharding of `value` to a function."""
+    from jax._src.interpreters import mlir
+
+    mlir.custom_call(
+        TARGET,
+        result_types=[value.type],
+        operands=[value],
+        backend_config=f"{callbacks.SESSION} {id}",
+        has_side_effect=True,
+        api_version=1,
+    )
+
+
+def devices_of(ctx, debugging):
     """The mesh and the devices of the program that is lowered, as JAX's own rule finds them."""
     import numpy as np
 
@@ -56,7 +69,7 @@ def _devices(ctx, debugging):
     return mesh, devices
 
 
-class _Inspection:
+class Inspection:
     """Calls a function with the sharding whose text is the only operand."""
 
     def __init__(self, mesh, devices, function):

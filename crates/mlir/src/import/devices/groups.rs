@@ -78,17 +78,16 @@ fn name_of(axis: &Attribute) -> Result<String> {
 
 /// Groups devices that differ only along the axes.
 fn numbers(mesh: &Attribute, names: &[Attribute], module: &MlirModule) -> Result<Attribute> {
-    let known = |(name, _): &&(String, Vec<(String, u64)>)| match mesh {
-        Attribute::Symbol(mesh) | Attribute::String(mesh) => mesh == name,
-        _ => false,
+    let mesh = match mesh {
+        Attribute::Symbol(mesh) | Attribute::String(mesh) => module.mesh(mesh),
+        _ => None,
     };
-    let mesh = module.meshes.iter().find(known);
-    let (_, mesh) = mesh.ok_or_else(|| wrong("a device group names an unknown mesh"))?;
-    let count = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
+    let mesh = mesh.ok_or_else(|| wrong("a device group names an unknown mesh"))?;
+    let count = mesh.axes.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
     let count = count.filter(|n| (1..=MOST_DEVICES).contains(n));
     let count = count.ok_or_else(|| wrong(format!("a mesh has more than {MOST_DEVICES} devices")))?;
     let names = names.iter().map(name_of).collect::<Result<Vec<_>>>()?;
-    let groups = DeviceSharding::of_axes(&[], &names, mesh, count as usize)?.sums();
+    let groups = DeviceSharding::on_mesh(&[], &names, mesh, count as usize)?.sums();
     let dims = vec![groups.len(), groups.first().map_or(0, Vec::len)];
     let words = groups.iter().flatten().map(usize::to_string).collect();
     let ty = RankedTensorType {

@@ -12,7 +12,7 @@ use crate::import::effects::SHAPE_CALLS;
 use crate::import::importer::{CallFrame, Importer};
 use crate::import::types::{not_there, wrong};
 use crate::import::value::ImportedValue;
-use crate::syntax::{Attribute, FunctionValue, MlirRegion, Operation, find};
+use crate::syntax::{Attribute, FunctionValue, MlirRegion, Operation, ShardyMesh, find};
 use systole_base::{DType, Literal, Result, TensorType};
 use systole_ir::op::{
     AllGather, AllReduce, BroadcastInDim, Convert, DynamicSlice, Monoid, PartitionId, ReplicaGroups, Reshape,
@@ -38,7 +38,7 @@ pub(crate) const OPERATIONS: &[OpImport] = &[
 ];
 
 /// Returns the sharding of an operand or result along the manual axes.
-fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Result<DeviceSharding> {
+fn tiles(sharding: &Attribute, mesh: &ShardyMesh, manual: &[String]) -> Result<DeviceSharding> {
     let (sharding, unreduced) = match sharding {
         Attribute::Struct(_, fields) => match (find(fields, "sharding"), find(fields, "axes")) {
             (Some(inner), Some(Attribute::List(axes))) => (inner, axes.as_slice()),
@@ -57,10 +57,10 @@ fn tiles(sharding: &Attribute, mesh: &[(String, u64)], manual: &[String]) -> Res
         _ => None,
     };
     let unreduced: Vec<String> = unreduced.iter().filter_map(name).filter(|n| is_manual(&n)).collect();
-    let count = mesh.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
+    let count = mesh.axes.iter().try_fold(1u64, |n, (_, size)| n.checked_mul(*size));
     let count = count.filter(|n| (1..=MOST_DEVICES).contains(n));
     let count = count.ok_or_else(|| not_there(format!("a mesh has more than {MOST_DEVICES} devices")))?;
-    DeviceSharding::of_axes(&dims, &unreduced, mesh, count as usize)
+    DeviceSharding::on_mesh(&dims, &unreduced, mesh, count as usize)
 }
 
 /// Returns this device's number.
@@ -202,8 +202,8 @@ impl<'m> Importer<'m> {
             },
             _ => None,
         });
-        let mesh = self.module.meshes.iter().find(|(name, _)| Some(name) == named);
-        let mesh = mesh.map_or(&[][..], |(_, axes)| axes.as_slice());
+        let no_mesh = ShardyMesh::default();
+        let mesh = named.and_then(|name| self.module.mesh(name)).unwrap_or(&no_mesh);
         let [body] = op.regions.as_slice() else { return Err(wrong("manual_computation has no body")) };
         if body.arguments.len() != operands.len() || ins.len() != operands.len() {
             return Err(wrong(format!("got {} operands and {} shardings", operands.len(), ins.len())));

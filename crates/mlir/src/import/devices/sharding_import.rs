@@ -21,10 +21,14 @@ pub(crate) fn of(
     let results = main.results.iter().map(|(_, a)| a);
     let params = held(main.parameters.iter(), &interface.arguments, graph.param_types());
     let results = held(results, &interface.results, graph.result_types());
-    let Some((_, axes)) = module.meshes.iter().find(|(_, axes)| !axes.is_empty()) else {
+    let Some(mesh) = module.meshes.iter().find(|mesh| !mesh.axes.is_empty()) else {
         return of_texts(module, &params, &results);
     };
-    let mesh = Mesh::new(axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
+    if !mesh.devices.is_empty() {
+        // Another order of the devices.
+        return Ok(None);
+    }
+    let mesh = Mesh::new(mesh.axes.iter().map(|(name, size)| (name.as_str(), *size as usize)))?;
     let each = |said: &ArrayAnnotations<'_>| -> Result<Vec<Sharding>> {
         let one = |(attributes, ty): &(&NamedAttributes, TensorType)| match find(attributes, "sdy.sharding") {
             Some(Attribute::Sharding(_, dims)) => Sharding::of_axes(&closed(dims), &mesh, ty),
