@@ -41,6 +41,36 @@ fn run(body: &str, results: &str) -> Vec<Vec<f64>> {
     interp::run(&read.graph, &[&x]).unwrap().iter().map(Literal::to_f64s).collect()
 }
 
+/// A large array of equal elements is a broadcast scalar; 2³³ elements fit as one.
+#[test]
+fn equal_elements_are_not_expanded() {
+    let program = |ty: &str, value: &str| {
+        format!(
+            "func.func @main() -> tensor<{ty}> {{\n%0 = stablehlo.constant dense<{value}> : tensor<{ty}>\nreturn %0 : tensor<{ty}>\n}}"
+        )
+    };
+    for (ty, value) in [
+        ("2000xf32", "1.5"),
+        ("40x50xi1", "true"),
+        ("2000xi4", "-3"),
+        ("2000xcomplex<f32>", "(1.5, -2.0)"),
+        ("2000xf8E4M3FN", "0.5"),
+    ] {
+        let (large, small) =
+            (program(ty, value), program(&ty.replacen("2000", "2", 1).replacen("40x50", "2", 1), value));
+        let run = |text: &str| interp::run(&read_text(text).unwrap().graph, &[]).unwrap();
+        let (large, small) = (run(&large), run(&small));
+        assert_eq!(large.len(), small.len());
+        for (large, small) in large.iter().zip(&small) {
+            assert_eq!((large.dtype(), large.ty().elements()), (small.dtype(), 2000), "{ty}");
+            assert!(large.to_f64s().iter().all(|x| *x == small.to_f64s()[0]), "{ty}");
+        }
+    }
+    let read = read_text(&program("131072x65536xf32", "2.5")).unwrap();
+    let held = |n: &systole_ir::Node| matches!(&n.op, op::Op::Constant(c) if c.value.ty().elements() > 1);
+    assert!(!read.graph.nodes.iter().any(held));
+}
+
 /// JAX's asynchronous collectives: their results are there when they start.
 #[test]
 fn asynchronous_ops_run_in_order() {

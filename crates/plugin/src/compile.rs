@@ -36,7 +36,7 @@ const BYTECODE: &[u8] = b"ML\xefR";
 /// Programs with more operations or bytes than these, about 100 µs, run asynchronously on a separate thread: waking it
 /// and the caller takes 50 µs.
 const LITTLE_FLOPS: f64 = 2e7;
-const LITTLE_BYTES: f64 = 4e6;
+const LITTLE_BYTES: f64 = 1e7;
 
 /// A parsed program.
 enum ProgramSource {
@@ -167,7 +167,7 @@ fn compile_source(client: &PluginClient, source: SerializedSource) -> CallResult
     let devices = place.assigned[place.own.clone()].to_vec();
     let work = cost::cost(&parts.graph);
     let is_long = parts.is_foreign
-        && (work.flops > LITTLE_FLOPS || work.bytes > LITTLE_BYTES || has_loops(&parts.graph));
+        && (work.flops > LITTLE_FLOPS || work.bytes > LITTLE_BYTES || has_long_loops(&parts.graph));
     let mut key = source.code.clone();
     key.extend_from_slice(&source.options);
     let told = ExecutableInfo::new(ExecutableFacts {
@@ -241,13 +241,20 @@ fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
     Some(systole_mlir::text::write(&module).into_bytes())
 }
 
-/// Whether there are loops with an unknown number of iterations.
-fn has_loops(graph: &Graph) -> bool {
-    let unknown = |op: &systole_ir::Op| match op {
-        systole_ir::Op::While(w) => w.trip_count.is_none(),
+/// Whether a program has loops with an unknown number of iterations, or with much work in all of them.
+fn has_long_loops(graph: &Graph) -> bool {
+    let is_long = |op: &systole_ir::Op| match op {
+        systole_ir::Op::While(w) if w.trip_count.is_none() => w.limit().is_none_or(|(trips, _)| {
+            // Bytes of results: loops read slices of their operands.
+            let written: usize = w.body.nodes.iter().flat_map(|n| &n.outs).map(TensorType::bytes).sum();
+            let (flops, bytes) = (cost::cost(&w.body).flops, written as f64);
+            trips as f64 * flops > LITTLE_FLOPS
+                || trips as f64 * bytes > LITTLE_BYTES
+                || has_long_loops(&w.body)
+        }),
         _ => false,
     };
-    graph.nodes.iter().any(|n| unknown(&n.op))
+    graph.nodes.iter().any(|n| is_long(&n.op))
 }
 
 fn kinds(types: &[TensorType]) -> Result<Vec<Arc<BufferType>>, CallError> {

@@ -121,6 +121,19 @@ impl OpRule for While {
     }
 }
 
+impl While {
+    /// The limit in `state < limit`, if that is the loop's condition, and the index of the state: the number of
+    /// iterations if the state counts them from zero.
+    pub fn limit(&self) -> Option<(usize, usize)> {
+        let test = self.cond.node(*self.cond.results.first()?);
+        let Op::Compare(Compare { direction: Direction::Lt, .. }) = test.op else { return None };
+        let Op::Constant(c) = &self.cond.node(test.inputs[1]).op else { return None };
+        let number = usize::try_from(c.value.get(0).as_i64()).ok()?;
+        let k = self.cond.params[self.captures..].iter().position(|p| *p == test.inputs[0])?;
+        Some((number, k))
+    }
+}
+
 /// Not split here: bodies are graphs over all rows, and the partitioner handles them.
 impl StructuralOp for While {
     fn parse(s: &OpSource<'_>) -> OpParseResult<Self> {

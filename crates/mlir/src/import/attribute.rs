@@ -11,6 +11,9 @@ use systole_ir::op::op_source::AttrValue;
 use systole_ir::op::{AttrField, ConvDims};
 use systole_ir::text::parse_element;
 
+/// Number of equal elements from which on a constant is imported as a scalar that is broadcast.
+const MANY_EQUAL: usize = 1024;
+
 /// Maximum size in bytes of an expanded splat.
 const MOST_SPLAT_BYTES: usize = 1 << 32;
 
@@ -112,6 +115,24 @@ fn fields_of(fields: &NamedAttributes) -> Result<Vec<(String, AttrField)>> {
         all.push((name.clone(), field));
     }
     Ok(all)
+}
+
+/// Returns one element of a large array of equal elements as a scalar; `None` for other arrays.
+pub(super) fn one_for_all(dense: &DenseElements) -> Option<DenseElements> {
+    let MlirType::Tensor(ranked) = &dense.ty else { return None };
+    let held = element(&dense.ty).ok()?.held();
+    let size: usize = held.iter().map(|dtype| dtype.size()).sum();
+    let n = ranked.dims.iter().try_fold(1usize, |n, d| n.checked_mul(usize::try_from((*d)?).ok()?))?;
+    let is_splat = match &dense.elements {
+        ElementData::Splat(_) => true,
+        // Other bytes of bools are bits.
+        ElementData::Bytes(bytes) => bytes.len() == size,
+        _ => false,
+    };
+    let mut one = ranked.clone();
+    one.dims.clear();
+    (is_splat && n > MANY_EQUAL)
+        .then(|| DenseElements { ty: MlirType::Tensor(one), elements: dense.elements.clone() })
 }
 
 /// Returns the IR arrays that hold a dense array; a complex one has two (real, imaginary).

@@ -1,6 +1,6 @@
 //! Import rules of StableHLO ops: which ops map to one IR op, are decomposed, or are rejected.
 
-use super::attribute::{size, sizes, text};
+use super::attribute::{literal, one_for_all, size, sizes, text};
 use super::bodies;
 use super::call::{ArrayCall, ComplexRule, ImportRule, OpImport, OpResults, call, op};
 use super::chlo::top_k;
@@ -10,6 +10,7 @@ use super::complex_number::RealOrComplex;
 use super::effects::INSPECTION;
 use super::gather_dot;
 use super::types::wrong;
+use crate::syntax::{Attribute, find};
 use systole_base::{DType, Result, TensorType, ensure};
 use systole_ir::Tensor;
 use systole_ir::op::{BroadcastInDim, DotGeneral};
@@ -36,7 +37,7 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.compare").complex(COMPARE),
     op("stablehlo.complex").complex(JOIN),
     op("stablehlo.concatenate").moves(),
-    op("stablehlo.constant").complex(ComplexRule::Constant).keeps_elements().shaped(),
+    op("stablehlo.constant").complex(ComplexRule::Constant).keeps_elements().shaped().arrays(constant),
     op("stablehlo.convert").complex(CONVERT).keeps_elements(),
     op("stablehlo.convolution").complex(PRODUCT),
     op("stablehlo.cosine").unary(of_complex::cosine),
@@ -118,6 +119,14 @@ const UNCHANGED: ImportRule = ImportRule::Arrays(|c| Ok(Some(c.operands.to_vec()
 
 fn one(made: Tensor) -> OpResults {
     Ok(Some(vec![made]))
+}
+
+/// Imports a large array of equal elements as a broadcast scalar: JAX writes such arrays for the coefficients of functions.
+fn constant(c: &ArrayCall) -> OpResults {
+    let Some(Attribute::Dense(dense)) = find(&c.op.attributes, "value") else { return Ok(None) };
+    let Some(one) = one_for_all(dense) else { return Ok(None) };
+    let shape = c.result()?.shape.clone();
+    Ok(Some(vec![c.g.constant(literal(&one, c.module)?).broadcast_in_dim(&shape, &[])]))
 }
 
 /// Imports `broadcast`: new leading dimensions.

@@ -10,9 +10,7 @@
 use super::counted_loop::{CountedLoop, IterationOrder};
 use crate::graph::rewrite::{NodeLookup, NodeResults, Rewriter, rebuild};
 use std::collections::HashMap;
-use systole_ir::op::{
-    Binary, Compare, Direction, DotGeneral, DynamicUpdateSlice, Monoid, Parameter, Reduce, Reshape, While,
-};
+use systole_ir::op::{Binary, DotGeneral, DynamicUpdateSlice, Monoid, Parameter, Reduce, Reshape, While};
 use systole_ir::{DType, Dims, Graph, Node, Op, TensorType, ValueId};
 
 /// Hoists sums over all iterations out of counted loops. `optimize` runs all exact passes.
@@ -20,7 +18,7 @@ pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::While(w) = &node.op else { return None };
         if w.trip_count.is_none() {
-            bound(w)?;
+            w.limit()?;
         }
         // The body is not simplified yet, and the patterns below match simplified graphs.
         let body = optimize(&w.body)?;
@@ -39,19 +37,9 @@ pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
     })
 }
 
-/// The limit in `state < limit`, if that is the loop's condition, and the index of the state.
-fn bound(w: &While) -> Option<(usize, usize)> {
-    let test = w.cond.node(*w.cond.results.first()?);
-    let Op::Compare(Compare { direction: Direction::Lt, .. }) = test.op else { return None };
-    let Op::Constant(c) = &w.cond.node(test.inputs[1]).op else { return None };
-    let number = usize::try_from(c.value.get(0).as_i64()).ok()?;
-    let k = w.cond.params[w.captures..].iter().position(|p| *p == test.inputs[0])?;
-    Some((number, k))
-}
-
 /// Number of iterations of a loop whose condition determines it: a counter from zero in steps of one, below a limit.
 fn counted(w: &While, from_zero: impl Fn(usize) -> bool) -> Option<usize> {
-    let (number, k) = bound(w)?;
+    let (number, k) = w.limit()?;
     CountedLoop::of(w, from_zero).counters.contains(&w.body.params[w.captures + k]).then_some(number)
 }
 

@@ -102,8 +102,12 @@ fn constant(call: &OpCall) -> Result<Vec<ImportedValue>> {
     let Some(Attribute::Dense(dense)) = find(&call.op.attributes, "value") else {
         return Err(wrong("missing attribute `value`"));
     };
-    let parts = attribute::literals(dense, call.module)?;
-    let mut parts = parts.into_iter().map(|part| call.g.constant(part));
+    let (one, shape) = (attribute::one_for_all(dense), call.ty()?.shape);
+    let parts = attribute::literals(one.as_ref().unwrap_or(dense), call.module)?;
+    let mut parts = parts.into_iter().map(|part| match &one {
+        Some(_) => call.g.constant(part).broadcast_in_dim(&shape, &[]),
+        None => call.g.constant(part),
+    });
     ImportedValue::of_parts(&mut parts, 2)
         .map(|v| vec![v])
         .ok_or_else(|| wrong("the elements are not complex"))
