@@ -93,7 +93,7 @@ fn asynchronous_ops_run_in_order() {
     assert!(e.kind() == ErrorKind::Data && e.to_string().contains("future"), "{e}");
 }
 
-/// Products that overflow the operands' type: 100 · 100 + 100 · 100, as f32 and f64.
+/// Products that overflow the operands' type: 100 · 100 + 100 · 100, and two trues.
 #[test]
 fn products_of_integers_may_have_floating_point_results() {
     for to in ["f32", "f64", "bf16"] {
@@ -105,6 +105,15 @@ fn products_of_integers_may_have_floating_point_results() {
         );
         let wanted = if to == "bf16" { 19968.0 } else { 20000.0 };
         assert_eq!(run(&body, &format!("tensor<{to}>")), [[wanted]]);
+    }
+    for to in ["i32", "ui8", "f32"] {
+        let body = format!(
+            "%0 = stablehlo.constant dense<true> : tensor<2xi1>
+            %1 = \"stablehlo.dot_general\"(%0, %0) <{{dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [0],
+              rhs_contracting_dimensions = [0]>}}> : (tensor<2xi1>, tensor<2xi1>) -> tensor<{to}>
+            return %1 : tensor<{to}>"
+        );
+        assert_eq!(run(&body, &format!("tensor<{to}>")), [[2.0]]);
     }
 }
 

@@ -243,14 +243,14 @@ fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
 
 /// Whether a program has loops with an unknown number of iterations, or with much work in all of them.
 fn has_long_loops(graph: &Graph) -> bool {
+    let is_made = |n: &&systole_ir::Node| !matches!(n.op, systole_ir::Op::Parameter(_));
     let is_long = |op: &systole_ir::Op| match op {
         systole_ir::Op::While(w) if w.trip_count.is_none() => w.limit().is_none_or(|(trips, _)| {
             // Bytes of results: loops read slices of their operands.
-            let written: usize = w.body.nodes.iter().flat_map(|n| &n.outs).map(TensorType::bytes).sum();
-            let (flops, bytes) = (cost::cost(&w.body).flops, written as f64);
-            trips as f64 * flops > LITTLE_FLOPS
-                || trips as f64 * bytes > LITTLE_BYTES
-                || has_long_loops(&w.body)
+            let made = w.body.nodes.iter().filter(is_made).flat_map(|n| &n.outs);
+            let (trips, written) = (trips as f64, made.map(TensorType::bytes).sum::<usize>() as f64);
+            let flops = cost::cost(&w.body).flops;
+            trips * flops > LITTLE_FLOPS || trips * written > LITTLE_BYTES || has_long_loops(&w.body)
         }),
         _ => false,
     };
@@ -457,5 +457,44 @@ impl ApiCall for sys::Executable_OptimizedProgram {
         }
         given.code_size = code.len();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A loop of `trips` iterations that adds a row of `x: f32[64, 64]`.
+    fn program(trips: &str) -> Arc<Graph> {
+        let text = format!(
+            "func.func @main(%x: tensor<64x64xf32>, %n: tensor<i32>) -> tensor<1x64xf32> {{
+               %zero = stablehlo.constant dense<0> : tensor<i32>
+               %s = stablehlo.constant dense<0.0> : tensor<1x64xf32>
+               %0:3 = stablehlo.while(%a = %x, %i = %zero, %b = %s) : tensor<64x64xf32>, tensor<i32>, tensor<1x64xf32>
+               cond {{
+                 %limit = stablehlo.constant dense<{trips}> : tensor<i32>
+                 %1 = stablehlo.compare LT, %i, %limit, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+                 stablehlo.return %1 : tensor<i1>
+               }} do {{
+                 %1 = stablehlo.dynamic_slice %a, %i, %zero, sizes = [1, 64] : (tensor<64x64xf32>, tensor<i32>, tensor<i32>) -> tensor<1x64xf32>
+                 %2 = stablehlo.add %b, %1 : tensor<1x64xf32>
+                 %one = stablehlo.constant dense<1> : tensor<i32>
+                 %3 = stablehlo.add %i, %one : tensor<i32>
+                 stablehlo.return %a, %3, %2 : tensor<64x64xf32>, tensor<i32>, tensor<1x64xf32>
+               }}
+               return %0#2 : tensor<1x64xf32>
+             }}"
+        );
+        systole_mlir::read_text(&text).unwrap_or_else(|e| panic!("{e}")).graph
+    }
+
+    #[test]
+    fn loops_are_long_by_their_work_or_if_it_is_unknown() {
+        assert!(!has_long_loops(&program("64")));
+        assert!(has_long_loops(&program("1000000")));
+        let unknown = |text: &str| text.replace("LT", "NE");
+        let graph = systole_ir::text::print(&program("64"));
+        let graph = systole_mlir::read_text(&unknown(&graph)).unwrap_or_else(|e| panic!("{e}")).graph;
+        assert!(has_long_loops(&graph));
     }
 }

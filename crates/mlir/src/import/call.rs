@@ -258,7 +258,7 @@ pub(super) fn emit(
 ) -> Result<Vec<Tensor>> {
     let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
     let known = entry(name).ok_or_else(|| not_there(format!("unsupported op {}", op.name)))?;
-    if let Some((wide, to)) = float_product(name, &operands, &results) {
+    if let Some((wide, to)) = product_of_kinds(name, &operands, &results) {
         let operands = operands.iter().map(|x| x.convert(wide)).collect();
         let results = results.into_iter().map(|ty| ty.with_dtype(wide)).collect();
         let made = emit(module, op, operands, results, (captured, regions), g)?;
@@ -284,12 +284,19 @@ pub(super) fn emit(
     Ok(g.emit(read, &inputs))
 }
 
-/// Returns the type in which products of integers with a floating-point result are computed, and the result's.
-fn float_product(name: &str, operands: &[Tensor], results: &[TensorType]) -> Option<(DType, DType)> {
+/// Returns the type in which products with a result of another kind are computed, and the result's: integers with a
+/// floating-point result, and counts of bools.
+fn product_of_kinds(name: &str, operands: &[Tensor], results: &[TensorType]) -> Option<(DType, DType)> {
     let to = results.first()?.dtype;
-    let is_product = matches!(name, "dot_general" | "convolution") && to.is_float();
-    let wide = if to == DType::F64 { DType::F64 } else { DType::F32 };
-    (is_product && operands.iter().all(|x| x.dtype().is_int())).then_some((wide, to))
+    let all = |is: fn(DType) -> bool| operands.iter().all(|x| is(x.dtype()));
+    let wide = match to {
+        _ if !matches!(name, "dot_general" | "convolution") || all(DType::is_float) => return None,
+        DType::F64 => DType::F64,
+        to if to.is_float() && all(|dtype| !dtype.is_float()) => DType::F32,
+        to if to.is_int() && all(|dtype| dtype == DType::Bool) => to,
+        _ => return None,
+    };
+    Some((wide, to))
 }
 
 /// Converts operands of mixed element types, which XLA accepts in products, to the wider one; bf16 with f16 to f32.
