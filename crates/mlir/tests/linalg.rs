@@ -110,6 +110,19 @@ fn calls_of_the_cpu_engine_agree_with_matrix_products() {
     }
 }
 
+/// A long transform of an inner dimension is one of the last dimension, between two transposes.
+#[test]
+fn long_inner_dimensions_are_transposed() {
+    let ty = "32768x2xcomplex<f32>";
+    let module = text::parse(&fft("FFT", ty, "32768, 2", ty)).unwrap();
+    let graph = import::on_devices(&module, &[]).unwrap().program.graph;
+    let configs = graph.nodes.iter().filter_map(|n| match &n.op {
+        systole_ir::Op::CustomCall(c) => Some(c.config.clone()),
+        _ => None,
+    });
+    assert_eq!(configs.collect::<Vec<_>>(), ["FFT dim=1 length=2", "FFT dim=1 length=32768"]);
+}
+
 #[test]
 fn cholesky_of_a_hermitian_matrix_is_that_of_numpy() {
     let program = "func.func @main() -> tensor<2x2xcomplex<f32>> {

@@ -19,6 +19,8 @@ const ONE_PRODUCT: usize = 64;
 const LARGEST_PRIME: usize = 256;
 /// Maximum length of products and convolutions; longer ones need too large constants.
 const LONGEST: usize = 1 << 22;
+/// Maximum length of the CPU engine's transforms of other dimensions than the last one.
+const LONGEST_INNER: usize = 1 << 14;
 /// Maximum length of factors that use Bluestein's convolution.
 const LONGEST_CONVOLVED: usize = 1 << 18;
 
@@ -74,8 +76,15 @@ fn is_smooth(n: usize) -> bool {
     unsplit(n, fft::LARGEST_PRIME) == 1
 }
 
-/// Calls the CPU engine's transform.
+/// Calls the CPU engine's transform. Long inner dimensions become the last one: vectors of whole transforms would not fit
+/// the caches.
 fn called(x: &RealOrComplex, fft: FftCall) -> RealOrComplex {
+    let last = x.rank() - 1;
+    if fft.dim < last && fft.length > LONGEST_INNER {
+        let mut order: Vec<usize> = (0..=last).collect();
+        order.swap(fft.dim, last);
+        return called(&x.transpose(&order), FftCall { dim: last, ..fft }).transpose(&order);
+    }
     let x = if fft.kind == FftType::Rfft { x.clone() } else { x.widened() };
     let mut made = fft.emit(&x.parts().collect::<Vec<_>>()).into_iter();
     let re = made.next().unwrap_or_else(|| x.re.clone());

@@ -339,21 +339,20 @@ impl<T: Copy + Send + Sync> FftKernel<T> {
         }
     }
 
-    /// Transforms each array by itself.
+    /// Transforms each array by itself; `shared` is the scratch of all threads.
     ///
     /// # Safety
     /// By the contract of [`Kernel::run`].
-    unsafe fn single_arrays(&self, cx: &KernelContext<'_>, io: FftArrays<T>) {
+    unsafe fn single_arrays(&self, cx: &KernelContext<'_>, io: FftArrays<T>, shared: *mut u8) {
         let [from, to] = self.spec.lengths();
         let scratch = self.scratch * size_of::<T>();
         if self.spec.n >= SHARED {
-            return with_scratch(scratch, |memory| {
-                let scratch = ArrayScratch::at(&self.spec, memory.cast(), self.table);
-                for i in 0..self.spec.outer {
-                    // SAFETY: by the caller's promise.
-                    unsafe { self.shared_array(cx, self.arrays(&io, [i * from, i * to]), scratch) };
-                }
-            });
+            let scratch = ArrayScratch::at(&self.spec, shared.cast(), self.table);
+            for i in 0..self.spec.outer {
+                // SAFETY: by the caller's promise.
+                unsafe { self.shared_array(cx, self.arrays(&io, [i * from, i * to]), scratch) };
+            }
+            return;
         }
         let block = (BLOCK / self.spec.n).max(1);
         let io = SharedTask(io);
@@ -384,6 +383,11 @@ impl<A: Copy> SharedTask<A> {
 }
 
 impl<T: Copy + Send + Sync> Kernel for FftKernel<T> {
+    fn scratch(&self) -> usize {
+        let is_shared = self.spec.steps().is_some() && self.spec.n >= SHARED;
+        if is_shared { self.scratch * size_of::<T>() } else { 0 }
+    }
+
     unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
         let input = |k: usize| io.inputs.get(k).map_or(std::ptr::null_mut(), |p| Ptr::of(*p).0.cast::<T>());
         let output = |k: usize| io.outputs.get(k).map_or(std::ptr::null_mut(), |p| p.cast::<T>());
@@ -393,7 +397,7 @@ impl<T: Copy + Send + Sync> Kernel for FftKernel<T> {
         };
         if self.spec.steps().is_some() {
             // SAFETY: by the contract of `Kernel::run`.
-            unsafe { self.single_arrays(cx, all) };
+            unsafe { self.single_arrays(cx, all, io.scratch) };
             return Ok(());
         }
         let groups = match self.spec.inner {
