@@ -6,8 +6,8 @@
 //! op without a loop is evaluated element by element.
 
 use crate::simd::level::{Isa, Level, TileFn, TileLoop};
-use crate::simd::math;
 use crate::simd::narrow_floats::{NarrowF16, WidenF16};
+use crate::simd::{math, math64};
 use std::marker::PhantomData;
 use systole_ir::op::{Binary, Direction, Unary};
 use systole_ir::{DType, Op};
@@ -126,12 +126,13 @@ macro_rules! fn1 {
 fn1!(
     Cos32: f32 => f32, |x, I| math::sin_cos::<I>(x, 1);
     Sin32: f32 => f32, |x, I| math::sin_cos::<I>(x, 0);
+    Tan32: f32 => f32, |x, I| math::tan::<I>(x);
     Same32: f32 => f32, |x, I| x;
     Finite32: f32 => u8, |x, I| x.is_finite() as u8;
     Finite64: f64 => u8, |x, I| x.is_finite() as u8;
-    Abs64: f64 => f64, |x, I| x.abs();
-    Neg64: f64 => f64, |x, I| -x;
-    Sqrt64: f64 => f64, |x, I| x.sqrt();
+    Cos64: f64 => f64, |x, I| math64::sin_cos::<I>(x, 1);
+    Sin64: f64 => f64, |x, I| math64::sin_cos::<I>(x, 0);
+    Tan64: f64 => f64, |x, I| math64::tan::<I>(x);
     Not8: u8 => u8, |x, I| x ^ 1;
     FromBf16: u16 => f32, |x, I| math::from_bf16(x);
     IntoBf16: f32 => u16, |x, I| math::to_bf16(x);
@@ -166,6 +167,33 @@ macro_rules! f32_loops {
 }
 
 math::f32_functions!(f32_loops);
+
+macro_rules! f64_loops {
+    ($($op:ident: |$x:ident, $i:ident| $body:expr;)*) => {
+        mod of_f64 {
+            use super::{Fn1, Isa, math64};
+            $(
+                pub struct $op;
+                impl Fn1<f64, f64> for $op {
+                    #[inline(always)]
+                    fn f<$i: Isa>($x: f64) -> f64 {
+                        $body
+                    }
+                }
+            )*
+        }
+
+        /// Returns the loop of an op of [`math64::f64_functions`]; `None` if the op is not listed there.
+        fn f64_function(op: Unary, level: Level) -> Option<TileFn> {
+            Some(match op {
+                $(Unary::$op => loop1::<f64, f64, of_f64::$op>(level),)*
+                _ => return None,
+            })
+        }
+    };
+}
+
+math64::f64_functions!(f64_loops);
 
 /// An f32 function whose result is rounded by `R`.
 struct RoundedFn<F, R>(PhantomData<(F, R)>);
@@ -207,6 +235,27 @@ fn2!(
     Min64: f64 => f64, |a, b| math::minimum64(a, b);
 );
 
+struct Atan32;
+impl Fn2<f32, f32> for Atan32 {
+    #[inline(always)]
+    fn f<I: Isa>(a: f32, b: f32) -> f32 {
+        math64::atan2::<I>(a as f64, b as f64) as f32
+    }
+}
+struct Atan64;
+impl Fn2<f64, f64> for Atan64 {
+    #[inline(always)]
+    fn f<I: Isa>(a: f64, b: f64) -> f64 {
+        math64::atan2::<I>(a, b)
+    }
+}
+struct Remainder32;
+impl Fn2<f32, f32> for Remainder32 {
+    #[inline(always)]
+    fn f<I: Isa>(a: f32, b: f32) -> f32 {
+        math::remainder::<I>(a, b)
+    }
+}
 struct Pow32;
 impl Fn2<f32, f32> for Pow32 {
     #[inline(always)]
@@ -214,39 +263,76 @@ impl Fn2<f32, f32> for Pow32 {
         math::pow::<I>(a, b)
     }
 }
+struct Pow64;
+impl Fn2<f64, f64> for Pow64 {
+    #[inline(always)]
+    fn f<I: Isa>(a: f64, b: f64) -> f64 {
+        math64::pow::<I>(a, b)
+    }
+}
 
-/// A vector loop, then the standard library's function, in f64, for elements outside the vector method's range.
-struct Fixed1<F, const QUARTER: i64>(PhantomData<F>);
-impl<F: Fn1<f32, f32>, const QUARTER: i64> TileLoop for Fixed1<F, QUARTER> {
+/// A vector function that covers some arguments only, and the standard library's function for the others.
+trait Limited1<A>: Fn1<A, A> {
+    fn covers(a: A) -> bool;
+    fn library(a: A) -> A;
+}
+trait Limited2<A>: Fn2<A, A> {
+    fn covers(a: A, b: A) -> bool;
+    fn library(a: A, b: A) -> A;
+}
+
+macro_rules! limited {
+    ($($name:ident: $trait:ident<$t:ty>, |$($x:ident),*| $covers:expr, $library:expr;)*) => { $(
+        impl $trait<$t> for $name {
+            #[inline(always)]
+            fn covers($($x: $t),*) -> bool { $covers }
+            fn library($($x: $t),*) -> $t { $library }
+        }
+    )* };
+}
+// A NaN compares false, so it is not covered either. Functions of f32 are computed in f64.
+limited!(
+    Sin32: Limited1<f32>, |x| x.abs() <= math::TRIG_LIMIT, (x as f64).sin() as f32;
+    Cos32: Limited1<f32>, |x| x.abs() <= math::TRIG_LIMIT, (x as f64).cos() as f32;
+    Sin64: Limited1<f64>, |x| x.abs() <= math64::TRIG_LIMIT, x.sin();
+    Cos64: Limited1<f64>, |x| x.abs() <= math64::TRIG_LIMIT, x.cos();
+    Tan64: Limited1<f64>, |x| x.abs() <= math64::TRIG_LIMIT, x.tan();
+    Tan32: Limited1<f32>, |x| x.abs() <= math::TRIG_LIMIT, (x as f64).tan() as f32;
+    Atan32: Limited2<f32>, |y, x| y.is_finite() & x.is_finite(), (y as f64).atan2(x as f64) as f32;
+    Atan64: Limited2<f64>, |y, x| math64::atan2_is_plain(y, x), y.atan2(x);
+    Remainder32: Limited2<f32>, |a, b| math::remainder_is_plain(a, b), a % b;
+    Pow32: Limited2<f32>, |a, b| math::pow_is_plain(a, b), (a as f64).powf(b as f64) as f32;
+    Pow64: Limited2<f64>, |a, b| math64::pow_is_plain(a, b), a.powf(b);
+);
+
+/// The vector loop of a limited function, then the library's function for elements that it does not cover.
+struct LimitedLoop1<A, F>(PhantomData<(A, F)>);
+impl<A: LoopElement, F: Limited1<A>> TileLoop for LimitedLoop1<A, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: guaranteed by the contract of `TileLoop::run`.
-        unsafe { Loop1::<f32, f32, F>::run::<I>(dst, a, b, c, n) };
+        unsafe { Loop1::<A, A, F>::run::<I>(dst, a, b, c, n) };
         // SAFETY: guaranteed by the contract of `TileLoop::run`.
-        let (d, a) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n)) };
-        // A NaN compares false, so it is not covered either.
-        let covered = |x: &f32| x.abs() <= math::TRIG_LIMIT;
-        if !a.iter().fold(true, |all, x| all & covered(x)) {
-            for (d, a) in d.iter_mut().zip(a).filter(|(_, a)| !covered(a)) {
-                let x = *a as f64;
-                *d = if QUARTER == 0 { x.sin() } else { x.cos() } as f32;
-            }
+        let (d, a) = unsafe { (lanes_mut::<A>(dst, n), lanes::<A>(a, n)) };
+        if !a.iter().fold(true, |all, &a| all & F::covers(a)) {
+            d.iter_mut().zip(a).filter(|(_, a)| !F::covers(**a)).for_each(|(d, a)| *d = F::library(*a));
         }
     }
 }
 
-struct FixedPow;
-impl TileLoop for FixedPow {
+/// Like [`LimitedLoop1`], for two operands.
+struct LimitedLoop2<A, F>(PhantomData<(A, F)>);
+impl<A: LoopElement, F: Limited2<A>> TileLoop for LimitedLoop2<A, F> {
     #[inline(always)]
     unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
         // SAFETY: guaranteed by the contract of `TileLoop::run`.
-        unsafe { Loop2::<f32, f32, Pow32>::run::<I>(dst, a, b, c, n) };
+        unsafe { Loop2::<A, A, F>::run::<I>(dst, a, b, c, n) };
         // SAFETY: guaranteed by the contract of `TileLoop::run`.
-        let (d, a, b) = unsafe { (lanes_mut::<f32>(dst, n), lanes::<f32>(a, n), lanes::<f32>(b, n)) };
-        if !a.iter().zip(b).fold(true, |all, (a, b)| all & math::pow_is_plain(*a, *b)) {
-            for ((d, a), b) in d.iter_mut().zip(a).zip(b) {
-                if !math::pow_is_plain(*a, *b) {
-                    *d = (*a as f64).powf(*b as f64) as f32;
+        let (d, a, b) = unsafe { (lanes_mut::<A>(dst, n), lanes::<A>(a, n), lanes::<A>(b, n)) };
+        if !a.iter().zip(b).fold(true, |all, (&a, &b)| all & F::covers(a, b)) {
+            for ((d, &a), &b) in d.iter_mut().zip(a).zip(b) {
+                if !F::covers(a, b) {
+                    *d = F::library(a, b);
                 }
             }
         }
@@ -472,13 +558,15 @@ fn unary(op: Unary, dtype: DType, level: Level) -> Option<TileFn> {
     use DType::*;
     Some(match (dtype, op) {
         (Bool, Unary::Not) => loop1::<u8, u8, Not8>(level),
-        (F64, Unary::Abs) => loop1::<f64, f64, Abs64>(level),
-        (F64, Unary::Negate) => loop1::<f64, f64, Neg64>(level),
-        (F64, Unary::Sqrt) => loop1::<f64, f64, Sqrt64>(level),
         (F64, Unary::IsFinite) => loop1::<f64, u8, Finite64>(level),
         (F32 | F16 | BF16, Unary::IsFinite) => loop1::<f32, u8, Finite32>(level),
-        (F32, Unary::Sine) => level.tile::<Fixed1<Sin32, 0>>(),
-        (F32, Unary::Cosine) => level.tile::<Fixed1<Cos32, 1>>(),
+        (F32, Unary::Sine) => level.tile::<LimitedLoop1<f32, Sin32>>(),
+        (F32, Unary::Cosine) => level.tile::<LimitedLoop1<f32, Cos32>>(),
+        (F32, Unary::Tan) => level.tile::<LimitedLoop1<f32, Tan32>>(),
+        (F64, Unary::Sine) => level.tile::<LimitedLoop1<f64, Sin64>>(),
+        (F64, Unary::Cosine) => level.tile::<LimitedLoop1<f64, Cos64>>(),
+        (F64, Unary::Tan) => level.tile::<LimitedLoop1<f64, Tan64>>(),
+        (F64, op) => return f64_function(op, level),
         (F32 | F16 | BF16, op) => return f32_function(op, dtype, level),
         (d, Unary::Negate | Unary::Not) if d.is_int() => {
             let not = op == Unary::Not;
@@ -507,7 +595,9 @@ fn binary(op: Binary, dtype: DType, level: Level) -> Option<TileFn> {
             Binary::Divide => float2::<Div32>(dtype, level),
             Binary::Maximum => float2::<Max32>(dtype, level),
             Binary::Minimum => float2::<Min32>(dtype, level),
-            Binary::Power if dtype == F32 => level.tile::<FixedPow>(),
+            Binary::Atan2 if dtype == F32 => level.tile::<LimitedLoop2<f32, Atan32>>(),
+            Binary::Remainder if dtype == F32 => level.tile::<LimitedLoop2<f32, Remainder32>>(),
+            Binary::Power if dtype == F32 => level.tile::<LimitedLoop2<f32, Pow32>>(),
             _ => return None,
         },
         (F64, op) => match op {
@@ -517,6 +607,8 @@ fn binary(op: Binary, dtype: DType, level: Level) -> Option<TileFn> {
             Binary::Divide => loop2::<f64, f64, Div64>(level),
             Binary::Maximum => loop2::<f64, f64, Max64>(level),
             Binary::Minimum => loop2::<f64, f64, Min64>(level),
+            Binary::Atan2 => level.tile::<LimitedLoop2<f64, Atan64>>(),
+            Binary::Power => level.tile::<LimitedLoop2<f64, Pow64>>(),
             _ => return None,
         },
         (Bool, op) => match op {
@@ -734,7 +826,7 @@ mod tests {
 
     /// Element-wise f32 ops that are evaluated element by element, each about a hundred times slower than a vector loop
     /// (`cargo run --release -p systole-cpu --example elementwise` measures it). No preset's training step has one.
-    const WITHOUT_VECTORS: &[&str] = &["tan", "cbrt", "atan2", "remainder"];
+    const WITHOUT_VECTORS: &[&str] = &[];
 
     #[test]
     fn ops_without_a_vector_form_are_listed() {

@@ -11,6 +11,7 @@ macro_rules! f32_functions {
     ($callback:ident) => {
         $callback! {
             Abs: |x, I| x.abs();
+            Cbrt: |x, I| math::cbrt::<I>(x);
             Ceil: |x, I| x.ceil();
             Erf: |x, I| math::erf::<I>(x);
             Erfc: |x, I| math::erfc::<I>(x);
@@ -40,7 +41,7 @@ pub fn mul_add<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
 }
 
 #[inline(always)]
-fn mul_add64<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
+pub fn mul_add64<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
     if I::FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
@@ -57,7 +58,7 @@ fn poly<I: Isa, const N: usize>(x: f32, c: [f32; N]) -> f32 {
 }
 
 #[inline(always)]
-fn poly64<I: Isa, const N: usize>(x: f64, c: [f64; N]) -> f64 {
+pub fn poly64<I: Isa, const N: usize>(x: f64, c: [f64; N]) -> f64 {
     let mut y = c[0];
     let mut k = 1;
     while k < N {
@@ -70,7 +71,7 @@ fn poly64<I: Isa, const N: usize>(x: f64, c: [f64; N]) -> f64 {
 /// Constant that rounds a float to an integer when added and subtracted; the integer is also in the low bits of the
 /// sum.
 pub const MAGIC: f32 = 12_582_912.0;
-const MAGIC64: f64 = 6_755_399_441_055_744.0;
+pub const MAGIC64: f64 = 6_755_399_441_055_744.0;
 
 /// Returns 2ᵏ for normal exponents.
 #[inline(always)]
@@ -350,14 +351,14 @@ pub const ERF_IS_ONE: f32 = 3.832_507;
 /// Largest |x| for which the argument reduction of [`sin_cos`] is accurate enough.
 pub const TRIG_LIMIT: f32 = 1e5;
 
-/// Returns sin x (`quarter` 0) or cos x (`quarter` 1) for |x| ≤ [`TRIG_LIMIT`]: reduction and polynomials of fdlibm, in
+/// Returns sin r, cos r and k with x = r + k·π/2, for |x| ≤ [`TRIG_LIMIT`]: reduction and polynomials of fdlibm, in
 /// f64.
 #[inline(always)]
-pub fn sin_cos<I: Isa>(x: f32, quarter: i64) -> f32 {
+fn trig_parts<I: Isa>(x: f32) -> (f64, f64, i64) {
     let w = x as f64;
     let shifted = w * std::f64::consts::FRAC_2_PI + MAGIC64;
     let n = shifted - MAGIC64;
-    let k = (shifted.to_bits() as i64).wrapping_sub(MAGIC64.to_bits() as i64).wrapping_add(quarter);
+    let k = (shifted.to_bits() as i64).wrapping_sub(MAGIC64.to_bits() as i64);
     // The first part of π/2 has 33 bits, so that its product with n is exact.
     let r = (w - n * 1.570_796_326_734_125_6) - n * 6.077_100_506_506_192e-11;
     let z = r * r;
@@ -382,10 +383,51 @@ pub fn sin_cos<I: Isa>(x: f32, quarter: i64) -> f32 {
             1.0,
         ],
     );
+    (sin, cos, k)
+}
+
+/// Returns sin x (`quarter` 0) or cos x (`quarter` 1) for |x| ≤ [`TRIG_LIMIT`].
+#[inline(always)]
+pub fn sin_cos<I: Isa>(x: f32, quarter: i64) -> f32 {
+    let (sin, cos, k) = trig_parts::<I>(x);
+    let k = k.wrapping_add(quarter);
     let y = if k & 1 == 0 { sin } else { cos };
     let y = if k & 2 == 0 { y } else { -y };
     // Keeps −0, which the reduction turns into +0.
     if quarter == 0 && x == 0.0 { x } else { y as f32 }
+}
+
+/// Returns tan x for |x| ≤ [`TRIG_LIMIT`].
+#[inline(always)]
+pub fn tan<I: Isa>(x: f32) -> f32 {
+    let (sin, cos, k) = trig_parts::<I>(x);
+    let is_odd = k & 1 != 0;
+    let y = if is_odd { -cos } else { sin } / if is_odd { sin } else { cos };
+    if x == 0.0 { x } else { y as f32 }
+}
+
+/// Returns the cube root of x, as e^(⅓ ln|x|) in f64.
+#[inline(always)]
+pub fn cbrt<I: Isa>(x: f32) -> f32 {
+    let y = exp_wide::<I>(log_wide::<I>(x.abs() as f64) * (1.0 / 3.0)) as f32;
+    if x == 0.0 || !x.is_finite() { x } else { y.copysign(x) }
+}
+
+/// Whether [`remainder`] supports these operands; other operands are left to the standard library.
+#[inline(always)]
+pub fn remainder_is_plain(a: f32, b: f32) -> bool {
+    // The quotient, rounded down, is exact in f64, and so is its product with b.
+    (a as f64).abs() < (b as f64).abs() * 268_435_456.0 && b.is_finite()
+}
+
+/// Returns the remainder of a / b with the sign of a, for operands accepted by [`remainder_is_plain`].
+#[inline(always)]
+pub fn remainder<I: Isa>(a: f32, b: f32) -> f32 {
+    let (x, y) = ((a as f64).abs(), (b as f64).abs());
+    let q = x / y;
+    let n = (q + MAGIC64) - MAGIC64;
+    let n = if n > q { n - 1.0 } else { n };
+    ((x - n * y) as f32).copysign(a)
 }
 
 /// Whether [`pow`] supports these operands; other operands are left to the standard library.
@@ -526,12 +568,30 @@ mod tests {
         check(Unary::ErfInv, erf_inv::<Portable>, |_| true);
         check(Unary::Sine, |x| sin_cos::<Portable>(x, 0), |x| x.abs() <= TRIG_LIMIT);
         check(Unary::Cosine, |x| sin_cos::<Portable>(x, 1), |x| x.abs() <= TRIG_LIMIT);
+        check(Unary::Tan, tan::<Portable>, |x| x.abs() <= TRIG_LIMIT);
+        check(Unary::Cbrt, cbrt::<Portable>, |_| true);
         let (a, b) = (Binary::Power.row().float.unwrap(), Binary::Power.row().ulp);
         for i in 0..200_000u32 {
             let x = f32::from_bits(0x0080_0000 + i.wrapping_mul(10_007) % 0x7f00_0000);
             let y = (i % 1009) as f32 * 0.01 - 5.0;
             assert!(ulps(pow::<Portable>(x, y), a(x as f64, y as f64) as f32) <= b, "{x} ^ {y}");
         }
+    }
+
+    #[test]
+    fn remainders_are_exact() {
+        let at = |i: u32| f32::from_bits(i.wrapping_mul(2_654_435_761));
+        let mut plain = 0;
+        for i in 0..400_000 {
+            let (x, scale) = (at(i), at(i.wrapping_add(1)));
+            // Half of the divisors are near the dividend, so that quotients are small integers.
+            let y = if i % 2 == 0 { scale } else { x / (1.0 + (i % 977) as f32) };
+            if remainder_is_plain(x, y) {
+                assert_eq!(remainder::<Portable>(x, y).to_bits(), (x % y).to_bits(), "{x} % {y}");
+                plain += 1;
+            }
+        }
+        assert!(plain > 200_000);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod level;
 pub(crate) mod linalg_kernels;
 pub mod loops;
 pub mod math;
+pub mod math64;
 pub mod narrow_bias;
 pub mod narrow_floats;
 pub mod pack;

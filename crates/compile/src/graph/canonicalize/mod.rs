@@ -1,4 +1,5 @@
-//! Canonicalization passes: algebraic simplification, constant folding, CSE, dead-code elimination. All are bit-exact.
+//! Canonicalization passes: algebraic simplification, constant folding, CSE, dead-code elimination. All are bit-exact,
+//! except that powers by small constants become products.
 
 pub mod constant_subgraph;
 pub mod cse;
