@@ -4,10 +4,6 @@ use super::plan::{FftPlan, split, unit_roots};
 use crate::simd::zip_lanes::ZipLanes;
 use systole_ir::op::fft::FftType;
 
-/// Shortest complex transform, in squares of the lanes, that runs in two steps (each array by itself) if arrays are
-/// contiguous.
-const LEAST_SQUARES: usize = 1;
-
 /// Distance in bytes from which on rows of lanes are copied to buffers: lines whose addresses differ by a power of two
 /// share few sets of the caches.
 const FAR: usize = 1024;
@@ -63,7 +59,8 @@ impl<T> FftSpec<T> {
         let is_paired = kind.is_real() && n.is_multiple_of(2);
         let complex = if is_paired { n / 2 } else { n };
         let roots = unit_roots::<V>(0..if is_paired { n / 2 + 1 } else { 0 }, n);
-        let is_long = inner == 1 && complex >= LEAST_SQUARES * V::LANES * V::LANES;
+        // Both steps need as many columns and rows as there are lanes.
+        let is_long = inner == 1 && complex >= V::LANES * V::LANES;
         let method = match split(complex, V::LANES).filter(|_| is_long) {
             Some((n1, n2)) => FftMethod::TwoSteps(TwoSteps::new::<V>(n1, n2)?),
             None => FftMethod::Lanes(FftPlan::new::<V>(complex)?),
