@@ -7,10 +7,10 @@ use systole_ir::DType::{F32, I32};
 use systole_ir::control_builders::{case, cond, fori_loop};
 use systole_ir::{GraphBuilder, Tensor, TensorType};
 
-/// Runs ten iterations of `f(i, x, y) → (x, y)` with `x, y: f32[16, 24]`, on every level and number of threads.
+/// Runs ten iterations of `f(i, x, y) → (x, y)` with `x, y: f32[16, 32]`, whose rows are whole cache lines: slices of them are views, on every level and number of threads.
 fn check(name: &str, f: impl Fn(&Tensor, &Tensor, &Tensor) -> (Tensor, Tensor)) {
     let g = GraphBuilder::new(name);
-    let [x, y] = ["x", "y"].map(|name| g.parameter(TensorType::new(F32, [16, 24]), name));
+    let [x, y] = ["x", "y"].map(|name| g.parameter(TensorType::new(F32, [16, 32]), name));
     let last = fori_loop(10, &[&x, &y], |i, s| {
         let (x, y) = f(i, &s[0], &s[1]);
         vec![x, y]
@@ -25,7 +25,7 @@ fn put(x: &Tensor, row: &Tensor, at: &Tensor, shift: i32) -> Tensor {
 }
 
 fn row(x: &Tensor, at: &Tensor, shift: i32) -> Tensor {
-    x.dynamic_slice(&[&(at + shift as f64), &at.scalar_like(0.0)], &[1, 24])
+    x.dynamic_slice(&[&(at + shift as f64), &at.scalar_like(0.0)], &[1, 32])
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn several_updates_of_a_state() {
     });
     check("map after an update", |i, x, y| (put(x, &row(y, i, 0), i, 0) * 0.75 - 0.125, y * 0.5));
     check("sum before an update", |i, x, y| {
-        let v = row(x, i, 0) + x.sum(&[0]).reshape([1, 24]);
+        let v = row(x, i, 0) + x.sum(&[0]).reshape([1, 32]);
         (put(&put(x, &v, i, 1), &v, i, 2), y * 0.5)
     });
 }
@@ -92,6 +92,19 @@ fn updates_in_branches() {
         );
         (made[0].clone(), &made[1] + y)
     });
+    check("a row of the state that its branch changes", |i, x, y| {
+        let wide = |v: &Tensor| v.broadcast_in_dim(&[16, 32].into(), &[0, 1]);
+        let which = i.and(&i.scalar_like(3.0));
+        let made = case(
+            &which,
+            &[
+                &|| vec![x + &wide(&row(x, i, 0)), put(y, &row(y, i, 1), i, 3)],
+                &|| vec![put(x, &row(x, i, 1), i, 2), y - &wide(&row(y, i, 2))],
+                &|| vec![x * &wide(&row(x, i, 4)), y.clone()],
+            ],
+        );
+        (made[0].clone(), made[1].clone())
+    });
     check("branches in branches", |i, x, y| {
         let v = row(y, i, 0);
         let inner =
@@ -105,7 +118,7 @@ fn updates_in_branches() {
 #[test]
 fn updates_of_arguments() {
     let g = GraphBuilder::new("arguments");
-    let [x, y] = ["x", "y"].map(|name| g.parameter(TensorType::new(F32, [16, 24]), name));
+    let [x, y] = ["x", "y"].map(|name| g.parameter(TensorType::new(F32, [16, 32]), name));
     let i = g.scalar(I32, 3.0);
     let pred = x.sum(&[0, 1]).less(&y.sum(&[0, 1]));
     let once = put(&x, &row(&y, &i, 0), &i, 0);

@@ -1,7 +1,7 @@
 //! Kernels that contain steps or programs: row-wise fused steps, and row blocks.
 
 use super::kernel::{Kernel, ProgramSchedule, Step};
-use super::storage::Location;
+use super::storage::{Location, SlotStorage};
 use super::type_check::{CheckResult, holds};
 use std::sync::Arc;
 use systole_ir::TensorType;
@@ -118,14 +118,18 @@ impl RowBlockLoop {
 }
 
 /// Whether a program reads parameter `p` for the last time before it writes result `o`, or in the step that writes it
-/// in place.
+/// in place. A step that reads a part of the parameter as a view reads other elements than those that it writes.
 fn reads_before_writing(s: &ProgramSchedule, p: usize, o: usize) -> bool {
     let Some(param) = s.slots.iter().position(|x| x.place == Location::Param(p)) else { return false };
     let Some((first, slot)) = s.first_write(o) else { return false };
+    let is_view = |x: &&SlotStorage| matches!(x.place, Location::View(v) if s.views[v].of == param);
+    let viewed = s.slots.iter().filter(is_view).map(|x| x.last).max();
     let last = s.slots[param].last;
+    let in_place =
+        last == first && viewed.is_none_or(|view| view < first) && s.steps[first].may_write_over(param, slot);
     s.slots[s.results[o].slot].place == Location::Result(o)
         && s.results.iter().all(|r| r.slot != param)
-        && (last < first || last == first && s.steps[first].may_write_over(param, slot))
+        && (last < first || in_place)
 }
 
 /// Whether result `o` of a branch may be in the memory of its parameter `p`: it is that parameter, or the branch does not
