@@ -79,7 +79,8 @@ pub fn split(n: usize, lanes: usize) -> Option<(usize, usize)> {
     let root = (n as f64).sqrt() as usize + 1;
     let padded = |a: usize| (a.div_ceil(lanes) * lanes) as f64 / a as f64;
     // Lanes of the first step are elements of n2; of the second, of n1. Balanced factors need fewer passes.
-    let waste = |a: usize| padded(a) + padded(n / a) + 0.02 * (n / a) as f64 / a as f64;
+    let ratio = |a: usize| a.max(n / a) as f64 / a.min(n / a) as f64;
+    let waste = |a: usize| padded(a) + padded(n / a) + 0.02 * ratio(a);
     let fits = |a: &usize| n.is_multiple_of(*a) && *a >= lanes / 2 && n / *a >= lanes / 2;
     let best =
         (1..=root).filter(fits).flat_map(|a| [a, n / a]).min_by(|a, b| waste(*a).total_cmp(&waste(*b)));
