@@ -117,6 +117,38 @@ fn products_of_integers_may_have_floating_point_results() {
     }
 }
 
+/// Powers by small constants are products, divisions and roots with the values of the op; others stay.
+#[test]
+fn powers_by_small_constants_become_products() {
+    let special = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1.0, -1.0, -2.5, 1e30, -1e-30];
+    let value = |i: usize| if i < special.len() { special[i] } else { i as f64 * 0.013 - 2.0 };
+    let values: Vec<f64> = (0..300).map(value).collect();
+    for (dtype, tolerance) in [("f64", 4e-16), ("f32", 2e-7), ("bf16", 2e-7)] {
+        for exponent in ["-1.0", "0.5", "2.0", "3.0", "4.0", "2.5"] {
+            // The exponent of `pow` is a constant array, that of `kept` an argument.
+            let ty = format!("tensor<300x{dtype}>");
+            let text = |own: &str, name: &str| {
+                let body = format!("{own}%0 = stablehlo.power %x, {name} : {ty}\nreturn %0 : {ty}");
+                program(&format!("%x: {ty}, %y: {ty}"), &body, &ty)
+            };
+            let constant = format!("%c = stablehlo.constant dense<{exponent}> : {ty}\n");
+            let [short, kept] = [text(&constant, "%c"), text("", "%y")].map(|t| read_text(&t).unwrap().graph);
+            let stays = exponent == "2.5" || dtype == "bf16" && ["3.0", "4.0"].contains(&exponent);
+            let has_power = short.nodes.iter().any(|n| n.op.name() == "power");
+            assert_eq!(has_power, stays, "{dtype} {exponent}");
+            let x = Literal::from_slice([300], &values).unwrap().convert(short.param_types()[0].dtype);
+            let exponents = [exponent.parse::<f64>().unwrap(); 300];
+            let y = Literal::from_slice([300], &exponents).unwrap().convert(x.dtype());
+            let [a, b] = [kept, short].map(|g| interp::run(&g, &[&x, &y]).unwrap().remove(0).to_f64s());
+            for ((a, b), x) in a.iter().zip(&b).zip(&values) {
+                let same = a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                let is_near = *a != 0.0 && (a - b).abs() <= a.abs() * tolerance;
+                assert!(same || is_near, "{dtype}: {x} ^ {exponent} = {a} or {b}");
+            }
+        }
+    }
+}
+
 #[test]
 fn element_wise_ops_name_one_type_or_all() {
     let x = "%a: tensor<2xf32>, %b: tensor<2xf32>";

@@ -192,12 +192,9 @@ fn too_large() -> Error {
 mod tests {
     use crate::{Location, PipelineOptions, ProgramSchedule};
     use systole_ir::DType::{F32, I32};
-    use systole_ir::{GraphBuilder, TensorType, control_builders};
+    use systole_ir::{GraphBuilder, Tensor, TensorType, control_builders};
 
-    fn planned(
-        build: impl Fn(&GraphBuilder) -> Vec<systole_ir::Tensor>,
-        donated: Vec<usize>,
-    ) -> ProgramSchedule {
+    fn planned(build: impl Fn(&GraphBuilder) -> Vec<Tensor>, donated: Vec<usize>) -> ProgramSchedule {
         let g = GraphBuilder::new("main");
         let results = build(&g);
         let graph = g.finish(&results).unwrap();
@@ -228,48 +225,41 @@ mod tests {
         assert_eq!(s.arena_bytes, 0);
     }
 
-    /// Two updates of a row of a state, the second through a branch that returns other states as they are.
-    #[test]
-    fn updates_one_after_the_other_and_in_branches_stay_in_the_state() {
+    /// The program of `build(x, once, row, i)`: `once` is `x: f32[64, 32]`, which is donated, with a row replaced. Also
+    /// the number of arrays in the memory of its result.
+    fn updated(build: impl Fn(&Tensor, &Tensor, &Tensor, &Tensor) -> Tensor) -> (ProgramSchedule, usize) {
         let s = planned(
             |g| {
                 let x = g.parameter(TensorType::new(F32, [64, 32]), "x");
                 let row = g.parameter(TensorType::new(F32, [1, 32]), "row");
                 let i = g.parameter(TensorType::scalar(I32), "i");
-                let once = x.dynamic_update_slice(&row, &[&i, &i]);
-                let zero = g.scalar(I32, 0.0);
-                control_builders::cond(
-                    &i.less(&g.scalar(I32, 9.0)),
-                    || vec![once.dynamic_update_slice(&row, &[&i, &zero])],
-                    || vec![once.clone()],
-                )
+                vec![build(&x, &x.dynamic_update_slice(&row, &[&i, &i]), &row, &i)]
             },
             vec![0],
         );
+        let count = s.slots.iter().filter(|x| x.place == Location::Result(0)).count();
+        (s, count)
+    }
+
+    #[test]
+    fn updates_one_after_the_other_and_in_branches_stay_in_the_state() {
+        let (s, count) = updated(|_, once, row, i| {
+            let again = || vec![once.dynamic_update_slice(row, &[i, &i.scalar_like(0.0)])];
+            control_builders::cond(&i.less(&i.scalar_like(9.0)), again, || vec![once.clone()]).remove(0)
+        });
         assert_eq!(s.results[0].reuse, Some(0), "{s}");
-        let updated = s.slots.iter().filter(|x| x.place == Location::Result(0)).count();
         // The arena holds the index of the branch only.
-        assert_eq!((updated, s.arena_bytes), (2, 64), "{s}");
+        assert_eq!((count, s.arena_bytes), (2, 64), "{s}");
     }
 
     /// A parameter that is read after the first update keeps it out of the parameter's memory.
     #[test]
     fn a_chain_begins_after_the_last_reader_of_the_parameter() {
-        let s = planned(
-            |g| {
-                let x = g.parameter(TensorType::new(F32, [64, 32]), "x");
-                let row = g.parameter(TensorType::new(F32, [1, 32]), "row");
-                let i = g.parameter(TensorType::scalar(I32), "i");
-                let once = x.dynamic_update_slice(&row, &[&i, &i]);
-                let product = once.dot(&x.transpose(&[1, 0]));
-                let next = g.scalar(I32, 5.0);
-                vec![once.dynamic_update_slice(&product.slice_dim(0, 0, 1).slice_dim(1, 0, 32), &[&next, &i])]
-            },
-            vec![0],
-        );
-        assert_eq!(s.results[0].reuse, Some(0), "{s}");
-        let updated = s.slots.iter().filter(|x| x.place == Location::Result(0)).count();
-        assert_eq!(updated, 1, "{s}");
+        let (s, count) = updated(|x, once, _, i| {
+            let product = once.dot(&x.transpose(&[1, 0])).slice_dim(0, 0, 1).slice_dim(1, 0, 32);
+            once.dynamic_update_slice(&product, &[&i.scalar_like(5.0), i])
+        });
+        assert_eq!((s.results[0].reuse, count), (Some(0), 1), "{s}");
     }
 
     #[test]

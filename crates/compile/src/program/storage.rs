@@ -31,7 +31,7 @@ pub enum Location {
     /// Byte offset in the arena. Slots share bytes if their live ranges do not overlap, or if a step writes one over an
     /// operand that it is the last to read (see `Step::overwrites`).
     Arena(usize),
-    /// The memory of the result with this index. Besides the result, it may hold arrays over which steps write it.
+    /// The memory of the result with this index, also for the arrays that steps overwrite with it.
     Result(usize),
     /// A part of another array: an entry of `ProgramSchedule::views`.
     View(usize),

@@ -3,7 +3,7 @@
 use super::{EvalCx, LoweringClass};
 use crate::graph::{Node, Op, Tensor, ValueId};
 use std::collections::HashMap;
-use systole_base::{Literal, TensorType};
+use systole_base::{Literal, Scalar, TensorType};
 
 /// Maximum number of nodes visited, and of elements per value: shapes are small.
 const MOST_NODES: usize = 1 << 14;
@@ -13,6 +13,32 @@ const MOST_ELEMENTS: usize = 1 << 16;
 type GraphNodeKey = (usize, u32);
 
 impl Tensor {
+    /// `→ T[]`: the value of all elements, if the tensor is a constant of equal elements or broadcast from one. Returns
+    /// `None` otherwise. For arrays of any size, unlike [`known`](Tensor::known).
+    ///
+    /// ```
+    /// use systole_ir::{DType::F32, GraphBuilder, TensorType};
+    /// let g = GraphBuilder::new("main");
+    /// let x = g.scalar(F32, 2.5).broadcast_in_dim(&[1000, 1000].into(), &[]);
+    /// assert_eq!(x.known_splat().map(|v| v.as_f64()), Some(2.5));
+    /// assert_eq!(g.parameter(TensorType::new(F32, [4]), "x").known_splat(), None);
+    /// ```
+    pub fn known_splat(&self) -> Option<Scalar> {
+        let mut id = self.id();
+        while !self.is_poisoned() {
+            let found = self.builder().with_node(id.index(), |n| match &n.op {
+                Op::Constant(c) if c.value.ty().elements() > 0 && c.value.is_splat() => Ok(c.value.get(0)),
+                Op::BroadcastInDim(_) => Err(Some(n.inputs[0])),
+                _ => Err(None),
+            });
+            match found {
+                Ok(value) => return Some(value),
+                Err(next) => id = next?,
+            }
+        }
+        None
+    }
+
     /// `→ T[…]`: evaluates the tensor if it depends only on constants, through small arrays and ops without regions.
     /// Returns `None` otherwise.
     ///

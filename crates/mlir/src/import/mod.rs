@@ -21,6 +21,7 @@ mod gather_dot;
 mod host_call;
 mod importer;
 mod linalg;
+mod power;
 mod quantized;
 mod stablehlo;
 mod table;
@@ -101,7 +102,7 @@ impl ImportedProgram {
 /// # Errors
 /// `Data` if the module is inconsistent, `Unsupported` for unsupported ops and types; each with its position.
 pub fn program(module: &MlirModule) -> Result<ImportedProgram> {
-    of_tiled(module, entry(module)?, None)
+    of_target(module, entry(module)?, ImportTarget::default())
 }
 
 /// Like [`program`], for the CPU engine, which has kernels for Fourier transforms, and with the result shardings
@@ -110,7 +111,7 @@ pub fn program(module: &MlirModule) -> Result<ImportedProgram> {
 /// # Errors
 /// See [`program`].
 pub fn on_devices(module: &MlirModule, tiles: &[DeviceSharding]) -> Result<ImportedProgram> {
-    of_tiled(module, entry(module)?, Some(tiles))
+    of_target(module, entry(module)?, ImportTarget { has_fft: true, tiles })
 }
 
 /// Returns the function to import.
@@ -126,30 +127,34 @@ fn entry(module: &MlirModule) -> Result<&MlirFunction> {
 /// # Errors
 /// See [`program`].
 pub fn of_function(module: &MlirModule, main: &MlirFunction) -> Result<ImportedProgram> {
-    of_tiled(module, main, None)
+    of_target(module, main, ImportTarget::default())
 }
 
-/// Imports a function; `tiles`: for the CPU engine, the result shardings.
-fn of_tiled(
-    module: &MlirModule,
-    main: &MlirFunction,
-    tiles: Option<&[DeviceSharding]>,
-) -> Result<ImportedProgram> {
+/// What the importer knows of the backend that will run a program.
+#[derive(Clone, Copy, Default)]
+struct ImportTarget<'a> {
+    /// Whether it has kernels for Fourier transforms.
+    has_fft: bool,
+    /// Shardings of the results over its devices.
+    tiles: &'a [DeviceSharding],
+}
+
+fn of_target(module: &MlirModule, main: &MlirFunction, target: ImportTarget<'_>) -> Result<ImportedProgram> {
     let named = |own: &MlirModule| own.functions.iter().find(|f| f.name == main.name).cloned();
     if let Some(own) = quantized::in_storage_types(module)? {
         let main = named(&own).unwrap_or_else(|| main.clone());
-        return of_tiled(&own, &main, tiles);
+        return of_target(&own, &main, target);
     }
-    let Some(own) = groups::written(module)? else { return of_numbered(module, main, tiles) };
+    let Some(own) = groups::written(module)? else { return of_numbered(module, main, target) };
     let main = own.functions.iter().find(|f| f.name == main.name).unwrap_or(main);
-    of_numbered(&own, main, tiles)
+    of_numbered(&own, main, target)
 }
 
 /// Imports a function of a module whose device groups are numbers.
 fn of_numbered(
     module: &MlirModule,
     main: &MlirFunction,
-    tiles: Option<&[DeviceSharding]>,
+    target: ImportTarget<'_>,
 ) -> Result<ImportedProgram> {
     let g = GraphBuilder::new(&main.name);
     let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
@@ -178,7 +183,7 @@ fn of_numbered(
         places: Vec::new(),
         probes: Vec::new(),
         terms: Vec::new(),
-        has_fft: tiles.is_some(),
+        has_fft: target.has_fft,
         host_calls,
         order: host_calls.first_order(&g),
     };
@@ -189,9 +194,11 @@ fn of_numbered(
         other => other.parts(),
     };
     let mut parts = results.iter().map(parts_of).collect::<Result<Vec<_>>>()?;
-    let tiles = tiles.unwrap_or_default();
-    let terms =
-        parts.iter_mut().enumerate().map(|(i, parts)| importer.keep_terms(parts, tiles.get(i))).collect();
+    let terms = parts
+        .iter_mut()
+        .enumerate()
+        .map(|(i, parts)| importer.keep_terms(parts, target.tiles.get(i)))
+        .collect();
     let mut results: Vec<Tensor> = parts.into_iter().flatten().collect();
     results.append(&mut importer.compared);
     results.extend(importer.order);

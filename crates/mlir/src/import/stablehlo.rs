@@ -9,6 +9,7 @@ use super::complex::{BROADCAST, CAST, CLAMP, COMPARE, CONVERT, DOT, IOTA, JOIN, 
 use super::complex_number::RealOrComplex;
 use super::effects::INSPECTION;
 use super::gather_dot;
+use super::power::power;
 use super::types::wrong;
 use crate::syntax::{Attribute, find};
 use systole_base::{DType, Result, TensorType, ensure};
@@ -72,7 +73,7 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     op("stablehlo.or").keeps_elements(),
     op("stablehlo.outfeed").refused("program data must be passed as arguments and returned as results"),
     op("stablehlo.pad").moves(),
-    op("stablehlo.power").binary(of_complex::power),
+    op("stablehlo.power").binary(of_complex::power).arrays(power),
     op("stablehlo.real").unary(|z| RealOrComplex::real(z.re.clone())),
     op("stablehlo.recv").refused("a running program cannot communicate with other programs"),
     op("stablehlo.reduce").complex(ComplexRule::FoldsOrApart).keeps_elements(),

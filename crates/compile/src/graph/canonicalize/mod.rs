@@ -1,5 +1,4 @@
-//! Canonicalization passes: algebraic simplification, constant folding, CSE, dead-code elimination. All are bit-exact,
-//! except that powers by small constants become products.
+//! Canonicalization passes: algebraic simplification, constant folding, CSE, dead-code elimination. All are bit-exact.
 
 pub mod constant_subgraph;
 pub mod cse;

@@ -2,13 +2,11 @@
 //! transposes).
 //!
 //! Bit-exact means for finite numbers, infinities and signed zeros; NaN payloads are not preserved. So `x + 0.0` stays
-//! (it turns −0 into +0), while `x − 0.0` and `x · 1` become `x`. The exception is a power by a small constant, which
-//! becomes products and may differ in the last bits.
+//! (it turns −0 into +0), while `x − 0.0` and `x · 1` become `x`.
 
 mod constant_folding;
 mod convolution;
 mod outer_product;
-mod powers;
 
 use crate::graph::canonicalize::simplify::constant_folding::{
     constant, fold_constants, is, map_before_broadcast, one_for_all, splat,
@@ -31,7 +29,6 @@ pub fn run(graph: &Graph) -> Graph {
         let value = fold_constants(g, node, inputs)
             .or_else(|| map_before_broadcast(g, node, inputs))
             .or_else(|| match &node.op {
-                Op::Binary(Binary::Power) => powers::run(g, node, inputs),
                 Op::Binary(op) => binary(g, *op, inputs).or_else(|| from_constant(g, *op, node, inputs)),
                 Op::Unary(op) => unary(g, *op, inputs),
                 Op::Select(_) => select(g, inputs),

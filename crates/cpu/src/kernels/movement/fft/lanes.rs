@@ -49,12 +49,8 @@ unsafe fn read<V: ZipLanes>(
             while j < len {
                 let mut i = 0;
                 while i < at.count {
-                    let place = from.add(j * at.step + i);
-                    let x = match at.count - i {
-                        rest if rest < V::LANES => V::load_part(place, rest),
-                        _ => V::load(place),
-                    };
-                    x.store(to.add(i / V::LANES * buffer + j * pitch));
+                    V::load_part(from.add(j * at.step + i), at.count - i)
+                        .store(to.add(i / V::LANES * buffer + j * pitch));
                     i += V::LANES;
                 }
                 j += 1;

@@ -73,8 +73,8 @@ impl<T> FftPlan<T> {
     }
 }
 
-/// Splits a length into two factors that fill vectors of `lanes`: `(n1, n2)` with the least waste. `None` if one factor
-/// would be below half a vector.
+/// Returns the factors `(n1, n2)` of a length for which vectors of `lanes` columns and rows have the fewest unused lanes.
+/// `None` if a factor would be less than half a vector.
 pub fn split(n: usize, lanes: usize) -> Option<(usize, usize)> {
     let root = (n as f64).sqrt() as usize + 1;
     let padded = |a: usize| (a.div_ceil(lanes) * lanes) as f64 / a as f64;
