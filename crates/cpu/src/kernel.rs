@@ -11,6 +11,7 @@ pub mod copy;
 pub mod dot_product_gemm;
 pub mod elementwise;
 pub mod gemm_dims;
+pub mod jit_groups;
 pub mod literal;
 pub mod padded_input;
 pub mod partial_sums;

@@ -20,7 +20,7 @@ use systole_cpu::with_subnormals;
 use systole_dist::{DeviceOwnership, SimulatedMesh, partition};
 use systole_ir::op::DeviceCounts;
 use systole_ir::rng::fnv1a;
-use systole_ir::{Graph, TensorType, cost, text};
+use systole_ir::{Graph, Op, TensorType, cost, text};
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::import;
 use systole_mlir::import::effects::contains;
@@ -33,8 +33,8 @@ use systole_runtime::{Backend, CompileOptions};
 /// Magic number of MLIR bytecode.
 const BYTECODE: &[u8] = b"ML\xefR";
 
-/// Programs with more operations or bytes than these, about 100 µs, run asynchronously on a separate thread: waking it
-/// and the caller takes 50 µs.
+/// Programs with more operations or bytes of results than these, about 100 µs, run asynchronously on a separate thread:
+/// waking it and the caller takes 50 µs.
 const LITTLE_FLOPS: f64 = 2e7;
 const LITTLE_BYTES: f64 = 1e7;
 
@@ -165,9 +165,8 @@ fn compile_source(client: &PluginClient, source: SerializedSource) -> CallResult
         ProgramSource::Other(module) => other(client, &options, *module)?,
     };
     let devices = place.assigned[place.own.clone()].to_vec();
-    let work = cost::cost(&parts.graph);
-    let is_long = parts.is_foreign
-        && (work.flops > LITTLE_FLOPS || work.bytes > LITTLE_BYTES || has_long_loops(&parts.graph));
+    let is_little = |(flops, bytes)| flops <= LITTLE_FLOPS && bytes <= LITTLE_BYTES;
+    let is_long = parts.is_foreign && !amount(&parts.graph).is_some_and(is_little);
     let mut key = source.code.clone();
     key.extend_from_slice(&source.options);
     let told = ExecutableInfo::new(ExecutableFacts {
@@ -241,20 +240,30 @@ fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
     Some(systole_mlir::text::write(&module).into_bytes())
 }
 
-/// Whether a program has loops with an unknown number of iterations, or with much work in all of them.
-fn has_long_loops(graph: &Graph) -> bool {
-    let is_made = |n: &&systole_ir::Node| !matches!(n.op, systole_ir::Op::Parameter(_));
-    let is_long = |op: &systole_ir::Op| match op {
-        systole_ir::Op::While(w) if w.trip_count.is_none() => w.limit().is_none_or(|(trips, _)| {
-            // Bytes of results: loops read slices of their operands.
-            let made = w.body.nodes.iter().filter(is_made).flat_map(|n| &n.outs);
-            let (trips, written) = (trips as f64, made.map(TensorType::bytes).sum::<usize>() as f64);
-            let flops = cost::cost(&w.body).flops;
-            trips * flops > LITTLE_FLOPS || trips * written > LITTLE_BYTES || has_long_loops(&w.body)
-        }),
-        _ => false,
-    };
-    graph.nodes.iter().any(|n| is_long(&n.op))
+/// Returns the operations and the bytes of results of all iterations; `None` if a loop has an unknown number of them.
+/// Operands do not count: most programs that read large arrays for little work read slices.
+fn amount(graph: &Graph) -> Option<(f64, f64)> {
+    let (mut flops, mut bytes) = (cost::cost(graph).flops, 0.0);
+    for node in graph.nodes.iter().filter(|n| !matches!(n.op, Op::Parameter(_))) {
+        bytes += node.outs.iter().map(TensorType::bytes).sum::<usize>() as f64;
+        let Op::While(w) = &node.op else { continue };
+        let captured = |i: usize| match &graph.node(node.inputs[i]).op {
+            Op::Constant(c) => Some(c.value.get(0).as_i64()),
+            _ => None,
+        };
+        let (own, written) = amount(&w.body)?;
+        let trips = match w.trip_count {
+            // The cost has all iterations of these.
+            Some(trips) => trips as f64,
+            None => {
+                let trips = w.limit(captured)?.0 as f64;
+                flops += trips * own;
+                trips
+            }
+        };
+        bytes += trips * written;
+    }
+    Some((flops, bytes))
 }
 
 fn kinds(types: &[TensorType]) -> Result<Vec<Arc<BufferType>>, CallError> {
@@ -464,37 +473,37 @@ impl ApiCall for sys::Executable_OptimizedProgram {
 mod tests {
     use super::*;
 
-    /// A loop of `trips` iterations that adds a row of `x: f32[64, 64]`.
-    fn program(trips: &str) -> Arc<Graph> {
-        let text = format!(
-            "func.func @main(%x: tensor<64x64xf32>, %n: tensor<i32>) -> tensor<1x64xf32> {{
-               %zero = stablehlo.constant dense<0> : tensor<i32>
-               %s = stablehlo.constant dense<0.0> : tensor<1x64xf32>
-               %0:3 = stablehlo.while(%a = %x, %i = %zero, %b = %s) : tensor<64x64xf32>, tensor<i32>, tensor<1x64xf32>
-               cond {{
-                 %limit = stablehlo.constant dense<{trips}> : tensor<i32>
-                 %1 = stablehlo.compare LT, %i, %limit, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
-                 stablehlo.return %1 : tensor<i1>
-               }} do {{
-                 %1 = stablehlo.dynamic_slice %a, %i, %zero, sizes = [1, 64] : (tensor<64x64xf32>, tensor<i32>, tensor<i32>) -> tensor<1x64xf32>
-                 %2 = stablehlo.add %b, %1 : tensor<1x64xf32>
-                 %one = stablehlo.constant dense<1> : tensor<i32>
-                 %3 = stablehlo.add %i, %one : tensor<i32>
-                 stablehlo.return %a, %3, %2 : tensor<64x64xf32>, tensor<i32>, tensor<1x64xf32>
-               }}
-               return %0#2 : tensor<1x64xf32>
-             }}"
-        );
-        systole_mlir::read_text(&text).unwrap_or_else(|e| panic!("{e}")).graph
-    }
+    /// A loop that adds 64 rows of `x: f32[64, 64]`; the limit is outside of the loop, as JAX writes it.
+    const LOOP: &str = "func.func @main(%x: tensor<64x64xf32>) -> tensor<1x64xf32> {
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %limit = stablehlo.constant dense<64> : tensor<i32>
+      %s = stablehlo.constant dense<0.0> : tensor<1x64xf32>
+      %0:3 = stablehlo.while(%a = %x, %i = %zero, %b = %s) : tensor<64x64xf32>, tensor<i32>, tensor<1x64xf32>
+      cond {
+        %1 = stablehlo.compare LT, %i, %limit, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %1 : tensor<i1>
+      } do {
+        %1 = stablehlo.dynamic_slice %a, %i, %zero, sizes = [1, 64] : (tensor<64x64xf32>, tensor<i32>, tensor<i32>) -> tensor<1x64xf32>
+        %2 = stablehlo.add %b, %1 : tensor<1x64xf32>
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %3 = stablehlo.add %i, %one : tensor<i32>
+        stablehlo.return %a, %3, %2 : tensor<64x64xf32>, tensor<i32>, tensor<1x64xf32>
+      }
+      return %0#2 : tensor<1x64xf32>
+    }";
 
     #[test]
-    fn loops_are_long_by_their_work_or_if_it_is_unknown() {
-        assert!(!has_long_loops(&program("64")));
-        assert!(has_long_loops(&program("1000000")));
-        let unknown = |text: &str| text.replace("LT", "NE");
-        let graph = systole_ir::text::print(&program("64"));
-        let graph = systole_mlir::read_text(&unknown(&graph)).unwrap_or_else(|e| panic!("{e}")).graph;
-        assert!(has_long_loops(&graph));
+    fn all_iterations_of_a_loop_count_and_slices_without_their_operands() {
+        let of = |text: &str| {
+            let read = systole_mlir::read_text(text).unwrap_or_else(|e| panic!("{text}\n{e}"));
+            amount(&read.graph)
+        };
+        let (flops, bytes) = of(LOOP).unwrap();
+        // 65 additions, a slice and a sum of 256 bytes in each iteration.
+        assert!((64.0 * 65.0..64.0 * 70.0).contains(&flops), "{flops}");
+        assert!((64.0 * 512.0..64.0 * 600.0 + 2.0 * 64.0 * 256.0).contains(&bytes), "{bytes}");
+        let longer = of(&LOOP.replace("dense<64>", "dense<64000>")).unwrap();
+        assert!(longer.0 > 900.0 * flops && longer.1 > 500.0 * bytes, "{longer:?}");
+        assert_eq!(of(&LOOP.replace("LT", "NE")), None);
     }
 }

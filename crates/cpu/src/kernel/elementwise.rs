@@ -1,4 +1,5 @@
-//! Fused element-wise kernels: JIT-compiled loops if the JIT supports the program, else an interpreter over tiles.
+//! Fused element-wise kernels: JIT-compiled loops if the JIT supports the program, else an interpreter over tiles, which
+//! runs groups of instructions as machine code.
 //!
 //! The interpreter works on tiles of at most [`TILE`] elements of the flattened index space. A virtual register is a
 //! slice of one tile's values in scratch, small enough for L1; each instruction is one vectorized loop over registers.
@@ -6,6 +7,7 @@
 //! and widened arrays are copied to registers. JIT code is one loop with all instructions. Its tiles may be longer: up
 //! to a row, or the whole range if every load is read in place.
 
+use crate::kernel::jit_groups::{JitGroup, TileStep, tile_steps};
 use crate::kernel::{Io, Kernel, KernelContext, OutputBlock, Ptr, with_scratch};
 use crate::machine::memory::AlignedMemory;
 use crate::simd::jit;
@@ -63,8 +65,8 @@ pub struct ElementwiseProgram {
     periodic: usize,
     /// Bytes between registers: [`register_bytes`].
     register: usize,
-    /// One filled register per splat constant.
-    splats: AlignedMemory,
+    /// One filled register per splat constant, or for JIT code the tables of [`Fetch::IotaTable`].
+    constants: AlignedMemory,
     pub stores: Vec<usize>,
     dims: SmallVec<[usize; 4]>,
     dtypes: Vec<DType>,
@@ -75,7 +77,7 @@ pub struct ElementwiseProgram {
 }
 
 enum ElementwiseBody {
-    /// Interpreter: one loop for each instruction.
+    /// Interpreter: one loop for each instruction or group of instructions.
     Loops(Vec<InterpreterStep>),
     /// JIT: one loop for all instructions.
     Fused(JitLoop),
@@ -87,7 +89,7 @@ enum RegisterHome {
     Elsewhere,
     /// Index of a scratch register.
     Scratch(usize),
-    /// Byte offset in [`ElementwiseProgram::splats`].
+    /// Byte offset in [`ElementwiseProgram::constants`].
     Splat(usize),
     /// Index of a periodic load, which has two registers after the scratch registers.
     Repeated(usize),
@@ -128,10 +130,20 @@ enum Fetch {
         widen: Option<TileFn>,
     },
     Splat,
+    /// The index along a dimension, computed into a register.
     Iota {
         inner: usize,
         size: usize,
         dtype: DType,
+    },
+    /// The index along a dimension, read in place from a table by tiles within one row: consecutive numbers of the last
+    /// dimension (`inner` is 1), or one number for the whole row.
+    IotaTable {
+        inner: usize,
+        size: usize,
+        dtype: DType,
+        /// Byte offset in [`ElementwiseProgram::constants`].
+        table: usize,
     },
 }
 
@@ -159,9 +171,12 @@ impl ArrayLoad<'_> {
     }
 }
 
-struct InterpreterStep {
-    run: StepLoop,
-    args: [usize; 3],
+/// Computes registers from others.
+enum InterpreterStep {
+    /// Machine code of several instructions.
+    Group(JitGroup),
+    /// One instruction: its loop, operands and result.
+    Single { run: StepLoop, args: [usize; 3], to: usize },
 }
 
 enum StepLoop {
@@ -178,12 +193,24 @@ enum StepLoop {
 /// Minimum row length for which JIT tiles end at row ends, so that broadcast loads need no copy.
 const LEAST_ROW: usize = 128;
 
+/// Numbers of the longest table of [`Fetch::IotaTable`], which stays in L1.
+const LARGEST_TABLE: usize = 4096;
+
 /// Returns how JIT code reads a load, and how its address is found. `cut`: whether tiles may end at row ends.
 fn fused_fetch(map: &Map, load: &MapLoad, cut: bool) -> (LoadAccess, Fetch) {
     match load {
         MapLoad::Splat { .. } => (LoadAccess::Constant, Fetch::Splat),
         MapLoad::Iota { inner, size, dtype } => {
-            (LoadAccess::Stream, Fetch::Iota { inner: *inner, size: *size, dtype: *dtype })
+            let (inner, size, dtype) = (*inner, *size, *dtype);
+            let row = map.shape.dims().last().copied().unwrap_or(1);
+            if !cut || size > LARGEST_TABLE {
+                return (LoadAccess::Stream, Fetch::Iota { inner, size, dtype });
+            }
+            let access = if inner == 1 { LoadAccess::Stream } else { LoadAccess::Spread };
+            match inner == 1 && size == row || inner.is_multiple_of(row) {
+                true => (access, Fetch::IotaTable { inner, size, dtype, table: 0 }),
+                false => (LoadAccess::Stream, Fetch::Iota { inner, size, dtype }),
+            }
         }
         MapLoad::Array { input, dtype, strides, .. } => {
             let (input, size, strides) = (*input, dtype.size(), strides.clone());
@@ -208,7 +235,7 @@ impl ElementwiseProgram {
     /// use the JIT if possible.
     pub fn new(map: &Map, sink: ResultSink, run: usize, level: Level, fuse: bool) -> ElementwiseProgram {
         let fused = if fuse { ElementwiseProgram::fused(map, sink, run, level) } else { None };
-        fused.unwrap_or_else(|| ElementwiseProgram::interpreted(map, level))
+        fused.unwrap_or_else(|| ElementwiseProgram::interpreted(map, level, fuse))
     }
 
     fn fused(map: &Map, sink: ResultSink, run: usize, level: Level) -> Option<ElementwiseProgram> {
@@ -224,7 +251,7 @@ impl ElementwiseProgram {
     fn fused_by(map: &Map, sink: ResultSink, cut: bool, level: Level) -> Option<ElementwiseProgram> {
         let row = map.shape.dims().last().copied().unwrap_or(1);
         let along = matches!(sink, ResultSink::Along(_));
-        let (access, loads): (Vec<LoadAccess>, Vec<Fetch>) =
+        let (access, mut loads): (Vec<LoadAccess>, Vec<Fetch>) =
             map.loads.iter().map(|load| fused_fetch(map, load, cut)).unzip();
         let body = ElementwiseBody::Fused(JitLoop::new(map, &access, sink, level)?);
         let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
@@ -239,26 +266,30 @@ impl ElementwiseProgram {
             home(*count - 1)
         });
         let homes = homes.collect();
-        let in_rows =
-            |load: &Fetch| matches!(load, Fetch::InRow { strides, .. } if strides.iter().any(|&s| s != 0));
+        let in_rows = |load: &Fetch| match load {
+            Fetch::InRow { strides, .. } => strides.iter().any(|&s| s != 0),
+            Fetch::IotaTable { .. } => true,
+            _ => false,
+        };
         Some(ElementwiseProgram {
             by_row: loads.iter().any(in_rows) || along && row > TILE && map.shape.rank() > 1,
             long: scratch_registers + periodic == 0,
             offsets: map.loads.iter().map(bytes_before).collect(),
-            loads,
             body,
             homes,
             scratch_registers,
             periodic,
             register: register_bytes(map.loads.iter().map(stored_size).max().unwrap_or(1)),
-            splats: splat_lanes(&[], 0),
+            constants: iota_tables(&mut loads),
+            loads,
             stores: map.stores.clone(),
             dims: map.shape.dims().iter().copied().collect(),
             dtypes,
         })
     }
 
-    fn interpreted(map: &Map, level: Level) -> ElementwiseProgram {
+    /// Compiles a map for the interpreter. `jit`: run groups of instructions as machine code.
+    pub fn interpreted(map: &Map, level: Level, jit: bool) -> ElementwiseProgram {
         let dtypes: Vec<DType> = (0..map.loads.len() + map.instrs.len()).map(|e| map.dtype(e)).collect();
         let register = register_bytes(dtypes.iter().map(|&d| lane_size(d)).max().unwrap_or(8));
         let mut loads = Vec::new();
@@ -296,8 +327,9 @@ impl ElementwiseProgram {
             loads.push(fetch);
             homes.push(home);
         }
+        let steps = tile_steps(map, level, jit);
         let code: Vec<InterpreterStep> =
-            map.instrs.iter().map(|i| InterpreterStep::new(i, map, level)).collect();
+            steps.into_iter().map(|step| InterpreterStep::new(step, map, level)).collect();
         let scratch_registers = assign_registers(map, &code, &mut homes, next);
         let dims: SmallVec<[usize; 4]> = map.shape.dims().iter().copied().collect();
         ElementwiseProgram {
@@ -310,7 +342,7 @@ impl ElementwiseProgram {
             scratch_registers,
             periodic,
             register,
-            splats: splat_lanes(&splats, register),
+            constants: splat_lanes(&splats, register),
             stores: map.stores.clone(),
             dims,
             dtypes,
@@ -330,7 +362,7 @@ impl ElementwiseProgram {
     /// Returns the cost of one element in units of [`INSTRUCTION_NS`].
     pub fn weight(&self) -> f64 {
         match &self.body {
-            ElementwiseBody::Loops(code) => 1.0 + code.len() as f64,
+            ElementwiseBody::Loops(code) => 1.0 + code.iter().map(InterpreterStep::weight).sum::<f64>(),
             ElementwiseBody::Fused(code) => code.nanoseconds() / INSTRUCTION_NS,
         }
     }
@@ -338,6 +370,12 @@ impl ElementwiseProgram {
     /// Whether the element-wise program is JIT-compiled: [`ElementwiseProgram::run_fused`].
     pub fn is_fused(&self) -> bool {
         matches!(self.body, ElementwiseBody::Fused(_))
+    }
+
+    /// Whether the program is interpreted, and some of its instructions are machine code.
+    pub fn has_groups(&self) -> bool {
+        let is_group = |step: &InterpreterStep| matches!(step, InterpreterStep::Group(_));
+        matches!(&self.body, ElementwiseBody::Loops(code) if code.iter().any(is_group))
     }
 
     /// Returns the input, if the element-wise program is only one direct load without widening.
@@ -371,7 +409,7 @@ impl ElementwiseProgram {
         let at = |h: &RegisterHome| match *h {
             RegisterHome::Elsewhere => std::ptr::null_mut(),
             RegisterHome::Scratch(k) => scratch.wrapping_add(k * self.register),
-            RegisterHome::Splat(k) => self.splats.ptr().wrapping_add(k),
+            RegisterHome::Splat(k) => self.constants.ptr().wrapping_add(k),
             RegisterHome::Repeated(k) => scratch.wrapping_add((after + 2 * k) * self.register),
         };
         let mut at: SmallVec<[*mut u8; 32]> = self.homes.iter().map(at).collect();
@@ -445,12 +483,21 @@ impl ElementwiseProgram {
         let (ElementwiseBody::Loops(code), regs) = (&self.body, &regs.at) else {
             systole_ir::bug!("machine code leaves no values in registers")
         };
-        for (k, code) in code.iter().enumerate() {
-            let dst = regs[self.loads.len() + k];
-            let [a, b, c] = code.args.map(|r| regs[r].cast_const());
-            match &code.run {
-                // SAFETY: registers hold `n` elements of the types that the loop was chosen for, and `assign_registers`
-                // never gives an instruction an operand's register as destination.
+        for step in code {
+            let (run, args, to) = match step {
+                InterpreterStep::Group(group) => {
+                    let at: SmallVec<[*mut u8; 32]> =
+                        group.reads.iter().chain(&group.writes).map(|&r| regs[r]).collect();
+                    // SAFETY: registers hold `n` elements of the types that the code was generated for, and
+                    // `assign_registers` never gives a step an operand's register as destination.
+                    unsafe { group.code.run(&at, n) };
+                    continue;
+                }
+                InterpreterStep::Single { run, args, to } => (run, args, to),
+            };
+            let (dst, [a, b, c]) = (regs[*to], args.map(|r| regs[r].cast_const()));
+            match run {
+                // SAFETY: as for a group.
                 StepLoop::Loop(f) => unsafe { f(dst, a, b, c, n) },
                 StepLoop::Scalar { op, arity, types, to } => {
                     // SAFETY: as for the other registers.
@@ -536,12 +583,19 @@ impl ElementwiseProgram {
                     unsafe { self.copied(load, source(*input), raw, regs[k], start, n) };
                 }
                 Fetch::Splat => {}
+                Fetch::IotaTable { .. } => regs[k] = self.iota_address(load, start),
                 // SAFETY: the register has `TILE ≥ n` elements.
                 Fetch::Iota { inner, size, dtype } => unsafe {
                     iota(regs[k], *dtype, *inner, *size, start, n)
                 },
             }
         }
+    }
+
+    /// Returns the address in the table of a [`Fetch::IotaTable`] of the number for element `start`.
+    fn iota_address(&self, load: &Fetch, start: usize) -> *mut u8 {
+        let Fetch::IotaTable { inner, size, dtype, table } = load else { return std::ptr::null_mut() };
+        self.constants.ptr().wrapping_add(table + start / inner % size * dtype.size())
     }
 
     /// Gathers elements `start..start + n` of a [`Fetch::Copied`] into `raw`, and widens them into `to` if they are
@@ -782,7 +836,12 @@ unsafe fn repeat(
 }
 
 impl InterpreterStep {
-    fn new(instr: &systole_compile::MapInstr, map: &Map, level: Level) -> InterpreterStep {
+    fn new(step: TileStep, map: &Map, level: Level) -> InterpreterStep {
+        let k = match step {
+            TileStep::Group(group) => return InterpreterStep::Group(group),
+            TileStep::Single(k) => k,
+        };
+        let instr = &map.instrs[k];
         let mut args = [0; 3];
         let arity = instr.args.len().min(3);
         args[..arity].copy_from_slice(&instr.args[..arity]);
@@ -795,53 +854,96 @@ impl InterpreterStep {
                 to: instr.to,
             },
         };
-        InterpreterStep { run, args }
+        InterpreterStep::Single { run, args, to: map.loads.len() + k }
+    }
+
+    /// Returns the registers that it reads, each once, and those that it writes.
+    fn registers(&self, map: &Map) -> (SmallVec<[usize; 3]>, SmallVec<[usize; 3]>) {
+        match self {
+            InterpreterStep::Group(group) => {
+                (group.reads.iter().copied().collect(), group.writes.iter().copied().collect())
+            }
+            InterpreterStep::Single { to, .. } => {
+                let mut args = map.instrs[to - map.loads.len()].args.clone();
+                args.sort_unstable();
+                args.dedup();
+                (args, smallvec::smallvec![*to])
+            }
+        }
+    }
+
+    /// Returns the cost of one element in units of [`INSTRUCTION_NS`].
+    fn weight(&self) -> f64 {
+        match self {
+            InterpreterStep::Group(group) => group.code.nanoseconds() / INSTRUCTION_NS,
+            InterpreterStep::Single { .. } => 1.0,
+        }
     }
 }
 
-/// Linear-scan register allocation: an instruction's register is free after its last reader. Loads keep theirs. Returns
-/// the number of scratch registers.
+/// Linear-scan register allocation: a step's registers are free after their last reader. Loads keep theirs, and values
+/// inside a group need none. Returns the number of scratch registers.
 fn assign_registers(
     map: &Map,
     code: &[InterpreterStep],
     homes: &mut Vec<RegisterHome>,
     loads: usize,
 ) -> usize {
-    let count = map.loads.len() + code.len();
-    let mut last_use = vec![0; count];
-    for (k, instr) in map.instrs.iter().enumerate() {
-        instr.args.iter().for_each(|&a| last_use[a] = map.loads.len() + k);
+    let steps: Vec<_> = code.iter().map(|step| step.registers(map)).collect();
+    let mut last_use = vec![None; map.loads.len() + map.instrs.len()];
+    for (k, (reads, _)) in steps.iter().enumerate() {
+        reads.iter().for_each(|&r| last_use[r] = Some(k));
     }
-    map.stores.iter().for_each(|&s| last_use[s] = usize::MAX);
+    map.stores.iter().for_each(|&s| last_use[s] = Some(usize::MAX));
+    homes.resize(last_use.len(), RegisterHome::Elsewhere);
     let mut free: Vec<usize> = Vec::new();
     let mut total = loads;
-    for k in 0..code.len() {
-        let me = map.loads.len() + k;
-        let home = free.pop().unwrap_or_else(|| {
-            total += 1;
-            total - 1
-        });
-        homes.push(RegisterHome::Scratch(home));
-        let mut args: SmallVec<[usize; 3]> = map.instrs[k].args.clone();
-        args.sort_unstable();
-        args.dedup();
-        for a in args {
-            if let (RegisterHome::Scratch(h), true) = (homes[a], last_use[a] == me && a >= map.loads.len()) {
-                free.push(h);
-            }
+    for (k, (reads, writes)) in steps.iter().enumerate() {
+        for &r in writes {
+            let home = free.pop().unwrap_or_else(|| {
+                total += 1;
+                total - 1
+            });
+            homes[r] = RegisterHome::Scratch(home);
         }
-        if last_use[me] == 0 {
-            free.push(home);
+        let ends = reads.iter().filter(|&&r| last_use[r] == Some(k) && r >= map.loads.len());
+        for &r in ends.chain(writes.iter().filter(|&&r| last_use[r].is_none())) {
+            if let RegisterHome::Scratch(home) = homes[r] {
+                free.push(home);
+            }
         }
     }
     total
 }
 
-fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> AlignedMemory {
-    let memory = match AlignedMemory::new(splats.len() * register) {
-        Ok(m) => m,
+/// Sets the offsets of the tables of [`Fetch::IotaTable`] and returns their memory.
+fn iota_tables(loads: &mut [Fetch]) -> AlignedMemory {
+    let mut bytes = 0;
+    for load in &mut *loads {
+        if let Fetch::IotaTable { size, dtype, table, .. } = load {
+            *table = bytes;
+            bytes += (*size * dtype.size()).next_multiple_of(64);
+        }
+    }
+    let memory = constant_memory(bytes);
+    for load in loads {
+        if let Fetch::IotaTable { size, dtype, table, .. } = *load {
+            // SAFETY: the table has `size` elements.
+            unsafe { iota(memory.ptr().add(table), dtype, 1, size, 0, size) };
+        }
+    }
+    memory
+}
+
+fn constant_memory(bytes: usize) -> AlignedMemory {
+    match AlignedMemory::new(bytes) {
+        Ok(memory) => memory,
         Err(e) => systole_ir::bug!("{e}"),
-    };
+    }
+}
+
+fn splat_lanes(splats: &[(Scalar, DType)], register: usize) -> AlignedMemory {
+    let memory = constant_memory(splats.len() * register);
     for (k, (value, dtype)) in splats.iter().enumerate() {
         // SAFETY: each splat owns one register of `TILE` elements.
         unsafe {
@@ -1110,6 +1212,11 @@ impl MapKernel {
         self.program.is_fused()
     }
 
+    /// Whether some of its instructions are JIT-compiled, and others interpreted.
+    pub(crate) fn has_groups(&self) -> bool {
+        self.program.has_groups()
+    }
+
     /// Returns the number of elements of the index space.
     pub fn elements(&self) -> usize {
         self.elements
@@ -1182,10 +1289,18 @@ impl MapKernel {
     /// Returns the bytes between rows of each load, then of each store; `None` unless the program is two-dimensional
     /// JIT code that works row by row and copies no load.
     fn row_steps(&self) -> Option<Vec<usize>> {
-        let &[_, row] = &self.program.dims[..] else { return None };
+        let &[rows, row] = &self.program.dims[..] else { return None };
+        let is_even = |load: &Fetch| match load {
+            Fetch::IotaTable { inner, size, .. } => *inner == 1 || (*inner, *size) == (row, rows),
+            _ => true,
+        };
+        if !self.program.loads.iter().all(is_even) {
+            return None;
+        }
         let load = |load: &Fetch| match load {
             Fetch::Direct { size, .. } => row * size,
             Fetch::InRow { size, strides, .. } => strides.first().map_or(0, |s| s * size),
+            Fetch::IotaTable { inner, dtype, .. } if *inner == row => dtype.size(),
             _ => 0,
         };
         let store = |o: &MapOutput| o.part.as_ref().map_or(row, |part| part.strides[0]) * o.dtype.size();

@@ -123,14 +123,17 @@ impl OpRule for While {
 
 impl While {
     /// The limit in `state < limit`, if that is the loop's condition, and the index of the state: the number of
-    /// iterations if the state counts them from zero.
-    pub fn limit(&self) -> Option<(usize, usize)> {
+    /// iterations if the state counts them from zero. `captured` returns the value of a capture, if it is known.
+    pub fn limit(&self, captured: impl Fn(usize) -> Option<i64>) -> Option<(usize, usize)> {
         let test = self.cond.node(*self.cond.results.first()?);
         let Op::Compare(Compare { direction: Direction::Lt, .. }) = test.op else { return None };
-        let Op::Constant(c) = &self.cond.node(test.inputs[1]).op else { return None };
-        let number = usize::try_from(c.value.get(0).as_i64()).ok()?;
+        let number = match &self.cond.node(test.inputs[1]).op {
+            Op::Constant(c) => c.value.get(0).as_i64(),
+            Op::Parameter(p) if p.index < self.captures => captured(p.index)?,
+            _ => return None,
+        };
         let k = self.cond.params[self.captures..].iter().position(|p| *p == test.inputs[0])?;
-        Some((number, k))
+        Some((usize::try_from(number).ok()?, k))
     }
 }
 

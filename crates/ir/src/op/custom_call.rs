@@ -110,6 +110,18 @@ impl OpRule for CustomCall {
         vec![Grad::None { why: "the derivative of a host function is unknown" }; x.len()]
     }
 
+    fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
+        let flops = match args.first() {
+            Some(x) if self.target == fft::FFT => fft::flops(&self.config, x),
+            // Decompositions of matrices take a few times the cube of their size.
+            Some(x) if self.target == LAPACK => {
+                4.0 * x.elements() as f64 * x.shape.last().copied().unwrap_or(1) as f64
+            }
+            _ => 0.0,
+        };
+        OpCost { flops, bytes: moved_bytes(args, outs) }
+    }
+
     fn attrs(&self) -> AttrList {
         vec![
             ("call_target_name", Attr::Str(self.target.clone())),

@@ -115,7 +115,19 @@ impl FftCall {
         Ok(vec![TensorType::new(x.dtype, &dims[..]); parts])
     }
 
-    /// Appends the transform of `x`, real and imaginary parts.
+    /// `x: T[…, N, …] (and its imaginary part) → T[…, M, …] (and the same)`, with `N` and `M` of [`FftType`]: appends the
+    /// transform.
+    ///
+    /// ```
+    /// use systole_ir::op::fft::{FftCall, FftType};
+    /// use systole_ir::{interp, DType::F32, GraphBuilder, Literal, TensorType};
+    /// let g = GraphBuilder::new("main");
+    /// let x = g.parameter(TensorType::new(F32, [4]), "x");
+    /// let spectrum = FftCall { kind: FftType::Rfft, dim: 0, length: 4 }.emit(&[&x]);
+    /// let graph = g.finish(&spectrum).unwrap();
+    /// let out = interp::run(&graph, &[&Literal::from_slice([4], &[1f32, 2., 3., 4.]).unwrap()]).unwrap();
+    /// assert_eq!((out[0].to_f32s(), out[1].to_f32s()), (vec![10., -2., -2.], vec![0., 2., 0.]));
+    /// ```
     #[track_caller]
     pub fn emit(self, x: &[&Tensor]) -> Vec<Tensor> {
         let Some(first) = x.first() else { return Vec::new() };
@@ -137,6 +149,15 @@ impl FftCall {
     pub(super) fn factors(self, at: NodeView<'_>) -> Vec<ShardingFactor> {
         at.same_dims(at.node.inputs.len(), |d| d != self.dim)
     }
+}
+
+/// Returns the operations of a call: 5 n log₂ n for each complex array, half of it for real ones.
+pub(super) fn flops(config: &str, x: &TensorType) -> f64 {
+    let Ok(fft) = FftCall::parse(config) else { return 0.0 };
+    let [(_, from), _] = fft.sizes();
+    let (arrays, n) = (x.elements() as f64 / from.max(1) as f64, fft.length as f64);
+    let each = 5.0 * n * n.log2().max(1.0);
+    arrays * if fft.kind.is_real() { each / 2.0 } else { each }
 }
 
 /// Evaluates a call in f64.
@@ -293,6 +314,13 @@ mod tests {
         for wrong in ["", "FFT", "FFT dim=1 length=", "DCT dim=0 length=4", "FFT 1 4"] {
             assert!(FftCall::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn real_transforms_cost_half() {
+        let x = TensorType::new(DType::F32, [3, 1024]);
+        let of = |kind| flops(&FftCall { kind, dim: 1, length: 1024 }.to_string(), &x);
+        assert_eq!((of(FftType::Fft), of(FftType::Rfft)), (3.0 * 51_200.0, 3.0 * 25_600.0));
     }
 
     #[test]

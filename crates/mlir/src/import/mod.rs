@@ -157,21 +157,7 @@ fn of_numbered(
     target: ImportTarget<'_>,
 ) -> Result<ImportedProgram> {
     let g = GraphBuilder::new(&main.name);
-    let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
-    for (i, (value, name)) in main.body.arguments.iter().zip(&main.names).enumerate() {
-        let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter has no type"))?;
-        if *ty == MlirType::Token {
-            g.parameter(token(), name);
-            arguments.push(ImportedValue::Token);
-            parameters.push(SourceElement::Plain(DType::Bool));
-            continue;
-        }
-        ensure!(is_settled(ty), unsettled(ty).at(format!("argument {i} of @{}", main.name)));
-        let types = held(ty).at(|| format!("parameter `{name}` of @{}", main.name))?;
-        let mut parts = types.iter().map(|ty| g.parameter(ty.clone(), name));
-        arguments.extend(ImportedValue::of_parts(&mut parts, types.len()));
-        parameters.push(element(ty)?);
-    }
+    let (arguments, parameters) = arguments_of(main, &g)?;
     let host_calls = HostCalls::of(module);
     let mut importer = Importer {
         module,
@@ -211,6 +197,26 @@ fn of_numbered(
     let program = StableHloProgram { donated: donated(main, &interface), spread, graph };
     let (checks, places) = (importer.checks, importer.places);
     Ok(ImportedProgram { program, interface, checks, terms, sums_in_any_order: false, places })
+}
+
+/// Appends the parameters of `main` and returns them with the element types that they have in the source.
+fn arguments_of(main: &MlirFunction, g: &GraphBuilder) -> Result<(Vec<ImportedValue>, Vec<SourceElement>)> {
+    let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
+    for (i, (value, name)) in main.body.arguments.iter().zip(&main.names).enumerate() {
+        let ty = main.values.get(*value).ok_or_else(|| wrong("a parameter has no type"))?;
+        if *ty == MlirType::Token {
+            g.parameter(token(), name);
+            arguments.push(ImportedValue::Token);
+            parameters.push(SourceElement::Plain(DType::Bool));
+            continue;
+        }
+        ensure!(is_settled(ty), unsettled(ty).at(format!("argument {i} of @{}", main.name)));
+        let types = held(ty).at(|| format!("parameter `{name}` of @{}", main.name))?;
+        let mut parts = types.iter().map(|ty| g.parameter(ty.clone(), name));
+        arguments.extend(ImportedValue::of_parts(&mut parts, types.len()));
+        parameters.push(element(ty)?);
+    }
+    Ok((arguments, parameters))
 }
 
 /// Type of a token argument, as in JAX: an array without elements.

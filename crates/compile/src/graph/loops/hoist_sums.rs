@@ -18,7 +18,7 @@ pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
     rebuild(graph, |g, _, node, inputs| {
         let Op::While(w) = &node.op else { return None };
         if w.trip_count.is_none() {
-            w.limit()?;
+            w.limit(|_| None)?;
         }
         // The body is not simplified yet, and the patterns below match simplified graphs.
         let body = optimize(&w.body)?;
@@ -39,7 +39,7 @@ pub fn run(graph: &Graph, optimize: fn(&Graph) -> Option<Graph>) -> Graph {
 
 /// Number of iterations of a loop whose condition determines it: a counter from zero in steps of one, below a limit.
 fn counted(w: &While, from_zero: impl Fn(usize) -> bool) -> Option<usize> {
-    let (number, k) = w.limit()?;
+    let (number, k) = w.limit(|_| None)?;
     CountedLoop::of(w, from_zero).counters.contains(&w.body.params[w.captures + k]).then_some(number)
 }
 

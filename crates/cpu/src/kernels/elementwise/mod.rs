@@ -9,6 +9,7 @@ mod tests;
 use crate::kernel::elementwise::MapKernel;
 use crate::select::{AVX2_UP, EVERY, Family, KernelCandidate, Problem};
 use systole_compile::Kernel;
+use systole_ir::ensure;
 
 /// Creates the kernel of an element-wise program. `fuse`: use machine code if it supports the program.
 fn bind(p: &Problem<'_>, fuse: bool) -> Result<MapKernel, &'static str> {
@@ -30,13 +31,19 @@ pub static FAMILY: Family = Family {
         KernelCandidate::new("jit", AVX2_UP, "JIT-compiled machine code: the whole program is one loop whose \
              values stay in registers",
             |p| {
-                if !crate::simd::jit::is_wanted() {
-                    return Err("the JIT is disabled (SYSTOLE_JIT)".into());
-                }
+                ensure!(crate::simd::jit::is_wanted(), "the JIT is disabled (SYSTOLE_JIT)".into());
                 let kernel = bind(p, true)?;
                 if !kernel.is_fused() {
                     return Err("an op or element type has no vector form, or the program has too many values".into());
                 }
+                Ok(Box::new(kernel))
+            }),
+        KernelCandidate::new("jit_groups", AVX2_UP, "over tiles that stay in L1: groups of instructions as \
+             JIT-compiled machine code, and a vectorized loop for each op that the JIT does not know",
+            |p| {
+                ensure!(crate::simd::jit::is_wanted(), "the JIT is disabled (SYSTOLE_JIT)".into());
+                let kernel = bind(p, true)?;
+                ensure!(kernel.has_groups(), "no two instructions form a group".into());
                 Ok(Box::new(kernel))
             }),
         KernelCandidate::new("interpreted", EVERY, "one vectorized loop per instruction, over tiles that stay \

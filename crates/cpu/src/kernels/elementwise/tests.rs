@@ -288,8 +288,13 @@ fn drawn(s: &mut RandomStream) -> Draft {
                 d.array(dtype, &strides);
             }
             4 if matches!(dtype, F32 | I32 | U32) => {
-                let (inner, size) = (own[rank - 1], dims[rank - 1]);
-                d.map.loads.push(MapLoad::Iota { inner, size, dtype });
+                let k = s.below(rank as u64) as usize;
+                let mut index = (own[k], dims[k]);
+                // A dimension that the fuser merged with others.
+                if s.below(4) == 0 && dims[k].is_multiple_of(2) {
+                    index = [(own[k], dims[k] / 2), (2 * own[k], dims[k] / 2)][s.below(2) as usize];
+                }
+                d.map.loads.push(MapLoad::Iota { inner: index.0, size: index.1, dtype });
             }
             5 if dtype.is_float() => {
                 let value = Scalar::Float(f32::from_bits(special(s)) as f64).round_to(dtype);
@@ -355,6 +360,52 @@ fn random_programs_give_the_interpreters_bits() {
         }
         // The others load constants of unsupported types or need more registers than there are.
         assert!(fused > 400, "{fused} of 600 became code of {}", level.name());
+    }
+}
+
+/// Programs with ops that the JIT does not know: the others are compiled in groups.
+#[test]
+fn groups_give_the_interpreters_bits() {
+    const UNKNOWN: [Unary; 4] = [Unary::Sine, Unary::LogPlusOne, Unary::Cbrt, Unary::ErfInv];
+    for level in levels() {
+        let mut grouped = 0;
+        for k in 0..400 {
+            let s = &mut RandomStream::new(16, 0, k);
+            let mut d = drawn(s);
+            for _ in 0..1 + s.below(3) {
+                let float = FLOATS[s.below(3) as usize];
+                if let Some(a) = d.any(float, s) {
+                    d.push(Op::Unary(UNKNOWN[s.below(4) as usize]), &[a], float, float);
+                }
+                for _ in 0..s.below(8) {
+                    d.grow(s);
+                }
+            }
+            let last = d.map.loads.len() + d.map.instrs.len() - 1;
+            if !d.map.stores.contains(&last) {
+                d.map.stores.push(last);
+            }
+            check_map(&d, &format!("program {k}"), level, s);
+            grouped += usize::from(MapKernel::with(&d.map, level, true).has_groups());
+        }
+        assert!(grouped > 200, "{grouped} of 400 have groups for {}", level.name());
+    }
+}
+
+/// A program with more values than there are registers is divided into groups.
+#[test]
+fn too_many_values_are_divided_into_groups() {
+    let s = &mut RandomStream::new(17, 0, 0);
+    let mut d = Draft::new(&[700]);
+    let loads: Vec<usize> = (0..40).map(|_| d.linear(DType::F32)).collect();
+    let sqrt = |d: &mut Draft, e| d.push(Op::Unary(Unary::Sqrt), &[e], DType::F32, DType::F32);
+    let up: Vec<usize> = loads.iter().map(|&e| sqrt(&mut d, e)).collect();
+    let add = |a, b| d.push(Op::Binary(Binary::Add), &[a, b], DType::F32, DType::F32);
+    let sum = up.into_iter().rev().reduce(add).unwrap();
+    d.map.stores.push(sum);
+    for level in levels() {
+        assert!(!check_map(&d, "forty roots", level, s));
+        assert!(MapKernel::with(&d.map, level, true).has_groups());
     }
 }
 
@@ -504,13 +555,16 @@ fn folds_give_the_interpreters_bits() {
             let mut scratch = vec![0u64; kernel.scratch() / 8 + 1];
             let from: Vec<*const u8> = inputs.iter_mut().map(|a| a.ptr().cast_const()).collect();
             let io = Io { inputs: &from, outputs: &[out.ptr()], scratch: scratch.as_mut_ptr().cast() };
+            let before = flush_denormals(flushes(level));
             // SAFETY: arrays have the elements that the program reads and writes; the level is available.
             unsafe { kernel.run(&KernelContext { team: &team, flush: flushes(level) }, &io).unwrap() };
+            restore_denormals(before);
             out
         });
         assert!(
             results[0].equals_at(&results[1], level),
-            "fold {k}: {monoid:?} of {:?} over {folded:?}",
+            "fold {k} with {}: {monoid:?} of {:?} over {folded:?}",
+            level.name(),
             d.map
         );
     }

@@ -87,6 +87,11 @@ impl ReduceKernel {
         self.program.is_fused()
     }
 
+    /// Whether groups of instructions are machine code.
+    pub fn has_groups(&self) -> bool {
+        self.program.has_groups()
+    }
+
     /// Creates the kernel that reduces an element-wise program over the `folded` dimensions.
     pub fn new(map: &Map, folded: &[bool], monoid: Monoid, step: &Step, level: Level) -> ReduceKernel {
         ReduceKernel::with(map, folded, monoid, step.output_types[0].dtype, level, jit::is_wanted())
@@ -123,10 +128,13 @@ impl ReduceKernel {
         let sink = if inner_folded { ResultSink::Along(monoid) } else { ResultSink::Across(monoid) };
         let in_order = inner_folded && folded_walk.0.is_empty() && kept_walk.0.len() <= 1;
         let together = if in_order && (1..=SHORT).contains(&inner) { TILE / inner } else { 1 };
-        // Machine code reduces one row per call, so short rows are left to the interpreter.
-        let fuse = fuse && together == 1;
+        // Fused machine code reduces one row per call, so short rows are left to the interpreter.
+        let program = match together {
+            1 => ElementwiseProgram::new(map, sink, inner, level, fuse),
+            _ => ElementwiseProgram::interpreted(map, level, fuse),
+        };
         ReduceKernel {
-            program: ElementwiseProgram::new(map, sink, inner, level, fuse),
+            program,
             loops: loops_of(monoid, dtype, level),
             dtype,
             lane: lane_size(dtype),

@@ -50,6 +50,14 @@ pub static FAMILY: Family = Family {
                 }
                 Ok(Box::new(kernel))
             }),
+        KernelCandidate::new("jit_groups", AVX2_UP, "reductions over tiles that JIT-compiled groups of instructions \
+             and vectorized loops have computed",
+            |p| {
+                ensure!(jit::is_wanted(), "the JIT is disabled (SYSTOLE_JIT)".into());
+                let kernel = fold(p, true)?;
+                ensure!(kernel.has_groups(), "no two instructions form a group".into());
+                Ok(Box::new(kernel))
+            }),
         KernelCandidate::new("interpreted", EVERY, "reductions over tiles that vectorized loops have computed; \
              supports every reduction",
             |p| Ok(Box::new(fold(p, false)?))),

@@ -35,6 +35,7 @@ pub struct JitLoop {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     code: executable_memory::ExecutableMemory,
     /// Runs the tail, if the loop supports whole vectors only.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     rest: Option<tail::LoopTail>,
     nanoseconds: f64,
 }
@@ -48,17 +49,17 @@ pub fn is_wanted() -> bool {
 impl JitLoop {
     /// Compiles a program whose loads are read as given by `access`; returns `None` if the interpreter has to run it.
     pub fn new(map: &Map, access: &[LoadAccess], sink: ResultSink, level: Level) -> Option<JitLoop> {
-        let set = match level {
-            Level::Avx512 => (LoopIsa::Avx512, false),
-            Level::Avx512Bf16 => (LoopIsa::Avx512, true),
-            Level::Avx2 if is_x86_feature_detected!("f16c") => (LoopIsa::Avx2, false),
-            _ => return None,
-        };
-        let steps = lower::lower(map, access, sink, set)?;
+        let steps = lower::lower(map, access, sink, instructions(level)?)?;
         let code = emit::emit(&steps)?;
         let rest = (!code.any).then(|| tail::LoopTail::new(&steps));
         let code = executable_memory::ExecutableMemory::new(&code.bytes)?;
         Some(JitLoop { code, rest, nanoseconds: emit::cycles(&steps) / 2.5 })
+    }
+
+    /// Whether the ops and element types of a program have vector forms.
+    pub fn supports(map: &Map, access: &[LoadAccess], level: Level) -> bool {
+        let set = instructions(level);
+        set.is_some_and(|set| lower::lower(map, access, ResultSink::Arrays, set).is_some())
     }
 
     /// Runs the compiled loop on `n` elements. `arrays` holds the input pointers, then the output pointers.
@@ -82,11 +83,27 @@ impl JitLoop {
     }
 }
 
+/// Returns the instruction set of a level, and whether it rounds to bf16.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn instructions(level: Level) -> Option<(LoopIsa, bool)> {
+    match level {
+        Level::Avx512 => Some((LoopIsa::Avx512, false)),
+        Level::Avx512Bf16 => Some((LoopIsa::Avx512, true)),
+        Level::Avx2 if is_x86_feature_detected!("f16c") => Some((LoopIsa::Avx2, false)),
+        _ => None,
+    }
+}
+
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-impl Loop {
+impl JitLoop {
     /// Stub: no code generation on this platform.
-    pub fn new(_: &Map, _: &[Access], _: Sink, _: Level) -> Option<Loop> {
+    pub fn new(_: &Map, _: &[LoadAccess], _: ResultSink, _: Level) -> Option<JitLoop> {
         None
+    }
+
+    /// Stub for platforms without JIT: no op is supported.
+    pub fn supports(_: &Map, _: &[LoadAccess], _: Level) -> bool {
+        false
     }
 
     /// Stub for platforms without JIT: never called, because no loop is compiled there.
