@@ -79,7 +79,7 @@ fn asynchronous_ops_run_in_order() {
           %3 = \"stablehlo.multiply\"(%a, %a) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
           stablehlo.return %3 : tensor<2xf32>
         }) : (tensor<2xf32>) -> !stablehlo.future<tensor<2xf32>>
-        stablehlo.custom_call @control_dep(%x, %x) {has_side_effect = true} : (tensor<2xf32>, tensor<2xf32>) -> ()
+        stablehlo.custom_call @control_dep(%0, %x) {has_side_effect = true} : (!stablehlo.future<tensor<2xf32>>, tensor<2xf32>) -> ()
         %1 = \"stablehlo.async_done\"(%0) : (!stablehlo.future<tensor<2xf32>>) -> tensor<2xf32>
         return %1 : tensor<2xf32>";
     assert_eq!(run(body, "tensor<2xf32>"), [[9.0, 16.0]]);

@@ -89,15 +89,16 @@ fn result_shardings(
     chooses: &[bool],
 ) -> CallResult<Vec<DeviceSharding>> {
     let mut results = Vec::new();
-    let mut led: Option<Vec<DimAxes>> = None;
+    let mut propagated: Option<Vec<DimAxes>> = None;
     for (i, (ty, attributes)) in main.results.iter().enumerate() {
         let whole = DeviceSharding::replicated(rank(Some(ty)), devices);
         let told = tiles(module, attributes, rank(Some(ty)), devices)?;
         let may = devices > 1 && chooses.get(i).or(chooses.last()).copied().unwrap_or(true);
         let found = match may && is_open(attributes) {
             true => {
-                let led = led.get_or_insert_with(|| ShardingWalk::new(module).main(main).0).get(i);
-                followed(module, attributes, rank(Some(ty)), devices, led).or(told)
+                let propagated =
+                    propagated.get_or_insert_with(|| ShardingWalk::new(module).main(main).0).get(i);
+                followed(module, attributes, rank(Some(ty)), devices, propagated).or(told)
             }
             false => told,
         };
@@ -305,12 +306,12 @@ fn followed(
     attributes: &NamedAttributes,
     rank: usize,
     devices: usize,
-    led: Option<&DimAxes>,
+    propagated: Option<&DimAxes>,
 ) -> Option<DeviceSharding> {
     let open = vec![vec![OPEN.to_owned()]; rank];
     let (axes, unreduced) = match find(attributes, "sdy.sharding").and_then(stated) {
-        Some((_, dims, unreduced)) => (constrained(dims, led), unreduced),
-        None => (constrained(&open, led), Vec::new()),
+        Some((_, dims, unreduced)) => (constrained(dims, propagated), unreduced),
+        None => (constrained(&open, propagated), Vec::new()),
     };
     if axes.iter().all(Vec::is_empty) && unreduced.is_empty() {
         return None;

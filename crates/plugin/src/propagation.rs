@@ -85,8 +85,8 @@ impl<'m> ShardingWalk<'m> {
         self.forward(main, &main.body, &mut axes);
         self.backward(main, &main.body, &mut axes, &results);
         self.inspected.clear();
-        let led = self.forward(main, &main.body, &mut axes);
-        (led.iter().map(|axes| closed(axes)).collect(), self.inspected)
+        let propagated = self.forward(main, &main.body, &mut axes);
+        (propagated.iter().map(|axes| closed(axes)).collect(), self.inspected)
     }
 
     /// Gives an array of a sharding group the axes of the group, and the group those of the array.
@@ -135,8 +135,8 @@ impl<'m> ShardingWalk<'m> {
                 "while" => self.loop_forward(f, op, axes),
                 "case" | "if" => {
                     for region in &op.regions {
-                        let led = self.forward(f, region, axes);
-                        axes.add_all(f, &op.results, &led);
+                        let propagated = self.forward(f, region, axes);
+                        axes.add_all(f, &op.results, &propagated);
                     }
                 }
                 _ => along_op(f, op, |from, to, pairs| add_along(f, axes, from, to, pairs)),
@@ -151,22 +151,22 @@ impl<'m> ShardingWalk<'m> {
         axes.add_all(f, &last.operands, wanted);
         for op in ops.iter().rev() {
             let name = op.name.strip_prefix("stablehlo.").unwrap_or(&op.name);
-            let led = axes.all(f, &op.results);
+            let propagated = axes.all(f, &op.results);
             match name {
                 "sdy.sharding_group" => self.join_group(f, op, axes),
-                "sdy.sharding_constraint" | "sdy.reshard" => axes.add_all(f, &op.operands, &led),
+                "sdy.sharding_constraint" | "sdy.reshard" => axes.add_all(f, &op.operands, &propagated),
                 "sdy.manual_computation" => {
                     axes.add_all(f, &op.operands, &shardings(&op.attributes, "in_shardings"));
                 }
-                "func.call" => self.call(f, op, axes, Some(&led)),
+                "func.call" => self.call(f, op, axes, Some(&propagated)),
                 "while" => {
                     if let Some(body) = op.regions.get(1) {
-                        self.backward(f, body, axes, &led);
+                        self.backward(f, body, axes, &propagated);
                         let given = axes.all(f, &body.arguments);
                         axes.add_all(f, &op.operands, &given);
                     }
                 }
-                "case" | "if" => op.regions.iter().for_each(|r| self.backward(f, r, axes, &led)),
+                "case" | "if" => op.regions.iter().for_each(|r| self.backward(f, r, axes, &propagated)),
                 _ => along_op(f, op, |from, to, pairs| {
                     let back: Vec<_> = pairs.iter().map(|(d, to)| (*to, *d)).collect();
                     add_along(f, axes, to, from, &back);
@@ -183,10 +183,10 @@ impl<'m> ShardingWalk<'m> {
         }
         for region in &op.regions {
             axes.add_all(f, &region.arguments, &carried);
-            let led = self.forward(f, region, axes);
-            if region.arguments.len() == led.len() {
+            let propagated = self.forward(f, region, axes);
+            if region.arguments.len() == propagated.len() {
                 axes.add_all(f, &op.results, &axes.all(f, &region.arguments));
-                axes.add_all(f, &op.results, &led);
+                axes.add_all(f, &op.results, &propagated);
             }
         }
     }
@@ -208,9 +208,9 @@ impl<'m> ShardingWalk<'m> {
             axes.add(f, *argument, &given);
         }
         self.manual += 1;
-        let led = self.forward(f, body, axes);
+        let propagated = self.forward(f, body, axes);
         self.manual -= 1;
-        axes.add_all(f, &op.results, &led);
+        axes.add_all(f, &op.results, &propagated);
     }
 
     /// Propagates through a called function, backward if `wanted` has the axes of the results.
@@ -226,8 +226,8 @@ impl<'m> ShardingWalk<'m> {
         match wanted {
             None => {
                 inner.add_all(called, &called.body.arguments, &axes.all(f, &op.operands));
-                let led = self.forward(called, &called.body, &mut inner);
-                axes.add_all(f, &op.results, &led);
+                let propagated = self.forward(called, &called.body, &mut inner);
+                axes.add_all(f, &op.results, &propagated);
             }
             Some(wanted) => {
                 self.backward(called, &called.body, &mut inner, wanted);

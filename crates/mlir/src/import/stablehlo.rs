@@ -112,7 +112,7 @@ pub(super) const OPERATIONS: &[OpImport] = &[
     call(INSPECTION, UNCHANGED).complex(ComplexRule::Nothing),
     call("annotate_device_placement", UNCHANGED).complex(ComplexRule::Nothing),
     // Ops run in order, and JAX marks an unused value as live; nothing is computed.
-    call("control_dep", ImportRule::Arrays(|_| Ok(Some(Vec::new())))),
+    call("control_dep", ImportRule::Importer(|_, _, _, _, _| Ok(Vec::new()))),
     call("dce_sink", ImportRule::Arrays(|_| Ok(Some(Vec::new())))),
 ];
 
