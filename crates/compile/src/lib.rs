@@ -24,7 +24,7 @@ pub use graph::{
     round_product_operands,
 };
 pub use memory::{ArrayUsage, Footprint, footprint, largest_intermediates};
-pub use options::{PipelineOptions, RowBlocksMode};
+pub use options::{PipelineOptions, RoundingOptions, RowBlocksMode};
 pub use pipeline::{CompileStage, STAGES, StageOutput, form_after, schedule, stages};
 pub use program::*;
 

@@ -1,4 +1,4 @@
-//! Options of a compilation: donated parameters, row blocks and excess precision.
+//! Options of a compilation: donated parameters, row blocks and rounding.
 
 /// Options of [`crate::schedule`].
 #[derive(Clone, Debug, Default)]
@@ -10,8 +10,17 @@ pub struct PipelineOptions {
     pub state_at: Option<usize>,
     /// Which segments of the graph run as row blocks.
     pub blocks: RowBlocksMode,
+    /// Which results may be rounded less often.
+    pub rounding: RoundingOptions,
+}
+
+/// Freedom of a compilation to round less often than once for each op.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RoundingOptions {
     /// Whether intermediate bf16 and f16 values may stay in f32 until they are stored.
     pub excess_precision: bool,
+    /// Whether a product and a sum may be contracted to a fused multiply-add.
+    pub contraction: bool,
 }
 
 /// How segments of a graph are split into row blocks. The split determines the summation order, so it must not depend

@@ -41,7 +41,7 @@ pub const STAGES: &[CompileStage] = &[
         doc: "turns groups of element-wise nodes into maps, and other nodes into steps",
         run: |unit, _| {
             let OutlinedGraph { graph, blocks } = &unit.tiled;
-            unit.program = lower(graph, blocks, unit.options.excess_precision, &COMPILER)?;
+            unit.program = lower(graph, blocks, unit.options.rounding, &COMPILER)?;
             Ok(())
         },
         verify: |unit| verify_steps(&unit.program),
@@ -114,10 +114,10 @@ pub fn stages() -> Vec<(&'static str, &'static str)> {
 
 /// Compiles a traced graph up to the last run of the named pass, stage or rule (see [`stages`]).
 pub fn form_after(graph: &Graph, options: &PipelineOptions, name: &str) -> Result<StageOutput> {
-    if let Some(graph) = optimize_until(graph, options.excess_precision, name)? {
+    if let Some(graph) = optimize_until(graph, options.rounding.excess_precision, name)? {
         return Ok(StageOutput::Graph(graph));
     }
-    let (graph, _) = crate::graph::optimize_with(graph, options.excess_precision)?;
+    let (graph, _) = crate::graph::optimize_with(graph, options.rounding.excess_precision)?;
     let (unit, at) = run_until(&graph, options, Some(name))?;
     match at {
         None => Err(err!(Config, "unknown stage `{name}`")
@@ -201,7 +201,7 @@ fn estimate(
     blocks: &HashMap<usize, RowBlockLoop>,
     options: &PipelineOptions,
 ) -> Result<ProgramSchedule> {
-    let mut program = lower(graph, blocks, options.excess_precision, &COMPILER)?;
+    let mut program = lower(graph, blocks, options.rounding, &COMPILER)?;
     fuse(&mut program, options, |rule| rule.in_estimates, None)?;
     Ok(program)
 }

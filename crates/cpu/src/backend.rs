@@ -18,8 +18,8 @@ use crate::simd::level::{CompileTarget, Level};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_compile::{
-    ConstantSubgraph, Location, PassStat, PipelineOptions, RowBlocksMode, footprint, hold_float16_in_float32,
-    optimize_with, remat, schedule,
+    ConstantSubgraph, Location, PassStat, PipelineOptions, RoundingOptions, RowBlocksMode, footprint,
+    hold_float16_in_float32, optimize_with, remat, schedule,
 };
 use systole_ir::{DType, Graph, Literal, Result, ResultExt, TensorType, cost, ensure, interp, knobs};
 use systole_runtime::{
@@ -171,8 +171,9 @@ impl CpuBackend {
     fn with_constants(&self, graph: Graph, options: &CompileOptions) -> Result<Graph> {
         let Some(part) = ConstantSubgraph::of(&graph) else { return Ok(graph) };
         // Nothing is donated, and the caller's arguments are not among these parameters.
-        // Subnormal constants stay as they are, like in XLA's constant folding.
-        let options = CompileOptions { donated: Vec::new(), flush_denormals: false, ..options.clone() };
+        // As in XLA's constant folding, subnormal constants stay as they are, and each op rounds.
+        let exact = CompileOptions { flush_denormals: false, contraction: false, ..options.clone() };
+        let options = CompileOptions { donated: Vec::new(), ..exact };
         let executor = self.bind_in_order(&part.graph, &options, false)?;
         let computed = self.run_constants(&executor)?;
         Ok(part.replace(&graph, &computed))
@@ -212,8 +213,11 @@ impl CpuBackend {
     /// Returns the compiler options of this backend, for listings of compiler stages.
     pub fn program_options(&self, options: &CompileOptions) -> PipelineOptions {
         let donated = options.donated.clone();
-        let excess_precision = self.excess_precision(options);
-        PipelineOptions { donated, state_at: None, blocks: self.blocks, excess_precision }
+        let rounding = RoundingOptions {
+            excess_precision: self.excess_precision(options),
+            contraction: options.contraction,
+        };
+        PipelineOptions { donated, state_at: None, blocks: self.blocks, rounding }
     }
 
     fn registry(&self, explains: bool) -> KernelRegistry {

@@ -379,6 +379,7 @@ fn other(
         flush_denormals: options.flush_denormals,
         winograd: options.winograd,
         excess_precision: options.excess_precision,
+        contraction: options.contraction,
         ..Default::default()
     };
     let meets = graph.nodes.iter().any(|n| n.op.meets());

@@ -40,6 +40,8 @@ pub(crate) struct CompileSettings {
     pub(crate) chooses_results: Vec<bool>,
     /// Whether narrow floats may keep excess precision within a program.
     pub(crate) excess_precision: bool,
+    /// Whether products and sums may be contracted to fused multiply-adds.
+    pub(crate) contraction: bool,
     /// Whether denormals may be flushed to zero.
     pub(crate) flush_denormals: bool,
     /// Whether convolutions may use Winograd transforms.
@@ -57,6 +59,7 @@ impl CompileSettings {
             devices: Vec::new(),
             chooses_results: Vec::new(),
             excess_precision: true,
+            contraction: true,
             flush_denormals: true,
             winograd: false,
         };
@@ -127,11 +130,13 @@ impl CompileSettings {
         match name.as_str() {
             "systole_winograd" => self.winograd = on,
             "systole_flush_denormals" => self.flush_denormals = on,
+            "systole_fp_contract" => self.contraction = on,
             "systole_excess_precision" | "xla_allow_excess_precision" => self.excess_precision = on,
             _ if name.starts_with("systole_") => {
                 let what = format!("No such compile option: '{name}'");
                 return Err(CallError::invalid(format!(
-                    "{what}; available: systole_winograd, systole_flush_denormals, systole_excess_precision"
+                    "{what}; available: systole_winograd, systole_flush_denormals, systole_excess_precision, \
+                     systole_fp_contract"
                 )));
             }
             _ if name.starts_with("xla_") => {}

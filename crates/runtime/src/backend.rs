@@ -50,6 +50,8 @@ pub struct CompileOptions {
     /// Whether intermediate bf16 and f16 values may stay in f32 until they are stored; an infinity among them may
     /// become a NaN (XLA's `allow_excess_precision`; allowed in training, not in op tests).
     pub excess_precision: bool,
+    /// Whether a product and the sum that alone reads it may be contracted to a fused multiply-add, which rounds once.
+    pub contraction: bool,
     /// Whether float16 values may be held in f32 between all operations, also products: for models whose format leaves
     /// that open. Backends without float16 arithmetic do so.
     pub wide_float16: bool,

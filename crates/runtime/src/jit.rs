@@ -206,6 +206,7 @@ impl<I: TensorTree, O: TensorTree, F: Fn(I) -> O> Jit<I, O, F> {
             flush_denormals: self.flush_denormals,
             winograd: self.winograd,
             excess_precision: self.excess_precision,
+            contraction: false,
             wide_float16: false,
             roles: self.roles(&graph, &results),
         };

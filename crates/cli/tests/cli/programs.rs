@@ -2,7 +2,8 @@
 //! rows, with and without rounding to narrow floats.
 
 use systole::compile::{
-    PipelineOptions, RULES, RowBlocksMode, STAGES, StageOutput, form_after, optimize_with, schedule, verify,
+    PipelineOptions, RULES, RoundingOptions, RowBlocksMode, STAGES, StageOutput, form_after, optimize_with,
+    schedule, verify,
 };
 use systole::config::{PRESETS, RunConfig};
 
@@ -15,7 +16,8 @@ fn programs_of_all_presets_are_verified() {
         for (blocks, excess_precision) in [(RowBlocksMode::Off, false), (RowBlocksMode::Cache(1 << 20), true)]
         {
             let donated: Vec<usize> = (0..graph.params.len()).collect();
-            let options = PipelineOptions { donated, blocks, excess_precision, ..PipelineOptions::default() };
+            let rounding = RoundingOptions { excess_precision, ..RoundingOptions::default() };
+            let options = PipelineOptions { donated, blocks, rounding, ..PipelineOptions::default() };
             let (graph, _) = optimize_with(&graph, excess_precision).unwrap();
             let s = schedule(&graph, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
             verify(&s, &options.donated).unwrap_or_else(|e| panic!("{name}: {e}\n{s}"));

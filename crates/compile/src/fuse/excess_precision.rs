@@ -123,7 +123,8 @@ impl<'m> WideMapBuilder<'m> {
                 Op::Convert(_) => Convert { to }.into(),
                 op => op.clone(),
             };
-            let new = self.push(MapInstr { op, args, from, to });
+            let contraction = instr.contraction;
+            let new = self.push(MapInstr { op, args, from, to, contraction });
             if gives {
                 self.wide[e] = Some(new);
             } else {
@@ -153,7 +154,13 @@ impl<'m> WideMapBuilder<'m> {
             return new;
         }
         let (a, to) = (self.wide(e), self.old.dtype(e));
-        let new = self.push(MapInstr { op: Convert { to }.into(), args: smallvec![a], from: DType::F32, to });
+        let new = self.push(MapInstr {
+            op: Convert { to }.into(),
+            args: smallvec![a],
+            from: DType::F32,
+            to,
+            contraction: None,
+        });
         self.same[e] = Some(new);
         new
     }
@@ -164,7 +171,13 @@ impl<'m> WideMapBuilder<'m> {
             return new;
         }
         let (a, from, to) = (self.same(e), self.old.dtype(e), DType::F32);
-        let new = self.push(MapInstr { op: Convert { to }.into(), args: smallvec![a], from, to });
+        let new = self.push(MapInstr {
+            op: Convert { to }.into(),
+            args: smallvec![a],
+            from,
+            to,
+            contraction: None,
+        });
         self.wide[e] = Some(new);
         new
     }

@@ -5,6 +5,7 @@
 
 mod batch_statistics;
 mod concat_in_place;
+mod contraction;
 mod convolution_epilogue;
 mod excess_precision;
 mod int8_products;
@@ -79,13 +80,18 @@ pub const RULES: &[FusionRule] = &[
     on_steps("top_k", "fuses sorts and slices of their first elements", top_k::of_sorts),
     rule("multi_reduce", "merges reductions over the same data into one step", |s, _| multi_reduce::join(s)),
     rule("excess_precision", "keeps bf16 and f16 intermediates in f32; rounds only stored values", |s, options| {
-        if options.excess_precision {
+        if options.rounding.excess_precision {
             excess_precision::run(s);
+        }
+    }),
+    rule("contraction", "contracts products and sums to fused multiply-adds", |s, options| {
+        if options.rounding.contraction {
+            contraction::run(s);
         }
     }),
     rule("rows", "fuses row reductions and the maps around them (softmax, layer normalization)", |s, _| row_fusion::join(s)),
     rule("product_epilogue", "fuses a GEMM with the map that is its only reader", |s, options| {
-        product_epilogue::join(s, options.excess_precision)
+        product_epilogue::join(s, options.rounding.excess_precision)
     }),
     FusionRule {
         name: "concat_in_place",

@@ -110,8 +110,13 @@ fn union(
     map.stores.iter_mut().for_each(|s| *s = moved(*s));
     for instr in &other.instrs {
         let args: SmallVec<[MapRegister; 3]> = instr.args.iter().map(|&a| registers[a]).collect();
-        let same =
-            |i: &MapInstr| i.op == instr.op && i.args == args && i.from == instr.from && i.to == instr.to;
+        let same = |i: &MapInstr| {
+            i.op == instr.op
+                && i.contraction == instr.contraction
+                && i.args == args
+                && i.from == instr.from
+                && i.to == instr.to
+        };
         let at = map.instrs.iter().position(same).unwrap_or_else(|| {
             map.instrs.push(MapInstr { args: args.clone(), ..instr.clone() });
             map.instrs.len() - 1

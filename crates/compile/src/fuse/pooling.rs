@@ -578,6 +578,7 @@ fn sum_of_two(ty: &TensorType) -> Map {
         args: [0, 1].into_iter().collect(),
         from: ty.dtype,
         to: ty.dtype,
+        contraction: None,
     };
     Map { shape: [ty.elements()].into(), loads: vec![load(0), load(1)], instrs: vec![add], stores: vec![2] }
 }

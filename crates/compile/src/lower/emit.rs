@@ -4,6 +4,7 @@ use super::grouping::{FusionGroups, NodeLowering};
 use super::map_builder::{MapBuilder, RawInstr, VirtualRegister};
 use super::nested_ops::kernel_of;
 use crate::nested_compiler::NestedCompiler;
+use crate::options::RoundingOptions;
 use crate::program::{
     Kernel, LayerScope, Location, ProgramSchedule, ResultPlan, RowBlockLoop, SlotId, SlotStorage, Step,
     array_bytes,
@@ -19,7 +20,7 @@ pub struct StepEmitter<'f, 'g> {
     g: &'g Graph,
     /// Row-block programs, by node index.
     blocks: &'f HashMap<usize, RowBlockLoop>,
-    excess_precision: bool,
+    rounding: RoundingOptions,
     compiler: &'f NestedCompiler,
     out: ProgramSchedule,
     slots: HashMap<ValueId, SlotId>,
@@ -31,7 +32,7 @@ impl<'f, 'g> StepEmitter<'f, 'g> {
     pub fn new(
         f: &'f FusionGroups<'g>,
         blocks: &'f HashMap<usize, RowBlockLoop>,
-        excess_precision: bool,
+        rounding: RoundingOptions,
         compiler: &'f NestedCompiler,
     ) -> StepEmitter<'f, 'g> {
         let out = ProgramSchedule {
@@ -39,7 +40,7 @@ impl<'f, 'g> StepEmitter<'f, 'g> {
             params: f.graph.param_types(),
             ..ProgramSchedule::default()
         };
-        StepEmitter { f, g: f.graph, blocks, excess_precision, compiler, out, slots: HashMap::new() }
+        StepEmitter { f, g: f.graph, blocks, rounding, compiler, out, slots: HashMap::new() }
     }
 
     /// Emits the lowered program, with its steps in graph order.
@@ -265,13 +266,9 @@ impl<'f, 'g> StepEmitter<'f, 'g> {
         let kernel = match blocks {
             Some(b) => Kernel::Blocks(Box::new(b.clone())),
             None if onto.is_some() => Kernel::Accumulate { op: op_node.op.clone() },
-            None => kernel_of(
-                &op_node.op,
-                last.is_some(),
-                self.f.blank.get(&i),
-                self.excess_precision,
-                self.compiler,
-            )?,
+            None => {
+                kernel_of(&op_node.op, last.is_some(), self.f.blank.get(&i), self.rounding, self.compiler)?
+            }
         };
         self.push(kernel, inputs, outputs, &[i], flops);
         Ok(())

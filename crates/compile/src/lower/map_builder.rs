@@ -157,6 +157,7 @@ impl MapBuilder {
             args: i.args.iter().map(|&r| number(r)).collect(),
             from: i.from,
             to: i.to,
+            contraction: None,
         });
         let map = Map {
             shape: kept.iter().map(|&(size, _)| size).collect(),

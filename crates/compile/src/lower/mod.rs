@@ -7,6 +7,7 @@ mod map_builder;
 mod nested_ops;
 
 use crate::nested_compiler::NestedCompiler;
+use crate::options::RoundingOptions;
 use crate::program::{ProgramSchedule, RowBlockLoop};
 use std::collections::HashMap;
 use systole_ir::{Graph, Result};
@@ -15,10 +16,10 @@ use systole_ir::{Graph, Result};
 pub fn lower(
     graph: &Graph,
     blocks: &HashMap<usize, RowBlockLoop>,
-    excess_precision: bool,
+    rounding: RoundingOptions,
     compiler: &NestedCompiler,
 ) -> Result<ProgramSchedule> {
     let mut fusion = grouping::FusionGroups::of(graph);
     fusion.find_inlined();
-    emit::StepEmitter::new(&fusion, blocks, excess_precision, compiler).run()
+    emit::StepEmitter::new(&fusion, blocks, rounding, compiler).run()
 }

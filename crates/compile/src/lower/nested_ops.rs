@@ -3,7 +3,7 @@
 
 use crate::graph::optimize_with;
 use crate::nested_compiler::NestedCompiler;
-use crate::options::PipelineOptions;
+use crate::options::{PipelineOptions, RoundingOptions};
 use crate::program::{DequantizeStep, Kernel};
 use std::sync::Arc;
 use systole_ir::attention::AttentionMatch;
@@ -17,12 +17,12 @@ pub fn kernel_of(
     op: &Op,
     bias: bool,
     blank: Option<&Vec<bool>>,
-    excess_precision: bool,
+    rounding: RoundingOptions,
     compiler: &NestedCompiler,
 ) -> Result<Kernel> {
-    let alone = PipelineOptions { excess_precision, ..PipelineOptions::default() };
+    let alone = PipelineOptions { rounding, ..PipelineOptions::default() };
     let compile = |g: &Graph, options: &PipelineOptions| {
-        (compiler.schedule)(&optimize_with(g, options.excess_precision)?.0, options)
+        (compiler.schedule)(&optimize_with(g, options.rounding.excess_precision)?.0, options)
     };
     Ok(match op {
         Op::While(w) => {

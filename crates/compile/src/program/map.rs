@@ -98,4 +98,15 @@ pub struct MapInstr {
     pub from: DType,
     /// Element type of the result.
     pub to: DType,
+    /// For `add` and `subtract`: which operand is a product of two registers, rounded together with the sum.
+    pub contraction: Option<Contraction>,
+}
+
+/// Place of the product in a contracted `add` or `subtract` (a fused multiply-add) of three registers a, b and c.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contraction {
+    /// a · b ± c.
+    Left,
+    /// c ± a · b.
+    Right,
 }

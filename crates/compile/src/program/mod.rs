@@ -20,7 +20,7 @@ mod verify;
 pub use conv_moments::ConvWithMoments;
 pub use int8_product::Int8Product;
 pub use kernel::{Kernel, LayerScope, ProgramSchedule, Step, right_operand};
-pub use map::{Map, MapInstr, MapLoad, MapRegister};
+pub use map::{Contraction, Map, MapInstr, MapLoad, MapRegister};
 pub use nested_kernels::{FusedRows, RowBlockLoop};
 pub use pooling::{DEAD, MaxPoolArgmax, Relu, Unpool, UnpooledGradient};
 pub use product_epilogue::ProductEpilogue;

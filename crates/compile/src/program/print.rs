@@ -1,7 +1,7 @@
 //! Prints the listing of a schedule: one line per step, then its map and bodies.
 
 use super::kernel::{Kernel, ProgramSchedule};
-use super::map::{Map, MapLoad};
+use super::map::{Contraction, Map, MapLoad};
 use super::storage::{Location, SlotId};
 use super::strided_map::StridedStore;
 use std::fmt;
@@ -92,7 +92,12 @@ fn write_map(f: &mut fmt::Formatter<'_>, m: &Map) -> fmt::Result {
     }
     for (k, instr) in m.instrs.iter().enumerate() {
         let args: Vec<String> = instr.args.iter().map(|a| format!("r{a}")).collect();
-        write!(f, " r{}={}({});", m.loads.len() + k, instr.op.name(), args.join(","))?;
+        let args = match (instr.contraction, &args[..]) {
+            (Some(Contraction::Left), [a, b, c]) => format!("{a}·{b},{c}"),
+            (Some(Contraction::Right), [a, b, c]) => format!("{c},{a}·{b}"),
+            _ => args.join(","),
+        };
+        write!(f, " r{}={}({args});", m.loads.len() + k, instr.op.name())?;
     }
     let stores: Vec<String> = m.stores.iter().map(|s| format!("r{s}")).collect();
     writeln!(f, " → {}", stores.join(", "))

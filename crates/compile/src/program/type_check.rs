@@ -51,8 +51,13 @@ pub fn map(m: &Map, ins: &[TensorType]) -> CheckResult {
         let e = m.loads.len() + k;
         holds(instr.args.iter().all(|&a| a < e), || format!("register {e} depends on later registers"))?;
         let scalars: Vec<TensorType> = instr.args.iter().map(|&a| TensorType::scalar(m.dtype(a))).collect();
-        infers(&instr.op, &scalars, &[TensorType::scalar(instr.to)])
+        // The product has the type of the other operand.
+        let operands = if instr.contraction.is_some() { &scalars[1..] } else { &scalars[..] };
+        infers(&instr.op, operands, &[TensorType::scalar(instr.to)])
             .map_err(|what| format!("register {e}: {what}"))?;
+        holds(instr.contraction.is_none() || scalars.len() == 3 && scalars[0] == scalars[1], || {
+            format!("register {e} is no product and sum")
+        })?;
         let first = &scalars[usize::from(matches!(instr.op, Op::Select(_)))];
         holds(first.dtype == instr.from, || {
             format!("register {e} has operand {first}, expected {}", instr.from)

@@ -9,7 +9,7 @@ use super::row_rules::{Use, row_op};
 use super::segment::BlockSegment;
 use crate::graph::optimize;
 use crate::nested_compiler::NestedCompiler;
-use crate::options::{PipelineOptions, RowBlocksMode};
+use crate::options::{PipelineOptions, RoundingOptions, RowBlocksMode};
 use crate::program::{Kernel, Location, ProgramSchedule, RowBlockLoop, SlotStorage, Step};
 use std::sync::Arc;
 use systole_ir::{Graph, Op, Result, ValueId};
@@ -62,7 +62,7 @@ pub struct BlockingCostModel<'g> {
     cache: usize,
     /// Rows per block if blocks are forced and gains are ignored.
     forced: Option<usize>,
-    excess_precision: bool,
+    rounding: RoundingOptions,
     compiler: &'g NestedCompiler,
 }
 
@@ -103,7 +103,7 @@ impl<'g> BlockingCostModel<'g> {
             RowBlocksMode::Cache(bytes) => (bytes, None),
             RowBlocksMode::Rows(n) => (usize::MAX / 8, Some(n)),
         };
-        BlockingCostModel { graph, rows, cache, forced, excess_precision: options.excess_precision, compiler }
+        BlockingCostModel { graph, rows, cache, forced, rounding: options.rounding, compiler }
     }
 
     /// Whether node `i` rules out row blocks: its sums, or the operands that each block reads whole, exceed the cache
@@ -294,10 +294,10 @@ impl<'g> BlockingCostModel<'g> {
     fn program(&self, region: &BlockSegment<'_>, block: usize) -> Result<ProgramSchedule> {
         let (body, _) = optimize(&region.body(block))?;
         let donated = (0..region.sums.len()).collect();
-        let excess_precision = self.excess_precision;
+        let rounding = self.rounding;
         (self.compiler.schedule)(
             &body,
-            &PipelineOptions { donated, state_at: Some(0), blocks: RowBlocksMode::Off, excess_precision },
+            &PipelineOptions { donated, state_at: Some(0), blocks: RowBlocksMode::Off, rounding },
         )
     }
 

@@ -13,7 +13,7 @@ use crate::machine::memory::AlignedMemory;
 use crate::simd::jit;
 use crate::simd::jit::{ACCUMULATORS, JitLoop, LoadAccess, ResultSink};
 use crate::simd::level::{Level, TileFn};
-use crate::simd::loops::{lane_size, lanes_mut, loop_of, narrow, widen};
+use crate::simd::loops::{lane_size, lanes_mut, loop_of_instruction, narrow, widen};
 use smallvec::SmallVec;
 use std::ops::Range;
 use systole_compile::{Map, MapLoad, StridedMap, StridedStore};
@@ -845,7 +845,7 @@ impl InterpreterStep {
         let mut args = [0; 3];
         let arity = instr.args.len().min(3);
         args[..arity].copy_from_slice(&instr.args[..arity]);
-        let run = match loop_of(&instr.op, instr.from, instr.to, level) {
+        let run = match loop_of_instruction(instr, level) {
             Some(f) => StepLoop::Loop(f),
             None => StepLoop::Scalar {
                 op: Box::new(instr.op.clone()),

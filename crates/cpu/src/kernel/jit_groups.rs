@@ -121,7 +121,7 @@ fn register_program(map: &Map, instrs: &[usize]) -> RegisterProgram {
         // Registers hold narrow floats as f32.
         if lane(from) != from {
             let op = Convert { to: lane(from) }.into();
-            code.push(MapInstr { op, args: smallvec![at], from, to: lane(from) });
+            code.push(MapInstr { op, args: smallvec![at], from, to: lane(from), contraction: None });
             at = reads.len() + code.len() - 1;
         }
         stores.push(at);

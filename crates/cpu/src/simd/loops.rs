@@ -9,6 +9,7 @@ use crate::simd::level::{Isa, Level, TileFn, TileLoop};
 use crate::simd::narrow_floats::{NarrowF16, WidenF16};
 use crate::simd::{math, math64};
 use std::marker::PhantomData;
+use systole_compile::{Contraction, MapInstr};
 use systole_ir::op::{Binary, Direction, Unary};
 use systole_ir::{DType, Op};
 
@@ -469,6 +470,44 @@ impl<T: ElementBits> TileLoop for SelectLoop<T> {
     }
 }
 
+/// Lanes of contracted sums.
+trait MulAddLane: LoopElement + std::ops::Neg<Output = Self> {
+    fn mul_add<I: Isa>(a: Self, b: Self, c: Self) -> Self;
+}
+impl MulAddLane for f32 {
+    #[inline(always)]
+    fn mul_add<I: Isa>(a: f32, b: f32, c: f32) -> f32 {
+        math::mul_add::<I>(a, b, c)
+    }
+}
+impl MulAddLane for f64 {
+    #[inline(always)]
+    fn mul_add<I: Isa>(a: f64, b: f64, c: f64) -> f64 {
+        math::mul_add64::<I>(a, b, c)
+    }
+}
+
+/// ±(a · b) ± c, rounded once.
+struct ContractedLoop<T, const MINUS_PRODUCT: bool, const MINUS_ADDEND: bool>(PhantomData<T>);
+impl<T: MulAddLane, const MINUS_PRODUCT: bool, const MINUS_ADDEND: bool> TileLoop
+    for ContractedLoop<T, MINUS_PRODUCT, MINUS_ADDEND>
+{
+    // Without FMA, the portable code would round twice.
+    const EVERY_LEVEL: bool = true;
+
+    #[inline(always)]
+    unsafe fn run<I: Isa>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+        // SAFETY: guaranteed by the contract of `TileLoop::run`.
+        let (d, a, b, c) =
+            unsafe { (lanes_mut::<T>(dst, n), lanes::<T>(a, n), lanes::<T>(b, n), lanes::<T>(c, n)) };
+        for (((d, a), b), c) in d.iter_mut().zip(a).zip(b).zip(c) {
+            let a = if MINUS_PRODUCT { -*a } else { *a };
+            let c = if MINUS_ADDEND { -*c } else { *c };
+            *d = T::mul_add::<I>(a, *b, c);
+        }
+    }
+}
+
 struct Clamp32;
 impl TileLoop for Clamp32 {
     #[inline(always)]
@@ -529,6 +568,25 @@ fn float2<F: Fn2<f32, f32>>(dtype: DType, level: Level) -> TileFn {
 pub fn has_vector_form(op: &Op) -> bool {
     let is_finite = *op == Op::Unary(Unary::IsFinite);
     loop_of(op, DType::F32, if is_finite { DType::Bool } else { DType::F32 }, Level::Portable).is_some()
+}
+
+/// Returns the loop of an instruction; `None` if it must be evaluated element by element.
+pub fn loop_of_instruction(instr: &MapInstr, level: Level) -> Option<TileFn> {
+    let Some(place) = instr.contraction else { return loop_of(&instr.op, instr.from, instr.to, level) };
+    let minus = if instr.op == Op::Binary(Binary::Subtract) { Some(place) } else { None };
+    Some(match instr.from {
+        DType::F64 => contracted::<f64>(minus, level),
+        _ => contracted::<f32>(minus, level),
+    })
+}
+
+/// Returns the loop of a · b + c; `minus`: of a · b − c (left) or c − a · b (right).
+fn contracted<T: MulAddLane>(minus: Option<Contraction>, level: Level) -> TileFn {
+    match minus {
+        None => level.tile::<ContractedLoop<T, false, false>>(),
+        Some(Contraction::Left) => level.tile::<ContractedLoop<T, false, true>>(),
+        Some(Contraction::Right) => level.tile::<ContractedLoop<T, true, false>>(),
+    }
 }
 
 /// Returns the loop of an op from lanes of `from` to lanes of `to`; `None` if it must be evaluated element by element.

@@ -20,3 +20,13 @@ for dtype in [np.float32, jnp.bfloat16]:
     least = jnp.finfo(dtype).smallest_subnormal
     assert (np.asarray(jax.jit(jnp.spacing)(jnp.zeros(5, dtype))) == np.full(5, least, dtype)).all(), dtype
     assert (np.asarray(jax.jit(lambda: jnp.full(5, least, dtype))()) != 0).all(), dtype
+
+# Products and sums are contracted to fused multiply-adds, as on JAX's CPU; the option rounds each op.
+x, y = (np.asarray(jax.random.normal(jax.random.key(k), (1000,))) for k in (1, 2))
+exact = x.astype(np.float64) * y
+rounded = exact.astype(np.float32)
+rest = lambda x, y, z: x * y - z
+has_fma = ' fma ' in open('/proc/cpuinfo').read()
+assert np.array_equal(jax.jit(rest)(x, y, rounded), exact - rounded if has_fma else 0 * x), 'contracted'
+separate = jax.jit(rest, compiler_options={'systole_fp_contract': False})
+assert np.array_equal(separate(x, y, rounded), 0 * x), 'each op rounds'

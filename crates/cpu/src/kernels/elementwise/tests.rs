@@ -7,7 +7,7 @@ use crate::machine::thread_pool::{ThreadPool, flush_denormals, restore_denormals
 use crate::simd::jit::{JitLoop, LoadAccess, ResultSink};
 use crate::simd::level::Level;
 use smallvec::SmallVec;
-use systole_compile::{Map, MapInstr, MapLoad};
+use systole_compile::{Contraction, Map, MapInstr, MapLoad};
 use systole_ir::op::{Binary, Clamp, Compare, CompareType, Convert, Direction, Monoid, Select, Unary};
 use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Op, Scalar, Shape};
@@ -185,8 +185,16 @@ impl Draft {
     }
 
     fn push(&mut self, op: Op, args: &[usize], from: DType, to: DType) -> usize {
-        self.map.instrs.push(MapInstr { op, args: args.iter().copied().collect(), from, to });
+        let args = args.iter().copied().collect();
+        self.map.instrs.push(MapInstr { op, args, from, to, contraction: None });
         self.map.loads.len() + self.map.instrs.len() - 1
+    }
+
+    /// Appends a contracted sum of three registers.
+    fn contracted(&mut self, op: Binary, args: &[usize; 3], dtype: DType, place: Contraction) -> usize {
+        let e = self.push(Op::Binary(op), args, dtype, dtype);
+        self.map.instrs[e - self.map.loads.len()].contraction = Some(place);
+        e
     }
 
     /// Returns a random register of this type; `None` if there is none.
@@ -207,7 +215,12 @@ impl Draft {
         use DType::*;
         let float = FLOATS[s.below(3) as usize];
         let int = [I32, U32][s.below(2) as usize];
-        match s.below(9) {
+        match s.below(10) {
+            9 => {
+                let args = [self.any(F32, s)?, self.any(F32, s)?, self.any(F32, s)?];
+                let op = [Binary::Add, Binary::Subtract][s.below(2) as usize];
+                self.contracted(op, &args, F32, [Contraction::Left, Contraction::Right][s.below(2) as usize]);
+            }
             0 | 1 => {
                 let op = UNARIES[s.below(15) as usize];
                 let to = if op == Unary::IsFinite { Bool } else { float };
@@ -482,6 +495,61 @@ fn constant_operands_give_the_interpreters_bits() {
         d.map.stores.extend([e, chosen]);
         for level in levels() {
             assert!(check_map(&d, &format!("{op:?} with {value}"), level, s));
+        }
+    }
+}
+
+/// Contracted sums round once with FMA, and their signs are those of the op.
+#[test]
+fn contracted_sums_are_fused_multiply_adds() {
+    let s = &mut RandomStream::new(18, 0, 0);
+    let cases = [
+        (Binary::Add, Contraction::Left, [1.0, 1.0]),
+        (Binary::Add, Contraction::Right, [1.0, 1.0]),
+        (Binary::Subtract, Contraction::Left, [1.0, -1.0]),
+        (Binary::Subtract, Contraction::Right, [-1.0, 1.0]),
+    ];
+    for (level, (op, place, signs)) in levels().into_iter().flat_map(|l| cases.map(|case| (l, case))) {
+        let mut d = Draft::new(&[1003]);
+        let args = [0; 3].map(|_| d.linear(DType::F32));
+        let e = d.contracted(op, &args, DType::F32, place);
+        // Once more with operands that are read again, so that no operand's register may be overwritten.
+        let again = d.push(Op::Binary(Binary::Multiply), &[e, args[0]], DType::F32, DType::F32);
+        let again = d.contracted(op, &[args[1], again, args[2]], DType::F32, place);
+        d.map.stores.extend([e, again]);
+        assert!(check_map(&d, &format!("{op:?} {place:?}"), level, s));
+        for dtype in [DType::F32, DType::F64] {
+            let mut d = Draft::new(&[1003]);
+            let args = [0; 3].map(|_| d.linear(dtype));
+            let e = d.contracted(op, &args, dtype, place);
+            d.map.stores.push(e);
+            let values: Vec<[f64; 3]> =
+                (0..1003).map(|_| [0; 3].map(|_| s.below(1 << 20) as f64 / 3e5 - 1.7)).collect();
+            let wanted = |[a, b, c]: [f64; 3]| match dtype {
+                DType::F32 => ((signs[0] * a) as f32).mul_add(b as f32, (signs[1] * c) as f32) as f64,
+                _ => (signs[0] * a).mul_add(b, signs[1] * c),
+            };
+            let bytes = |k: usize| -> Vec<u8> {
+                match dtype {
+                    DType::F32 => values.iter().flat_map(|v| (v[k] as f32).to_le_bytes()).collect(),
+                    _ => values.iter().flat_map(|v| v[k].to_le_bytes()).collect(),
+                }
+            };
+            let inputs = [0, 1, 2].map(bytes);
+            let mut out = vec![0u64; 1003];
+            // SAFETY: the arrays have 1003 elements; the level is available.
+            unsafe {
+                let kernel = MapKernel::with(&d.map, level, true);
+                kernel.range(&inputs.each_ref().map(|i| i.as_ptr()), &[out.as_mut_ptr().cast()], 0..1003);
+            }
+            for (i, v) in values.iter().enumerate() {
+                let got = match dtype {
+                    // SAFETY: the output has 1003 elements of f32.
+                    DType::F32 => unsafe { *out.as_ptr().cast::<f32>().add(i) as f64 },
+                    _ => f64::from_bits(out[i]),
+                };
+                assert_eq!(got, wanted(*v), "{op:?} {place:?} of {dtype:?} with {}: {v:?}", level.name());
+            }
         }
     }
 }

@@ -183,7 +183,7 @@ fn destination(set: LoopIsa, step: &JitStep, ends: &[StepValue]) -> Destination 
         JitStep::Mix { .. } | JitStep::Merge { .. } | JitStep::Compare { .. } if set == LoopIsa::Avx2 => {
             Destination::Apart
         }
-        JitStep::Fma { a, b, c } => match FmaForm::of(a, b, c, ends) {
+        JitStep::Fma { a, b, c, .. } => match FmaForm::of(a, b, c, ends) {
             FmaForm::Over(v, ..) => Destination::Over(v),
             FmaForm::Fresh => Destination::Apart,
         },
@@ -558,14 +558,19 @@ impl Emitter<'_> {
             JitStep::Shift { way, by, a } => {
                 self.instruction(opcodes::SHIFTS, way, to, rm(a.into()), Some(by));
             }
-            JitStep::Fma { a, b, c } => match FmaForm::of(a, b, c, &self.homes.ends[i]) {
-                FmaForm::Over(_, op, first, last) => self.instruction(op, to, reg(first), rm(last), None),
-                FmaForm::Fresh => {
-                    let (a, b) = (reg(a), rm(b));
-                    self.copy_to(to, c, copy);
-                    self.instruction(opcodes::FMADD231PS, to, a, b, None);
+            JitStep::Fma { a, b, c, signs } => {
+                let signed = |op: Opcode| Opcode(op.0, op.1, op.2 + signs);
+                match FmaForm::of(a, b, c, &self.homes.ends[i]) {
+                    FmaForm::Over(_, op, first, last) => {
+                        self.instruction(signed(op), to, reg(first), rm(last), None);
+                    }
+                    FmaForm::Fresh => {
+                        let (a, b) = (reg(a), rm(b));
+                        self.copy_to(to, c, copy);
+                        self.instruction(signed(opcodes::FMADD231PS), to, a, b, None);
+                    }
                 }
-            },
+            }
             _ => match self.set {
                 LoopIsa::Avx512 => self.avx512(i, copy, vector),
                 LoopIsa::Avx2 => self.avx2(i, copy, vector),

@@ -6,7 +6,7 @@ use crate::simd::jit::opcodes::Opcode as Code;
 use crate::simd::jit::steps::{
     JitStep, LoopIsa, LoopOperand, StepArg, StepBuilder, StepValue, StoredType, relation, rounding,
 };
-use systole_compile::{Map, MapInstr, MapLoad};
+use systole_compile::{Contraction, Map, MapInstr, MapLoad};
 use systole_ir::op::{Binary, CompareType, Direction, Monoid, Unary};
 use systole_ir::{DType, Op, Scalar};
 
@@ -176,6 +176,9 @@ impl JitLowering<'_> {
     fn instruction(&mut self, instr: &MapInstr) -> Option<LaneValue> {
         let (from, to) = (instr.from, instr.to);
         let arg = |k: usize| instr.args[k];
+        if let Some(contraction) = instr.contraction {
+            return self.multiply_add(instr, contraction);
+        }
         match &instr.op {
             Op::Unary(op) if from == DType::Bool => {
                 let a = self.mask(arg(0))?;
@@ -214,6 +217,23 @@ impl JitLowering<'_> {
             Op::Convert(_) => self.convert(from, to, arg(0)),
             _ => None,
         }
+    }
+
+    fn multiply_add(&mut self, instr: &MapInstr, contraction: Contraction) -> Option<LaneValue> {
+        let &[a, b, c] = &instr.args[..] else { return None };
+        if instr.to != DType::F32 {
+            return None;
+        }
+        let (a, b, c) = (self.vector(a)?, self.vector(b)?, self.vector(c)?);
+        let signs = match (&instr.op, contraction) {
+            (Op::Binary(Binary::Add), _) => 0,
+            (Op::Binary(Binary::Subtract), Contraction::Left) => opcodes::MINUS_ADDEND,
+            (Op::Binary(Binary::Subtract), Contraction::Right) => opcodes::MINUS_PRODUCT,
+            _ => return None,
+        };
+        let (a, b) = if matches!(a, StepArg::Bits(_)) { (b, a) } else { (a, b) };
+        let a = self.steps.value(a);
+        Some(self.steps.push(JitStep::Fma { a, b, c, signs }).into())
     }
 
     fn binary(&mut self, op: Binary, instr: &MapInstr) -> Option<LaneValue> {

@@ -19,6 +19,9 @@ pub const SCALEFPS: Opcode = Opcode(1, 2, 0x2c);
 pub const FMADD132PS: Opcode = Opcode(1, 2, 0x98);
 pub const FMADD213PS: Opcode = Opcode(1, 2, 0xa8);
 pub const FMADD231PS: Opcode = Opcode(1, 2, 0xb8);
+/// Added to the opcode byte of a fused multiply-add: subtracts the addend (FMSUB), or the product (FNMADD).
+pub const MINUS_ADDEND: u8 = 2;
+pub const MINUS_PRODUCT: u8 = 4;
 pub const PADDD: Opcode = Opcode(1, 1, 0xfe);
 pub const PSUBD: Opcode = Opcode(1, 1, 0xfa);
 pub const PMULLD: Opcode = Opcode(1, 2, 0x40);

@@ -106,11 +106,12 @@ pub enum JitStep {
         by: u8,
         a: StepValue,
     },
-    /// Fused multiply-add `a · b + c`, rounded once.
+    /// Fused multiply-add `±(a · b) ± c`, rounded once; see [`opcodes::MINUS_PRODUCT`].
     Fma {
         a: StepValue,
         b: StepArg,
         c: StepArg,
+        signs: u8,
     },
     /// Bitwise select: `b` where `mask` has ones, `a` elsewhere.
     Mix {
@@ -161,7 +162,7 @@ impl JitStep {
             JitStep::One { a, .. } => arg(a),
             JitStep::Two { a, b, .. } => [a, b].into_iter().for_each(arg),
             JitStep::Shift { a, .. } | JitStep::MaskNot(a) | JitStep::Store(_, a) => f(a),
-            JitStep::Fma { a, b, c } => [StepArg::Value(a), b, c].into_iter().for_each(arg),
+            JitStep::Fma { a, b, c, .. } => [StepArg::Value(a), b, c].into_iter().for_each(arg),
             JitStep::Mix { a, b, .. } | JitStep::Masks { a, b, .. } => [a, b].into_iter().for_each(f),
             JitStep::Merge { mask, base, a, b, .. } => {
                 [StepArg::Value(mask), StepArg::Value(base), StepArg::Value(a), b].into_iter().for_each(arg);
@@ -286,7 +287,7 @@ impl StepBuilder {
     }
 
     pub fn fma(&mut self, a: StepValue, b: impl Into<StepArg>, c: impl Into<StepArg>) -> StepValue {
-        self.push(JitStep::Fma { a, b: b.into(), c: c.into() })
+        self.push(JitStep::Fma { a, b: b.into(), c: c.into(), signs: 0 })
     }
 
     pub fn shift_left(&mut self, a: StepValue, by: u8) -> StepValue {
