@@ -1,6 +1,7 @@
 //! Reads sharding and donation annotations (GSPMD, Shardy) of imported programs. Results without a sharding get one by
 //! propagation.
 
+use crate::auto_layout;
 use crate::call::{CallError, CallResult};
 use crate::device::MEMORY_KINDS;
 use crate::propagation::{DimAxes, ShardingWalk, inspects, join};
@@ -53,7 +54,7 @@ pub(crate) struct ShardingAnnotations {
     pub(crate) results: Vec<DeviceSharding>,
     /// Whether and how the caller donates each argument.
     pub(crate) donations: Vec<Donation>,
-    /// Stated layout of each argument and each result; empty if none.
+    /// Stated layout of each argument; stated or chosen layout of each result; empty if none.
     pub(crate) argument_layouts: Vec<String>,
     pub(crate) result_layouts: Vec<String>,
     /// Index of the memory kind of each argument and each result.
@@ -137,8 +138,13 @@ pub(crate) fn take(
         Some(Attribute::String(mode)) => mode.clone(),
         _ => String::new(),
     };
-    let argument_layouts = main.parameters.iter().map(layout).collect();
-    let result_layouts = main.results.iter().map(|(_, attributes)| layout(attributes)).collect();
+    let argument_layouts: Vec<String> = main.parameters.iter().map(layout).collect();
+    let result_layout = |(k, (_, attributes)): (usize, &(MlirType, NamedAttributes))| match layout(attributes)
+    {
+        mode if mode == "auto" => auto_layout::chosen(module, main, k, |i| argument_layouts[i].clone()),
+        mode => mode,
+    };
+    let result_layouts = main.results.iter().enumerate().map(result_layout).collect();
     let argument_memories = main.parameters.iter().map(memory_kind).collect::<CallResult<_>>()?;
     let result_memories =
         main.results.iter().map(|(_, attributes)| memory_kind(attributes)).collect::<CallResult<_>>()?;

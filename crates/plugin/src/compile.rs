@@ -327,7 +327,7 @@ fn signature_of(
 ) -> CallResult<ProgramSignature> {
     let ProgramInterface { arguments, results } = interface;
     let local = |(((face, tiles), mode), memory): (((&ProgramPort, &DeviceSharding), &String), &usize)| {
-        let kind = layout::said(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode);
+        let kind = layout::stated(BufferType::new(face.element, &tiles.local(&face.dims)?)?, mode);
         kind.map(|kind| Arc::new(kind.in_memory(*memory)))
     };
     let given = arguments.iter().zip(&annotated.arguments).zip(&annotated.argument_layouts);

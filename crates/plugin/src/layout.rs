@@ -38,7 +38,7 @@ pub(crate) unsafe fn ordered(layout: *const sys::MemoryLayout, kind: BufferType)
 }
 
 /// Returns the type with a layout from a program; row-major if it states none.
-pub(crate) fn said(kind: BufferType, mode: &str) -> CallResult<BufferType> {
+pub(crate) fn stated(kind: BufferType, mode: &str) -> CallResult<BufferType> {
     if matches!(mode, "" | "default" | "auto") {
         return Ok(kind);
     }

@@ -321,14 +321,15 @@ fn shardings(attributes: &NamedAttributes, name: &str) -> Vec<DimAxes> {
     }
 }
 
-fn dims(f: &MlirFunction, value: FunctionValue) -> Option<Vec<u64>> {
+/// Returns the dimensions of an array; `None` if they are not all known.
+pub(crate) fn dims(f: &MlirFunction, value: FunctionValue) -> Option<Vec<u64>> {
     match f.values.get(value)? {
         MlirType::Tensor(t) => t.dims.iter().copied().collect(),
         _ => None,
     }
 }
 
-fn numbers(attributes: &NamedAttributes, name: &str) -> Vec<usize> {
+pub(crate) fn numbers(attributes: &NamedAttributes, name: &str) -> Vec<usize> {
     let int = |item: &Attribute| match item {
         Attribute::Int(i) => usize::try_from(*i).ok(),
         _ => None,
