@@ -428,6 +428,7 @@ structs! {
         num_addressable_device_logical_ids: usize,
     }
     1096 Error_ForEachPayload { error: OpaquePtr, visitor: *mut c_void, user_arg: *mut c_void }
+    1104 TopologyDescription_Fingerprint { topology: OpaquePtr, fingerprint: u64 }
     1112 Executable_ParameterMemoryKinds {
         executable: OpaquePtr, num_parameters: usize, memory_kinds: *const CharPtr, memory_kind_sizes: *const usize,
     }

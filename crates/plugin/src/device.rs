@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use systole_cpu::{CpuBackend, available_memory};
+use systole_ir::rng::fnv1a;
 use systole_pjrt::REJECTED_CONNECTIONS;
 use systole_pjrt::sys::{self, ApiArgs, OpaquePtr};
 
@@ -337,6 +338,9 @@ handle! {
         (args.serialized_bytes, args.serialized_bytes_size) = (bytes.as_ptr(), bytes.len());
         args.serialized_topology = Box::into_raw(bytes).cast();
         args.serialized_topology_deleter = Some(free_bytes);
+    }
+    TopologyDescription_Fingerprint: |args, topology: PluginTopology| topology => {
+        args.fingerprint = fnv1a(&[PLATFORM.as_bytes(), VERSION.as_bytes(), &topology.to_bytes()].concat());
     }
     DeviceDescription_Id: |args, device: LogicalDevice| device_description => { args.id = device.id; }
     DeviceDescription_ProcessIndex: |args, device: LogicalDevice| device_description => {

@@ -86,6 +86,7 @@ functions! {
     Buffer_OpaqueDeviceMemoryDataPointer TopologyDescription_Create TopologyDescription_Destroy
     TopologyDescription_PlatformName TopologyDescription_PlatformVersion
     TopologyDescription_GetDeviceDescriptions TopologyDescription_Serialize TopologyDescription_Deserialize TopologyDescription_Attributes
+    TopologyDescription_Fingerprint
     Executable_OutputElementTypes Executable_OutputDimensions Buffer_CopyToMemory
     Client_CreateViewOfDeviceBuffer Executable_Fingerprint Client_TopologyDescription
     Executable_GetCompiledMemoryStats Memory_Kind_Id ExecuteContext_Create ExecuteContext_Destroy

@@ -33,3 +33,8 @@ flags = "--xla_force_host_platform_device_count=2 --xla_cpu_enable_fast_math=tru
 for name in ["--xla_force_host_platform_device_count", "--xla_cpu_enable_fast_math", "jax_disable_most_optimizations", "SYSTOLE_DEVICES"]:
     assert name in line, line
 assert not warned("", XLA_FLAGS=flags) and not warned("systole,cpu", XLA_FLAGS="")
+
+# JAX's persistent cache tells programs for different devices apart by the topology's fingerprint.
+from jax._src.lib import xla_client
+fingerprint = lambda: xla_client.get_topology_for_devices(jax.devices()).fingerprint()
+assert fingerprint() == fingerprint() != 0
