@@ -206,6 +206,38 @@ fn the_ends_of_the_range_and_the_sides_of_a_cut_are_kept() {
     }
 }
 
+/// Infinite and zero quotients: ISO C, annex G.5.2, with the values of JAX's CPU backend.
+#[test]
+fn quotients_of_infinite_complex_numbers_are_infinite_or_zero() {
+    let (inf, nan) = ("0x7F800000", "0x7FC00000");
+    let quotients = [
+        // Infinite above, finite below.
+        ((inf, inf), ("1.0", "0.0"), (inf, inf)),
+        ((inf, nan), ("1.0", "1.0"), (inf, "0xFF800000")),
+        ((nan, inf), ("0.0", "1.0"), (inf, nan)),
+        // Division by zero.
+        ((inf, "1.0"), ("0.0", "0.0"), (inf, inf)),
+        (("1.0", nan), ("0.0", "0.0"), (inf, nan)),
+        (("0.0", "0.0"), ("0.0", "0.0"), (nan, nan)),
+        // Infinite below, finite above.
+        (("1.0", "1.0"), (inf, inf), ("0.0", "0.0")),
+        (("1.0", "-2.0"), (nan, inf), ("0.0", "0.0")),
+        // Neither.
+        ((nan, "1.0"), ("1.0", "1.0"), (nan, nan)),
+        ((inf, inf), (inf, inf), (nan, nan)),
+        (("3.0", "4.0"), ("1.0", "2.0"), ("2.2", "-0.4")),
+    ];
+    for ((a, b), (c, d), (re, im)) in quotients {
+        let ty = "tensor<1xcomplex<f32>>";
+        let body = format!(
+            "%z = stablehlo.constant dense<[({a}, {b})]> : {ty}
+             %w = stablehlo.constant dense<[({c}, {d})]> : {ty}
+             %r = stablehlo.divide %z, %w : {ty}\n"
+        );
+        holds(&(body + &expect("%r", &format!("[({re}, {im})]"), ty)));
+    }
+}
+
 /// Like JAX's sort of complex numbers: the comparator captures a constant.
 #[test]
 fn complex_numbers_are_sorted_by_a_comparator_with_a_constant_from_outside() {

@@ -154,12 +154,11 @@ impl RealOrComplex {
         let (size_c, size_d) = (c.abs(), d.abs());
         let by_c = size_c.greater_equal(&size_d);
         let is_zero = size_c.maximum(&size_d).equal(&c.scalar_like(0.0));
-        let ratio = is_zero.select(&c.scalar_like(0.0), &(by_c.select(d, c) / by_c.select(c, d)));
-        let bottom = by_c.select(&(c + &(d * &ratio)), &(&(c * &ratio) + d));
-        let bottom = is_zero.select(&size_c, &bottom);
-        let re = by_c.select(&(a + &(b * &ratio)), &(&(a * &ratio) + b));
-        let im = by_c.select(&(b - &(a * &ratio)), &(&(b * &ratio) - a));
-        RealOrComplex::complex(re / &bottom, im / &bottom)
+        let ratio = by_c.select(d, c) / by_c.select(c, d);
+        let bottom = is_zero.select(&size_c, &by_c.select(&(c + &(d * &ratio)), &(&(c * &ratio) + d)));
+        let re = is_zero.select(a, &by_c.select(&(a + &(b * &ratio)), &(&(a * &ratio) + b)));
+        let im = is_zero.select(b, &by_c.select(&(b - &(a * &ratio)), &(&(b * &ratio) - a)));
+        infinite_quotient([a, b], [c, d], [re / &bottom, im / &bottom])
     }
 
     /// Computes |z| without intermediate overflow or underflow.
@@ -194,6 +193,28 @@ impl RealOrComplex {
         }
         self.transpose(&order)
     }
+}
+
+/// Replaces a quotient of NaNs by infinity if the numerator is infinite and the denominator finite, and by zero if the
+/// denominator is infinite and the numerator finite: ISO C, annex G.5.2.
+fn infinite_quotient([a, b]: [&Tensor; 2], [c, d]: [&Tensor; 2], [re, im]: [Tensor; 2]) -> RealOrComplex {
+    let number = |value: f64| a.scalar_like(value).broadcast_in_dim(a.shape(), &[]);
+    let is_infinite = |x: &Tensor| x.abs().equal(&number(f64::INFINITY));
+    let any_infinite = |x: &Tensor, y: &Tensor| is_infinite(x).or(&is_infinite(y));
+    let are_finite = |x: &Tensor, y: &Tensor| x.is_finite().and(&y.is_finite());
+    let is_above = any_infinite(a, b).and(&are_finite(c, d));
+    let is_below = any_infinite(c, d).and(&are_finite(a, b));
+    let is_lost = re.not_equal(&re).and(&im.not_equal(&im)).and(&is_above.or(&is_below));
+    // The infinite number's direction: ±1 for infinite parts, 0 for others.
+    let direction = |x: &Tensor| is_infinite(x).select(&x.sign(), &number(0.0));
+    let above = |x: &Tensor| is_below.select(x, &direction(x));
+    let below = |x: &Tensor| is_below.select(&direction(x), x);
+    let (a, b, c, d) = (above(a), above(b), below(c), below(d));
+    let size = is_below.select(&number(0.0), &number(f64::INFINITY));
+    RealOrComplex::complex(
+        is_lost.select(&(&size * &(&(&a * &c) + &(&b * &d))), &re),
+        is_lost.select(&(&size * &(&(&b * &c) - &(&a * &d))), &im),
+    )
 }
 
 /// Computes `√(a² + b²)` as the larger value times a root near 1.
