@@ -1,4 +1,6 @@
 compiled = jax.jit(lambda x: x @ x).lower(jnp.ones((8, 8))).compile()
+# Before the compilation, JAX's own count.
+assert jax.jit(lambda x: x @ x).lower(jnp.ones((8, 8))).cost_analysis()['flops'] == 1024
 cost = compiled.cost_analysis()
 assert cost['flops'] == 1024 and cost['bytes accessed'] == 768, cost
 memory = compiled.memory_analysis()
