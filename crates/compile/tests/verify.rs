@@ -1,6 +1,6 @@
 //! The verifier accepts the programs of all op samples, with any division into row blocks.
 
-use systole_compile::{PipelineOptions, RowBlocksMode, optimize_with, schedule, verify};
+use systole_compile::{PipelineOptions, RoundingOptions, RowBlocksMode, optimize_with, schedule, verify};
 use systole_ir::op::TABLE;
 
 #[test]
@@ -11,8 +11,8 @@ fn programs_of_all_samples_are_verified() {
             for (blocks, excess_precision) in [(RowBlocksMode::Off, false), (RowBlocksMode::Rows(2), true)] {
                 let donated: Vec<usize> = (0..sample.graph.params.len()).collect();
                 let (graph, _) = optimize_with(&sample.graph, excess_precision).unwrap();
-                let options =
-                    PipelineOptions { blocks, excess_precision, donated, ..PipelineOptions::default() };
+                let rounding = RoundingOptions { excess_precision, contraction: excess_precision };
+                let options = PipelineOptions { blocks, rounding, donated, ..PipelineOptions::default() };
                 let name = || format!("{}/{} {blocks:?}", entry.name, sample.label);
                 let s = schedule(&graph, &options).unwrap_or_else(|e| panic!("{}: {e}", name()));
                 verify(&s, &options.donated).unwrap_or_else(|e| panic!("{}: {e}\n{s}", name()));

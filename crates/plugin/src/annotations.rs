@@ -1,10 +1,11 @@
 //! Reads sharding and donation annotations (GSPMD, Shardy) of imported programs. Results without a sharding get one by
 //! propagation.
 
+use crate::attributes::{DimAxes, stated};
 use crate::auto_layout;
 use crate::call::{CallError, CallResult};
 use crate::device::MEMORY_KINDS;
-use crate::propagation::{DimAxes, ShardingWalk, inspects, join};
+use crate::propagation::{ShardingWalk, inspects, join};
 use std::collections::HashMap;
 use systole_mlir::device_sharding::DeviceSharding;
 use systole_mlir::import::effects::contains;
@@ -259,23 +260,6 @@ fn tiles(
     match find(attributes, "mhlo.sharding") {
         Some(Attribute::String(text)) => Ok(Some(DeviceSharding::of_text(text, rank, devices)?)),
         _ => Ok(None),
-    }
-}
-
-/// Returns mesh, axes, and unreduced axes of a sharding.
-pub(crate) fn stated(sharding: &Attribute) -> Option<(&str, &DimAxes, Vec<String>)> {
-    match sharding {
-        Attribute::Sharding(mesh, dims) => Some((mesh, dims, Vec::new())),
-        Attribute::Struct(_, fields) => {
-            let Some(Attribute::Sharding(mesh, dims)) = find(fields, "sharding") else { return None };
-            let Some(Attribute::List(axes)) = find(fields, "axes") else { return None };
-            let name = |a: &Attribute| match a {
-                Attribute::String(name) => Some(name.clone()),
-                _ => None,
-            };
-            Some((mesh, dims, axes.iter().filter_map(name).collect()))
-        }
-        _ => None,
     }
 }
 

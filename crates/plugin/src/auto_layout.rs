@@ -1,7 +1,7 @@
 //! Chooses layouts of results that the caller leaves open (`Layout.AUTO`): one in which a final transpose moves nothing,
 //! as in XLA.
 
-use crate::propagation::{dims, numbers};
+use crate::attributes::{dims, numbers};
 use systole_mlir::syntax::{Attribute, FunctionValue, MlirFunction, MlirModule, find};
 
 /// Maximum call depth that is followed.

@@ -18,6 +18,7 @@
 #![allow(unsafe_code)]
 
 mod annotations;
+mod attributes;
 mod auto_layout;
 mod buffer;
 mod buffer_type;

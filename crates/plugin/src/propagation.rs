@@ -1,12 +1,12 @@
 //! Propagates shardings through a program in both directions: a subset of Shardy's propagation, sufficient to name the
 //! axes of results and of inspected arrays.
 
-use crate::annotations::stated;
+use crate::attributes::{DimAxes, dims, numbers, stated};
 use std::collections::HashMap;
 use systole_mlir::import::effects::INSPECTION;
 use systole_mlir::syntax::{
-    Attribute, ElementData, FunctionValue, MlirFunction, MlirModule, MlirRegion, MlirType, NamedAttributes,
-    OPEN, Operation, closed, find,
+    Attribute, FunctionValue, MlirFunction, MlirModule, MlirRegion, NamedAttributes, OPEN, Operation, closed,
+    find,
 };
 
 /// Custom calls that return their operand, with a layout or in a memory.
@@ -14,9 +14,6 @@ const IDENTITIES: [&str; 2] = ["LayoutConstraint", "annotate_device_placement"];
 
 /// Maximum call depth that is followed.
 const MOST_CALLS: usize = 16;
-
-/// Mesh axes that split each dimension, followed by [`OPEN`] if further axes may.
-pub(crate) type DimAxes = Vec<Vec<String>>;
 
 /// Known axes of a function's values in one of its calls.
 #[derive(Default)]
@@ -318,32 +315,6 @@ fn shardings(attributes: &NamedAttributes, name: &str) -> Vec<DimAxes> {
     match find(attributes, name) {
         Some(Attribute::List(items)) => items.iter().map(one).collect(),
         _ => Vec::new(),
-    }
-}
-
-/// Returns the dimensions of an array; `None` if they are not all known.
-pub(crate) fn dims(f: &MlirFunction, value: FunctionValue) -> Option<Vec<u64>> {
-    match f.values.get(value)? {
-        MlirType::Tensor(t) => t.dims.iter().copied().collect(),
-        _ => None,
-    }
-}
-
-pub(crate) fn numbers(attributes: &NamedAttributes, name: &str) -> Vec<usize> {
-    let int = |item: &Attribute| match item {
-        Attribute::Int(i) => usize::try_from(*i).ok(),
-        _ => None,
-    };
-    match find(attributes, name) {
-        Some(Attribute::Array(_, items) | Attribute::List(items)) => items.iter().filter_map(int).collect(),
-        Some(Attribute::Dense(dense)) => match &dense.elements {
-            ElementData::List(_, words) | ElementData::Splat(words) => {
-                words.iter().filter_map(|w| w.parse().ok()).collect()
-            }
-            _ => Vec::new(),
-        },
-        Some(one) => int(one).into_iter().collect(),
-        None => Vec::new(),
     }
 }
 

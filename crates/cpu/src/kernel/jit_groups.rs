@@ -31,6 +31,8 @@ pub fn tile_steps(map: &Map, level: Level, jit: bool) -> Vec<TileStep> {
     if !jit {
         return (0..map.instrs.len()).map(TileStep::Single).collect();
     }
+    // The instruction that rounds to bf16 flushes subnormal numbers to zero, other than the interpreter.
+    let level = if level == Level::Avx512Bf16 { Level::Avx512 } else { level };
     let known: Vec<bool> = (0..map.instrs.len()).map(|k| is_known(map, k, level)).collect();
     let mut done = vec![false; map.instrs.len()];
     let mut steps = Vec::new();

@@ -23,3 +23,14 @@ try:
     raise AssertionError('no error')
 except jax.errors.JaxRuntimeError as e:
     assert 'tiles' in str(e), e
+
+# A result whose layout is open: the transpose at the end moves nothing.
+open_layout = Format(Layout.AUTO)
+x = jnp.arange(15.).reshape(3, 5)
+compiled = jax.jit(lambda x: ((x * 2).T, x), out_shardings=open_layout).lower(x).compile()
+assert [f.layout.major_to_minor for f in compiled.output_formats] == [(1, 0), (0, 1)]
+turned, same = compiled(x)
+assert turned.format == compiled.output_formats[0]
+close(turned, 2 * np.asarray(x).T)
+close(jax.jit(lambda y: y + 1)(turned), 2 * np.asarray(x).T + 1)
+close(same, x)

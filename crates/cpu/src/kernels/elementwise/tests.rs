@@ -405,6 +405,28 @@ fn groups_give_the_interpreters_bits() {
     }
 }
 
+/// Groups round subnormal numbers to bf16 like the interpreter, also where the level's instruction flushes them.
+#[test]
+fn groups_keep_subnormal_numbers() {
+    let mut d = Draft::new(&[100]);
+    let x = d.linear(DType::F32);
+    let narrow = d.push(Op::Convert(Convert { to: DType::BF16 }), &[x], DType::F32, DType::BF16);
+    let size = d.push(Op::Unary(Unary::Abs), &[narrow], DType::BF16, DType::BF16);
+    let sine = d.push(Op::Unary(Unary::Sine), &[x], DType::F32, DType::F32);
+    d.map.stores.extend([size, sine]);
+    let numbers: Vec<f32> = (0..100).map(|k| f32::from_bits(k * 65_000)).collect();
+    for level in levels() {
+        let kernel = MapKernel::with(&d.map, level, true);
+        assert!(kernel.has_groups());
+        let (mut rounded, mut sines) = ([0u16; 100], [0f32; 100]);
+        let to = [rounded.as_mut_ptr().cast(), sines.as_mut_ptr().cast()];
+        // SAFETY: the arrays have 100 elements; the level is available.
+        unsafe { kernel.range(&[numbers.as_ptr().cast()], &to, 0..100) };
+        let wanted = numbers.iter().map(|&x| systole_ir::bf16::from_f32(x).to_bits());
+        assert!(wanted.eq(rounded), "{}", level.name());
+    }
+}
+
 /// A program with more values than there are registers is divided into groups.
 #[test]
 fn too_many_values_are_divided_into_groups() {
