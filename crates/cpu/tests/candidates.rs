@@ -93,6 +93,20 @@ fn packed() -> impl Iterator<Item = Case> {
     })
 }
 
+/// Sums of an element-wise program with an op that the JIT does not know.
+fn sums_of_sines() -> impl Iterator<Item = Case> {
+    [[40, 300], [3, 7]].into_iter().map(|dims| {
+        let g = systole_ir::GraphBuilder::new("sums of sines");
+        let x = g.parameter(TensorType::new(DType::F32, dims), "x");
+        let y = &(&x.sine() * &x) + &x;
+        let graph = g.finish(&[y.sum(&[0])]).unwrap();
+        let args = arguments(&graph, -3.0, 3.0, 5);
+        let want = oracle(&graph, &args);
+        let near = Box::new(|got: &Literal, want: &Literal| relative(got, want) <= 1e-5);
+        Case { name: graph.name.clone(), graph, args, want, options: CompileOptions::default(), near }
+    })
+}
+
 /// Products of dequantized values; a result of 8 bits may differ by one step.
 fn int8() -> impl Iterator<Item = Case> {
     let layers = [[5, 70, 33], [40, 130, 64]].map(|size| quantized::dense(DType::U8, DType::I8, size));
@@ -173,7 +187,7 @@ impl Seen {
 fn every_candidate_on_every_program_that_it_accepts() {
     let names = kernel_names();
     let mut seen = Seen::default();
-    for case in samples().chain(fused()).chain(packed()).chain(int8()) {
+    for case in samples().chain(fused()).chain(packed()).chain(sums_of_sines()).chain(int8()) {
         for level in levels() {
             seen.check(&case, level, &names);
         }
