@@ -113,9 +113,15 @@ impl OpRule for CustomCall {
     fn cost(&self, args: &[&TensorType], outs: &ResultTypes) -> OpCost {
         let flops = match args.first() {
             Some(x) if self.target == fft::FFT => fft::flops(&self.config, x),
-            // Decompositions of matrices take a few times the cube of their size.
             Some(x) if self.target == LAPACK => {
-                4.0 * x.elements() as f64 * x.shape.last().copied().unwrap_or(1) as f64
+                let rows = x.shape.last().copied().unwrap_or(1) as f64;
+                match args.get(1) {
+                    Some(b) if self.config.split(' ').any(|word| word == "trsm") => {
+                        rows * b.elements() as f64
+                    }
+                    // Decompositions of matrices take a few times the cube of their size.
+                    _ => 4.0 * rows * x.elements() as f64,
+                }
             }
             _ => 0.0,
         };
@@ -218,6 +224,22 @@ mod tests {
         }
         let e = call("systole_test_value", vec![TensorType::scalar(DType::F32)]).unwrap_err();
         assert!(e.to_string().contains("systole_test_value"), "{e}");
+    }
+
+    #[test]
+    fn linear_algebra_costs_the_cube_of_the_size_or_a_square_for_each_right_side() {
+        let matrix = |rows, columns| TensorType::new(DType::F32, [rows, columns]);
+        let flops = |config: &str, args: &[&TensorType]| {
+            let call = CustomCall {
+                target: LAPACK.into(),
+                config: config.into(),
+                has_side_effect: false,
+                results: vec![matrix(100, 10)],
+            };
+            call.cost(args, &call.results.iter().cloned().collect()).flops
+        };
+        assert_eq!(flops("potrf uplo=76", &[&matrix(100, 100)]), 4e6);
+        assert_eq!(flops("complex trsm side=76", &[&matrix(100, 100), &matrix(100, 10)]), 1e5);
     }
 
     #[test]
