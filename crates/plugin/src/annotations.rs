@@ -142,7 +142,7 @@ pub(crate) fn take(
     let argument_layouts: Vec<String> = main.parameters.iter().map(layout).collect();
     let result_layout = |(k, (_, attributes)): (usize, &(MlirType, NamedAttributes))| match layout(attributes)
     {
-        mode if mode == "auto" => auto_layout::chosen(module, main, k, |i| argument_layouts[i].clone()),
+        mode if mode == "auto" => auto_layout::chosen(module, main, k, &argument_layouts),
         mode => mode,
     };
     let result_layouts = main.results.iter().enumerate().map(result_layout).collect();

@@ -7,20 +7,20 @@ use systole_mlir::syntax::{Attribute, FunctionValue, MlirFunction, MlirModule, f
 /// Maximum call depth that is followed.
 const MOST_CALLS: usize = 16;
 
-/// Returns the layout mode of a result of the entry function: `{0,1}`, or `default`. `stated` returns the mode of an
-/// argument.
+/// Returns the layout mode of a result of the entry function: `{0,1}`, or `default`. `arguments`: the modes of the
+/// arguments.
 pub(crate) fn chosen(
     module: &MlirModule,
     main: &MlirFunction,
     result: usize,
-    stated: impl Fn(usize) -> String,
+    arguments: &[String],
 ) -> String {
     let value = main.body.operations.last().and_then(|last| last.operands.get(result));
     let found = value.and_then(|value| LayoutSource::of(module, main, *value, MOST_CALLS));
     let Some(LayoutSource { argument, order }) = found else { return "default".into() };
     // The dimensions of the source, from minor to major, each as the dimension of the result that it becomes.
-    let own: Vec<usize> = match argument.map(stated).as_deref().map(parsed) {
-        Some(Some(own)) if own.len() == order.len() => own,
+    let own: Vec<usize> = match argument.and_then(|i| parsed(&arguments[i])) {
+        Some(own) if own.len() == order.len() => own,
         _ => (0..order.len()).rev().collect(),
     };
     let place = |d: &usize| order.iter().position(|o| o == d);
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn transposes_of_results_move_nothing() {
         let module = systole_mlir::text::parse(TEXT).unwrap();
-        let of = |k: usize, mode: &str| chosen(&module, &module.functions[0], k, |_| mode.to_owned());
+        let of = |k: usize, mode: &str| chosen(&module, &module.functions[0], k, &[mode.to_owned()]);
         // Row-major x has dimension 2 as the minor one, which is dimension 0 of the first result.
         let modes: Vec<String> = (0..4).map(|k| of(k, "default")).collect();
         assert_eq!(modes, ["{0,2,1}", "{2,1,0}", "{2,0,1}", "{0,1,2}"]);

@@ -44,7 +44,6 @@ fn contracted(map: &Map) -> Option<Map> {
             (None, Some(factor)) => (factor, left, Contraction::Right),
             (None, None) => continue,
         };
-        // A product that is itself a contracted sum has three operands; only plain ones have two.
         let &[a, b] = &map.instrs[factor].args[..] else { continue };
         absorbed[factor] = true;
         (instrs[k].args, instrs[k].contraction) = (smallvec![a, b, other], Some(place));

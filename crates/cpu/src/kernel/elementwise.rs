@@ -203,13 +203,11 @@ fn fused_fetch(map: &Map, load: &MapLoad, cut: bool) -> (LoadAccess, Fetch) {
         MapLoad::Iota { inner, size, dtype } => {
             let (inner, size, dtype) = (*inner, *size, *dtype);
             let row = map.shape.dims().last().copied().unwrap_or(1);
-            if !cut || size > LARGEST_TABLE {
-                return (LoadAccess::Stream, Fetch::Iota { inner, size, dtype });
-            }
-            let access = if inner == 1 { LoadAccess::Stream } else { LoadAccess::Spread };
-            match inner == 1 && size == row || inner.is_multiple_of(row) {
-                true => (access, Fetch::IotaTable { inner, size, dtype, table: 0 }),
-                false => (LoadAccess::Stream, Fetch::Iota { inner, size, dtype }),
+            let table = Fetch::IotaTable { inner, size, dtype, table: 0 };
+            match cut && size <= LARGEST_TABLE {
+                true if inner == 1 && size == row => (LoadAccess::Stream, table),
+                true if inner.is_multiple_of(row) => (LoadAccess::Spread, table),
+                _ => (LoadAccess::Stream, Fetch::Iota { inner, size, dtype }),
             }
         }
         MapLoad::Array { input, dtype, strides, .. } => {

@@ -6,7 +6,8 @@
 //! elements through padded buffers if a loop supports whole vectors only. Results are bit-identical to those of the
 //! interpreter (`kernel::elementwise`), except for NaN payloads, and for subnormal numbers if a level's instructions
 //! flush them to zero. The interpreter runs everything that is not supported here: other element types, rare ops,
-//! programs with too many live values, and machines or systems that do not allow generated code.
+//! programs with too many live values (with groups of their other instructions compiled, `kernel::jit_groups`), and
+//! machines or systems that do not allow generated code.
 
 mod avx2;
 mod avx512;
