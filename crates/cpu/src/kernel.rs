@@ -18,6 +18,7 @@ pub mod partial_sums;
 pub mod skinny_gemm;
 use crate::machine::memory::AlignedMemory;
 use crate::machine::thread_pool::ThreadPool;
+use std::any::Any;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use systole_compile::{MaxPoolArgmax, Step};
@@ -188,6 +189,11 @@ pub trait Kernel: Send + Sync {
     /// [`OutputBlock::row`] columns.
     unsafe fn run_block(&self, inputs: &[*const u8], outputs: &[*mut u8], block: &OutputBlock) {
         let _ = (inputs, outputs, block);
+    }
+
+    /// Returns the kernel of a loop or branch, whose programs a kernel around it can run as its own.
+    fn control_flow(&self) -> Option<&dyn Any> {
+        None
     }
 
     /// Returns nested programs, such as loop bodies, for profiles.

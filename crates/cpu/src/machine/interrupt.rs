@@ -33,6 +33,21 @@ impl InterruptMark {
         InterruptMark(COUNT.load(Ordering::Relaxed))
     }
 
+    /// Returns the mark of the thread's run.
+    pub(crate) fn of_run() -> InterruptMark {
+        RUN.get().unwrap_or_else(InterruptMark::now)
+    }
+
+    /// Returns the number of interrupts.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the address of the number of interrupts so far.
+    pub(crate) fn count() -> *const u64 {
+        COUNT.as_ptr().cast_const()
+    }
+
     /// Runs a program that fails after a later interrupt.
     pub fn run<R>(self, run: impl FnOnce() -> R) -> R {
         let before = RUN.replace(Some(self));

@@ -2,28 +2,28 @@
 
 use crate::kernel::{InnerProgram, Io, Kernel, KernelContext};
 use crate::run::executor::Executor;
-use crate::run::row_blocks::BlocksKernel;
-use crate::select::{EVERY, Family, KernelCandidate, Problem};
+use crate::select::Problem;
+use std::any::Any;
 use std::sync::Arc;
-use systole_compile::{ALIGN, Kernel as Plan, Location, ProgramSchedule};
+use systole_compile::{ALIGN, Location, ProgramSchedule};
 use systole_ir::{Error, Result, err};
 
 /// `while`: the state is stored in the step's outputs. States that the body cannot update in place are double-buffered:
 /// their second array is in scratch, and the two swap after each iteration.
 pub struct WhileKernel {
     /// Number of leading inputs that are loop-invariant.
-    captures: usize,
+    pub captures: usize,
     /// Per state: the input with its initial value; `None` if the initial value is never read.
-    starts: Vec<Option<usize>>,
-    cond: Executor,
-    body: Executor,
+    pub starts: Vec<Option<usize>>,
+    pub cond: Arc<Executor>,
+    pub body: Arc<Executor>,
     /// Per state: offset of its second array in scratch, if it is double-buffered.
     second: Vec<Option<usize>>,
     /// Bytes per state.
     bytes: Vec<usize>,
     /// Offsets in scratch: working memory of the condition and of the body, and the condition's result.
-    cond_at: usize,
-    body_at: usize,
+    pub cond_at: usize,
+    pub body_at: usize,
     flag_at: usize,
     /// Per step of the body: scratch offset of the data that its kernel precomputes from captures (packed operands), if
     /// any.
@@ -39,7 +39,7 @@ impl WhileKernel {
         problem: &Problem<'_>,
     ) -> Result<WhileKernel> {
         let step = problem.step;
-        let (cond, body) = (Executor::of(cond, problem)?, Executor::of(body, problem)?);
+        let (cond, body) = (Arc::new(Executor::of(cond, problem)?), Arc::new(Executor::of(body, problem)?));
         let mut total = 0usize;
         let mut take = |bytes: usize| {
             let at = total;
@@ -77,6 +77,16 @@ impl WhileKernel {
             scratch: total,
         })
     }
+
+    /// Whether no kernel of the body precomputes data of loop-invariant inputs.
+    pub fn precomputes_nothing(&self) -> bool {
+        self.kept.iter().all(Option::is_none)
+    }
+
+    /// Whether the states of more than `small` bytes are updated in place.
+    pub fn updates_in_place(&self, small: usize) -> bool {
+        self.second.iter().zip(&self.bytes).all(|(second, &bytes)| second.is_none() || bytes <= small)
+    }
 }
 
 impl Kernel for WhileKernel {
@@ -85,7 +95,11 @@ impl Kernel for WhileKernel {
     }
 
     fn inner(&self) -> Vec<InnerProgram<'_>> {
-        vec![("while".into(), &self.cond), ("do".into(), &self.body)]
+        vec![("while".into(), &*self.cond as _), ("do".into(), &*self.body as _)]
+    }
+
+    fn control_flow(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
@@ -137,14 +151,14 @@ impl Kernel for WhileKernel {
 
 /// `case`: runs one of several programs. An index out of range selects the last one.
 pub struct CaseKernel {
-    branches: Vec<Executor>,
+    pub branches: Vec<Arc<Executor>>,
     scratch: usize,
 }
 
 impl CaseKernel {
     pub fn new(branches: &[Arc<ProgramSchedule>], problem: &Problem<'_>) -> Result<CaseKernel> {
-        let branches =
-            branches.iter().map(|b| Executor::of(b, problem)).collect::<Result<Vec<Executor>>>()?;
+        let bind = |b| Executor::of(b, problem).map(Arc::new);
+        let branches = branches.iter().map(bind).collect::<Result<Vec<Arc<Executor>>>>()?;
         let mut scratch = 0;
         for b in &branches {
             scratch = scratch.max(b.memory_bytes()?);
@@ -159,7 +173,11 @@ impl Kernel for CaseKernel {
     }
 
     fn inner(&self) -> Vec<InnerProgram<'_>> {
-        self.branches.iter().enumerate().map(|(i, b)| (format!("case {i}"), b as _)).collect()
+        self.branches.iter().enumerate().map(|(i, b)| (format!("case {i}"), &**b as _)).collect()
+    }
+
+    fn control_flow(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>) -> Result<()> {
@@ -175,30 +193,3 @@ impl Kernel for CaseKernel {
         unsafe { self.branches[chosen].run_raw(cx, captures, io.outputs, io.scratch, &[]) }
     }
 }
-
-/// Kernel family of steps with nested programs (loops, branches, row blocks).
-pub static FAMILY: Family = Family {
-    name: "control",
-    doc: "loops, branches, blocks of rows: programs inside a program",
-    takes: |step| matches!(step.kernel, Plan::While { .. } | Plan::Case { .. } | Plan::Blocks(_)),
-    #[rustfmt::skip]
-    candidates: &[
-        KernelCandidate::new("while", EVERY, "loops: the state is stored in the results",
-            |p| match &p.step.kernel {
-                Plan::While { captures, starts, cond, body } => {
-                    Ok(Box::new(WhileKernel::new(*captures, starts, [cond, body], p)?))
-                }
-                _ => Err("not a loop".into()),
-            }),
-        KernelCandidate::new("case", EVERY, "branches",
-            |p| match &p.step.kernel {
-                Plan::Case { branches } => Ok(Box::new(CaseKernel::new(branches, p)?)),
-                _ => Err("not a branch".into()),
-            }),
-        KernelCandidate::new("row_blocks", EVERY, "a part of the program for a few rows at a time",
-            |p| match &p.step.kernel {
-                Plan::Blocks(b) => Ok(Box::new(BlocksKernel::new(b, p)?)),
-                _ => Err("not blocks of rows".into()),
-            }),
-    ],
-};

@@ -172,6 +172,40 @@ impl Executor {
         }
     }
 
+    /// Returns the view whose address a step computes instead of copying a slice, if any.
+    pub fn makes_view(&self, step: usize) -> Option<usize> {
+        self.makes_view[step]
+    }
+
+    /// Returns the kernel of a step.
+    pub fn kernel(&self, step: usize) -> &dyn Kernel {
+        &*self.kernels[step]
+    }
+
+    /// Returns the data that kernels precomputed from constants.
+    fn packed(&self, cx: &KernelContext<'_>) -> Option<&PackedConstants> {
+        match self.schedule.constants.is_empty() {
+            true => None,
+            false => self.packed.get_or_init(|| self.pack_constants(cx)).as_ref(),
+        }
+    }
+
+    /// Runs the kernel of one step.
+    ///
+    /// # Safety
+    /// See [`crate::kernel`], for the step.
+    pub unsafe fn run_step(&self, cx: &KernelContext<'_>, step: usize, io: &Io<'_>) -> Result<()> {
+        let packed = self.packed(cx).and_then(|packed| packed.of_step(step));
+        // SAFETY: guaranteed by the caller; data was precomputed from constants.
+        let ran = unsafe {
+            match packed {
+                Some(kept) => self.kernels[step].run_kept(cx, io, kept),
+                None => self.kernels[step].run(cx, io),
+            }
+        };
+        ran.at(|| place_of(&self.schedule.steps[step]))
+    }
+
     /// Runs all steps of the compiled program.
     ///
     /// # Safety
@@ -212,10 +246,7 @@ impl Executor {
             Location::View(v) => views[v],
         };
         let watched = trace_spans::wanted();
-        let packed = match s.constants.is_empty() {
-            true => &None,
-            false => self.packed.get_or_init(|| self.pack_constants(cx)),
-        };
+        let packed = self.packed(cx);
         for (i, (step, kernel)) in s.steps.iter().zip(&self.kernels).enumerate() {
             check_interrupt()?;
             let inputs: SmallVec<[*const u8; 8]> =
@@ -230,7 +261,7 @@ impl Executor {
             let start = watched.then(|| self.profile.begin(s, i));
             let io = Io { inputs: &inputs, outputs: &outputs, scratch };
             let of_call = kept.get(i).map(|kept| kept.cast_const()).filter(|kept| !kept.is_null());
-            let of_constants = || packed.as_ref().and_then(|packed| packed.of_step(i));
+            let of_constants = || packed.and_then(|packed| packed.of_step(i));
             // SAFETY: the plan gives every slot memory of its type's size; slots with overlapping live ranges do not
             // overlap in memory, except for the aliasing that `Kernel::run` allows.
             let ran = unsafe {

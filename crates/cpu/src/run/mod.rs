@@ -3,8 +3,10 @@
 pub mod arena_pool;
 pub mod buffer;
 pub mod control_flow;
+pub mod control_kernels;
 pub mod executor;
 pub mod explain;
+pub mod loop_code;
 pub mod memory_limit;
 pub mod panel_layout;
 pub mod profile;
@@ -26,7 +28,7 @@ const COUNT: usize = {
 /// All kernel families in the order in which they are tried. Control flow comes first; it is defined here, because its
 /// kernels need the executor.
 pub static ALL_FAMILIES: &[&Family] = &{
-    let mut all = [&control_flow::FAMILY; COUNT];
+    let mut all = [&control_kernels::FAMILY; COUNT];
     let (mut next, mut folder) = (1, 0);
     while folder < FAMILIES.len() {
         let mut i = 0;

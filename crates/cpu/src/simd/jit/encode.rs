@@ -11,12 +11,14 @@ pub struct Gpr(pub u8);
 pub const RAX: Gpr = Gpr(0);
 pub const RCX: Gpr = Gpr(1);
 pub const RDX: Gpr = Gpr(2);
+pub const RBX: Gpr = Gpr(3);
 pub const RSI: Gpr = Gpr(6);
 pub const RDI: Gpr = Gpr(7);
 pub const R8: Gpr = Gpr(8);
 pub const R9: Gpr = Gpr(9);
 pub const R10: Gpr = Gpr(10);
 pub const R11: Gpr = Gpr(11);
+pub const R12: Gpr = Gpr(12);
 
 /// Vector register: one of 32 (AVX-512) or 16 (AVX2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +66,7 @@ pub enum JumpCondition {
     Below = 2,
     NotBelow = 3,
     Equal = 4,
+    NotEqual = 5,
     Above = 7,
 }
 
@@ -297,6 +300,53 @@ impl Assembler {
     fn patch(&mut self, at: usize, to: usize) {
         let distance = to as i64 - (at as i64 + 4);
         self.code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
+    }
+
+    /// Emits `to = from` on pointers.
+    pub fn move_pointer(&mut self, to: Gpr, from: Gpr) {
+        self.wide(from.0, to.0);
+        self.code.extend([0x89, 0xc0 | (from.0 & 7) << 3 | to.0 & 7]);
+    }
+
+    /// Emits a load of 64 constant bits.
+    pub fn load_immediate(&mut self, to: Gpr, bits: u64) {
+        self.wide(0, to.0);
+        self.code.push(0xb8 | to.0 & 7);
+        self.code.extend(bits.to_le_bytes());
+    }
+
+    /// Emits an instruction without vector operands: `prefix`, then opcode bytes, with a register in ModRM's `reg`
+    /// field and `base + offset` in memory. The base is none of `rsp` and `r12`.
+    pub fn memory_form(&mut self, opcode: &[u8], reg: Gpr, base: Gpr, offset: i32) {
+        self.wide(reg.0, base.0);
+        self.code.extend(opcode);
+        self.code.push(0x80 | (reg.0 & 7) << 3 | base.0 & 7);
+        self.code.extend(offset.to_le_bytes());
+    }
+
+    /// Emits an instruction on two general-purpose registers of 64 bits.
+    pub fn register_form(&mut self, opcode: &[u8], reg: Gpr, rm: Gpr) {
+        self.wide(reg.0, rm.0);
+        self.code.extend(opcode);
+        self.code.push(0xc0 | (reg.0 & 7) << 3 | rm.0 & 7);
+    }
+
+    /// Emits instruction bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.code.extend(bytes);
+    }
+
+    /// Emits an unconditional jump.
+    pub fn jump_always(&mut self) -> Jump {
+        self.code.push(0xe9);
+        let at = self.code.len();
+        self.code.extend([0; 4]);
+        Jump(at)
+    }
+
+    /// Makes code offset `to` the target of `jump`.
+    pub fn land_at(&mut self, jump: Jump, to: usize) {
+        self.patch(jump.0, to);
     }
 
     /// Emits the end of the function: `vzeroupper; ret`.

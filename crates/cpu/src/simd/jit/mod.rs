@@ -18,6 +18,10 @@ mod executable_memory;
 mod functions;
 mod lower;
 mod opcodes;
+pub mod scalar_code;
+mod scalar_emit;
+pub mod scalar_function;
+pub mod scalar_lower;
 mod steps;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tail;
@@ -44,6 +48,11 @@ pub struct JitLoop {
 /// Whether the environment variable `SYSTOLE_JIT` allows JIT compilation.
 pub fn is_wanted() -> bool {
     knobs::JIT.get() != "off"
+}
+
+/// Whether this platform has scalar code ([`scalar_code`]).
+pub fn has_scalar_code() -> bool {
+    cfg!(all(target_arch = "x86_64", target_os = "linux"))
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

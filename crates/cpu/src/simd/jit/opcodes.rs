@@ -3,7 +3,7 @@
 
 /// Opcode of a vector instruction: mandatory prefix (0: none, 1: 66, 2: F3, 3: F2), opcode map (1: 0F, 2: 0F38, 3:
 /// 0F3A), opcode byte. All three are the same for AVX-512 and AVX2 if both have the instruction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Opcode(pub u8, pub u8, pub u8);
 
 pub const ADDPS: Opcode = Opcode(0, 1, 0x58);
@@ -83,3 +83,37 @@ pub const KANDN: u8 = 0x42;
 pub const KOR: u8 = 0x45;
 pub const KXNOR: u8 = 0x46;
 pub const KXOR: u8 = 0x47;
+
+/// Set in an opcode's prefix for instructions on 64-bit elements or registers (W bit of the VEX prefix).
+pub const WIDE: u8 = 0x80;
+pub const ADDPD: Opcode = Opcode(1, 1, 0x58);
+pub const SUBPD: Opcode = Opcode(1, 1, 0x5c);
+pub const MULPD: Opcode = Opcode(1, 1, 0x59);
+pub const DIVPD: Opcode = Opcode(1, 1, 0x5e);
+pub const MINPD: Opcode = Opcode(1, 1, 0x5d);
+pub const MAXPD: Opcode = Opcode(1, 1, 0x5f);
+pub const SQRTPD: Opcode = Opcode(1, 1, 0x51);
+pub const ROUNDPD: Opcode = Opcode(1, 3, 0x09);
+pub const CMPPD: Opcode = Opcode(1, 1, 0xc2);
+pub const BLENDVPD: Opcode = Opcode(1, 3, 0x4b);
+pub const FMADD231PD: Opcode = Opcode(WIDE | 1, 2, 0xb8);
+pub const PADDQ: Opcode = Opcode(1, 1, 0xd4);
+pub const PSUBQ: Opcode = Opcode(1, 1, 0xfb);
+pub const PCMPEQQ: Opcode = Opcode(1, 2, 0x29);
+pub const PCMPGTQ: Opcode = Opcode(1, 2, 0x37);
+pub const PSLLVQ: Opcode = Opcode(WIDE | 1, 2, 0x47);
+pub const PSRLVQ: Opcode = Opcode(WIDE | 1, 2, 0x45);
+pub const PMOVSXDQ: Opcode = Opcode(1, 2, 0x25);
+pub const PMOVZXDQ: Opcode = Opcode(1, 2, 0x35);
+pub const CVTPS2PD: Opcode = Opcode(0, 1, 0x5a);
+pub const CVTPD2PS: Opcode = Opcode(1, 1, 0x5a);
+pub const CVTDQ2PD: Opcode = Opcode(2, 1, 0xe6);
+/// From a general-purpose register of 64 bits.
+pub const CVTSI2SD: Opcode = Opcode(WIDE | 3, 1, 0x2a);
+pub const MOVSS_LOAD: Opcode = Opcode(2, 1, 0x10);
+pub const MOVSS_STORE: Opcode = Opcode(2, 1, 0x11);
+pub const MOVSD_LOAD: Opcode = Opcode(3, 1, 0x10);
+pub const MOVSD_STORE: Opcode = Opcode(3, 1, 0x11);
+/// To and from a general-purpose register of 64 bits.
+pub const MOVQ_LOAD: Opcode = Opcode(WIDE | 1, 1, 0x6e);
+pub const MOVQ_STORE: Opcode = Opcode(WIDE | 1, 1, 0x7e);

@@ -1,0 +1,372 @@
+//! Lowers steps on small arrays, element by element; all other steps become calls of their kernels.
+#![forbid(unsafe_code)]
+
+use crate::run::loop_code::loop_call::{LoopCall, PointerSource, SlotMemory};
+use crate::run::loop_code::lowering::{LoopLowering, ProgramSlot, SMALL};
+use crate::simd::jit::scalar_code::{Address, Item, Operation, ScalarCode, Value, Width};
+use crate::simd::jit::scalar_lower::width;
+use crate::simd::level::Level;
+use crate::simd::loops::loop_of_instruction;
+use systole_compile::{Kernel, Map, MapInstr, MapLoad, Step};
+use systole_ir::interp::EvalCx;
+use systole_ir::op::{Binary, Monoid};
+use systole_ir::{DType, Literal, LiteralBuilder, Op, Scalar, TensorType};
+
+/// Elements of the largest array whose elements are computed one by one.
+const MOST_ELEMENTS: usize = 16;
+
+/// Instructions of the largest element-wise program, for all elements.
+const MOST_INSTRUCTIONS: usize = 512;
+
+/// Whether a step is computed element by element.
+pub fn is_elementwise(step: &Step, level: Level) -> bool {
+    let is_small = |t: &TensorType| {
+        width(t.dtype).is_some() && t.bytes() <= SMALL && (1..=MOST_ELEMENTS).contains(&t.elements())
+    };
+    if !step.output_types.iter().all(is_small) && !is_update(step) {
+        return false;
+    }
+    match &step.kernel {
+        Kernel::Map(map) => has_scalar_form(map, MOST_ELEMENTS, level),
+        Kernel::Reduce { map, .. } => has_scalar_form(map, 2 * MOST_ELEMENTS, level),
+        Kernel::Op { op: Op::DynamicSlice(_), bias: false } => {
+            let (x, starts) = (&step.input_types[0], &step.input_types[1..]);
+            has_indices(x, starts)
+        }
+        Kernel::Op { op: Op::DynamicUpdateSlice(_), bias: false } => {
+            let (x, starts) = (&step.input_types[0], &step.input_types[2..]);
+            is_small(&step.input_types[1]) && has_indices(x, starts)
+        }
+        Kernel::Op {
+            op: Op::Slice(_) | Op::Concatenate(_) | Op::Transpose(_) | Op::Reverse(_) | Op::Pad(_),
+            bias: false,
+        } => step.input_types.iter().all(|t| t.elements() <= 8 * MOST_ELEMENTS),
+        _ => false,
+    }
+}
+
+/// Whether a slice that is read in place has indices that scalar code can compute.
+pub fn is_simple_view(step: &Step) -> bool {
+    has_indices(&step.input_types[0], &step.input_types[1..])
+}
+
+/// Whether a step updates a part of an array.
+fn is_update(step: &Step) -> bool {
+    matches!(step.kernel, Kernel::Op { op: Op::DynamicUpdateSlice(_), .. })
+}
+
+/// Whether offsets in an array, and their indices, fit into the instructions that compute them.
+fn has_indices(x: &TensorType, starts: &[TensorType]) -> bool {
+    width(x.dtype).is_some()
+        && x.bytes() < 1 << 30
+        && starts.iter().all(|t| matches!(t.dtype, DType::I32 | DType::U32 | DType::I64))
+}
+
+/// Whether all instructions of an element-wise program have a scalar form or a vector loop.
+fn has_scalar_form(map: &Map, elements: usize, level: Level) -> bool {
+    let n = map.shape.elements();
+    (1..=elements).contains(&n)
+        && n * map.instrs.len() <= MOST_INSTRUCTIONS
+        && (0..map.loads.len() + map.instrs.len()).all(|e| width(map.dtype(e)).is_some())
+        && map
+            .instrs
+            .iter()
+            .all(|i| width(i.from).is_some() && (is_scalar(i) || loop_of_instruction(i, level).is_some()))
+}
+
+/// Whether an instruction has a scalar form.
+fn is_scalar(instr: &MapInstr) -> bool {
+    let mut code = ScalarCode::default();
+    let x = code.word(0);
+    code.instruction(instr, &[x, x, x][..instr.args.len()]).is_some()
+}
+
+impl LoopLowering {
+    /// Lowers a step that is computed element by element.
+    pub fn elementwise_step(&mut self, program: usize, step: &Step) -> Option<()> {
+        match &step.kernel {
+            Kernel::Map(map) => {
+                let values = self.map(program, step, map)?;
+                for (s, values) in values.into_iter().enumerate() {
+                    let to = (program, step.outputs[s]);
+                    let width = width(step.output_types[s].dtype)?;
+                    for (i, value) in values.into_iter().enumerate() {
+                        self.set_element(to, i, width, value)?;
+                    }
+                }
+                Some(())
+            }
+            Kernel::Reduce { map, folded, monoid } => self.reduce(program, step, (map, folded, *monoid)),
+            Kernel::Op { op: Op::DynamicSlice(_), .. } => self.dynamic_slice(program, step),
+            Kernel::Op { op: Op::DynamicUpdateSlice(_), .. } => self.dynamic_update(program, step),
+            Kernel::Op { op, .. } => self.movement(program, op, step),
+            _ => None,
+        }
+    }
+
+    /// Returns the values that an element-wise program stores, for each store and element.
+    fn map(&mut self, program: usize, step: &Step, map: &Map) -> Option<Vec<Vec<Value>>> {
+        let n = map.shape.elements();
+        let count = map.loads.len() + map.instrs.len();
+        let mut values: Vec<Vec<Value>> = vec![Vec::with_capacity(n); count];
+        let inputs: Vec<ProgramSlot> = step.inputs.iter().map(|&s| (program, s)).collect();
+        let is_scalar: Vec<bool> = map.instrs.iter().map(is_scalar).collect();
+        // Element by element if possible: fewer values are alive at a time.
+        let parts: Vec<(usize, usize)> = match is_scalar.iter().all(|&s| s) {
+            true => (0..n).map(|i| (i, i + 1)).collect(),
+            false => vec![(0, n)],
+        };
+        for (from, to) in parts {
+            for (e, load) in map.loads.iter().enumerate() {
+                for i in from..to {
+                    let value = self.loaded(load, map, &inputs, i)?;
+                    values[e].push(value);
+                }
+            }
+            for (k, instr) in map.instrs.iter().enumerate() {
+                let result = map.loads.len() + k;
+                if !is_scalar[k] {
+                    values[result] = self.tile(instr, &values, n)?;
+                    continue;
+                }
+                for i in from..to {
+                    let args: Vec<Value> = instr.args.iter().map(|&a| values[a][i]).collect();
+                    let value = self.code.instruction(instr, &args)?;
+                    values[result].push(value);
+                }
+            }
+        }
+        Some(map.stores.iter().map(|&s| values[s].clone()).collect())
+    }
+
+    /// Returns element `i` of a load.
+    fn loaded(&mut self, load: &MapLoad, map: &Map, inputs: &[ProgramSlot], i: usize) -> Option<Value> {
+        match load {
+            MapLoad::Array { input, dtype, strides, offset } => {
+                let mut at = *offset;
+                let mut rest = i;
+                for (d, stride) in strides.iter().enumerate().rev() {
+                    at += rest % map.shape[d] * stride;
+                    rest /= map.shape[d];
+                }
+                self.element(inputs[*input], at, width(*dtype)?)
+            }
+            MapLoad::Splat { value, dtype } => Some(self.code.constant_of(*dtype, value.to_bits(*dtype))),
+            MapLoad::Iota { inner, size, dtype } => {
+                let index = Scalar::Int((i / inner % size) as i64);
+                Some(self.code.constant_of(*dtype, index.to_bits(*dtype)))
+            }
+        }
+    }
+
+    /// Computes an instruction without a scalar form by its vector loop, for all elements.
+    fn tile(&mut self, instr: &MapInstr, values: &[Vec<Value>], n: usize) -> Option<Vec<Value>> {
+        let run = loop_of_instruction(instr, self.level)?;
+        let mut args = [0; 3];
+        for (k, &a) in instr.args.iter().enumerate() {
+            let is_bool = matches!(instr.op, Op::Select(_)) && k == 0;
+            let width = width(if is_bool { DType::Bool } else { instr.from })?;
+            args[k] = self.code.reserve(8 * n);
+            for (i, &value) in values[a].iter().enumerate() {
+                self.code.store(value, Address::Frame(args[k] + i * width.bytes()), width);
+            }
+        }
+        let used = args[0];
+        args[instr.args.len()..].fill(used);
+        let (to, width) = (self.code.reserve(8 * n), width(instr.to)?);
+        self.code.items.push(Item::Tile { run, args, to, count: n });
+        Some((0..n).map(|i| self.code.load(Address::Frame(to + i * width.bytes()), width)).collect())
+    }
+
+    fn reduce(
+        &mut self,
+        program: usize,
+        step: &Step,
+        (map, folded, monoid): (&Map, &[bool], Monoid),
+    ) -> Option<()> {
+        let values = self.map(program, step, map)?;
+        let first = step.inputs.len() - values.len();
+        for (s, values) in values.into_iter().enumerate() {
+            let dtype = step.output_types[s].dtype;
+            let width = width(dtype)?;
+            let mut sums: Vec<Option<Value>> = vec![None; step.output_types[s].elements()];
+            for (i, value) in values.into_iter().enumerate() {
+                let sum = &mut sums[kept_index(map, folded, i)];
+                *sum = Some(match *sum {
+                    Some(sum) => self.code.combine(monoid.op(), dtype, sum, value)?,
+                    None => value,
+                });
+            }
+            let initial = self.element((program, step.inputs[first + s]), 0, width)?;
+            for (i, sum) in sums.into_iter().enumerate() {
+                let value = self.code.combine(monoid.op(), dtype, initial, sum?)?;
+                self.set_element((program, step.outputs[s]), i, width, value)?;
+            }
+        }
+        Some(())
+    }
+
+    /// Lowers an op that only moves elements.
+    fn movement(&mut self, program: usize, op: &Op, step: &Step) -> Option<()> {
+        let width = width(step.output_types[0].dtype)?;
+        let sources = sources(op, step)?;
+        for (i, (input, element)) in sources.into_iter().enumerate() {
+            let value = self.element((program, step.inputs[input]), element, width)?;
+            self.set_element((program, step.outputs[0]), i, width, value)?;
+        }
+        Some(())
+    }
+
+    /// Returns the byte offset of a block at run-time indices.
+    fn block(&mut self, program: usize, step: &Step, first: usize, block: &TensorType) -> Option<Value> {
+        let x = &step.input_types[0];
+        let strides = x.shape.strides();
+        let mut offset = self.code.double(0);
+        for d in 0..x.rank() {
+            let dtype = step.input_types[first + d].dtype;
+            let width = width(dtype)?;
+            let index = self.element((program, step.inputs[first + d]), 0, width)?;
+            let max = u32::try_from(x.shape[d] - block.shape[d]).ok()?;
+            let scale = u32::try_from(strides[d] * x.dtype.size()).ok()?;
+            let signed = dtype.is_signed_int();
+            let part = self.code.define(Operation::Index { width, signed, max, scale }, &[index]);
+            offset = self.code.combine(Binary::Add, DType::I64, offset, part)?;
+        }
+        Some(offset)
+    }
+
+    /// Returns the addresses of the elements of a block of an array, in the order of the block.
+    fn block_addresses(
+        &mut self,
+        x: (SlotMemory, &TensorType),
+        block: &TensorType,
+        offset: Value,
+    ) -> Option<Vec<Address>> {
+        let (memory, x) = x;
+        let memory = match memory {
+            SlotMemory::Frame(displacement) => {
+                SlotMemory::Pointer { pointer: self.pointer(PointerSource::Frame), displacement }
+            }
+            pointer => pointer,
+        };
+        let strides = x.shape.strides();
+        (0..block.elements())
+            .map(|i| {
+                let (mut at, mut rest) = (0, i);
+                for d in (0..block.rank()).rev() {
+                    at += rest % block.shape[d] * strides[d];
+                    rest /= block.shape[d];
+                }
+                self.address(memory, at * x.dtype.size(), Some(offset))
+            })
+            .collect()
+    }
+
+    fn dynamic_slice(&mut self, program: usize, step: &Step) -> Option<()> {
+        let (x, y) = (&step.input_types[0], &step.output_types[0]);
+        let offset = self.block(program, step, 1, y)?;
+        let memory = self.expose((program, step.inputs[0]));
+        let width = width(y.dtype)?;
+        for (i, address) in self.block_addresses((memory, x), y, offset)?.into_iter().enumerate() {
+            let value = self.code.load(address, width);
+            self.set_element((program, step.outputs[0]), i, width, value)?;
+        }
+        Some(())
+    }
+
+    fn dynamic_update(&mut self, program: usize, step: &Step) -> Option<()> {
+        let (x, update) = (&step.input_types[0], &step.input_types[1]);
+        let [from, to] = [(program, step.inputs[0]), (program, step.outputs[0])];
+        let width = width(x.dtype)?;
+        let offset = self.block(program, step, 2, update)?;
+        let values: Option<Vec<Value>> =
+            (0..update.elements()).map(|i| self.element((program, step.inputs[1]), i, width)).collect();
+        let (before, after) = (self.expose(from), self.expose(to));
+        if before != after {
+            match x.elements() <= MOST_ELEMENTS {
+                true => {
+                    for i in 0..x.elements() {
+                        let value = self.element(from, i, width)?;
+                        self.set_element(to, i, width, value)?;
+                    }
+                }
+                false => self.copy(before, after, x.bytes()),
+            }
+        }
+        let addresses = self.block_addresses((after, x), update, offset)?;
+        for (value, address) in values?.into_iter().zip(addresses) {
+            self.code.store(value, address, width);
+        }
+        self.forget(to);
+        Some(())
+    }
+
+    /// Lowers a slice that its readers read in place: its address becomes a pointer in the frame.
+    pub fn view(&mut self, program: usize, step: &Step) -> Option<()> {
+        let offset = self.block(program, step, 1, &step.output_types[0])?;
+        let (pointer, displacement) = match self.expose((program, step.inputs[0])) {
+            SlotMemory::Frame(at) => (self.pointer(PointerSource::Frame), at),
+            SlotMemory::Pointer { pointer, displacement } => (pointer, displacement),
+        };
+        let SlotMemory::Pointer { pointer: to, .. } = self.memory((program, step.outputs[0])) else {
+            return None;
+        };
+        let base = self.code.load(Address::Frame(pointer), Width::Double);
+        let displacement = self.code.double(displacement as u64);
+        let address = self.code.combine(Binary::Add, DType::I64, base, displacement)?;
+        let address = self.code.combine(Binary::Add, DType::I64, address, offset)?;
+        self.code.store(address, Address::Frame(to), Width::Double);
+        self.forget((program, step.outputs[0]));
+        Some(())
+    }
+
+    /// Lowers a step to a call of its kernel.
+    pub fn kernel_call(&mut self, program: usize, step: usize) {
+        let executor = self.programs[program].program.clone();
+        let of = &executor.schedule().steps[step];
+        let inputs = of.inputs.iter().map(|&s| self.expose((program, s))).collect();
+        let outputs = of.outputs.iter().map(|&s| self.expose((program, s))).collect();
+        let scratch = self.programs[program].scratch;
+        let scratch = self.scratch(scratch);
+        self.call(LoopCall::Kernel { program: executor.clone(), step, inputs, outputs, scratch });
+        of.outputs.iter().for_each(|&s| self.forget((program, s)));
+    }
+}
+
+/// Returns the result that element `i` of a reduction's index space belongs to.
+fn kept_index(map: &Map, folded: &[bool], i: usize) -> usize {
+    let (mut index, mut scale, mut rest) = (0, 1, i);
+    for d in (0..map.shape.rank()).rev() {
+        let at = rest % map.shape[d];
+        rest /= map.shape[d];
+        if !folded[d] {
+            index += at * scale;
+            scale *= map.shape[d];
+        }
+    }
+    index
+}
+
+/// Returns the operand and element that each element of an op's result is a copy of: the op is evaluated on numbers of
+/// elements.
+fn sources(op: &Op, step: &Step) -> Option<Vec<(usize, usize)>> {
+    let mut first = Vec::new();
+    let mut next = 0;
+    let mut numbers = Vec::new();
+    for t in &step.input_types {
+        let mut literal = LiteralBuilder::new(t.with_dtype(DType::I32));
+        (0..t.elements()).for_each(|i| literal.set(i, Scalar::Int((next + i) as i64)));
+        numbers.push(literal.finish());
+        first.push(next);
+        next += t.elements();
+    }
+    let refs: Vec<&Literal> = numbers.iter().collect();
+    let types = smallvec::smallvec![step.output_types[0].with_dtype(DType::I32)];
+    let result = op.rule().eval(&mut EvalCx::default(), &refs, &types).ok()?;
+    let of = |number: &i32| {
+        let number = *number as usize;
+        let input = first.iter().rposition(|&f| f <= number)?;
+        Some((input, number - first[input]))
+    };
+    result.first()?.as_slice::<i32>().ok()?.iter().map(of).collect()
+}

@@ -1,0 +1,262 @@
+//! Scalar code: single numbers in SSA form, with jumps, calls and a memory frame; the form of loops over small arrays
+//! before register allocation.
+//!
+//! Numbers are in the low lane of vector registers: floats and integers of 32 or 64 bits, bools as all-ones or
+//! all-zeros of 32 bits. A value is defined and used between two labels; what is needed elsewhere is stored in the
+//! frame.
+#![forbid(unsafe_code)]
+
+use crate::simd::jit::opcodes::Opcode;
+use crate::simd::level::TileFn;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+
+/// Result of a node, by the node's index.
+pub type Value = usize;
+
+/// Byte offset in the frame.
+pub type FrameOffset = usize;
+
+/// Jump target.
+pub type Label = usize;
+
+/// Form of a number in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Width {
+    /// A bool: one byte, 0 or 1.
+    Bool,
+    /// 32 bits.
+    Word,
+    /// 64 bits.
+    Double,
+}
+
+impl Width {
+    /// Returns the size in bytes.
+    pub fn bytes(self) -> usize {
+        match self {
+            Width::Bool => 1,
+            Width::Word => 4,
+            Width::Double => 8,
+        }
+    }
+}
+
+/// Memory of a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Address {
+    /// In the frame.
+    Frame(FrameOffset),
+    /// `displacement` bytes after the pointer at `pointer` in the frame, plus the value `index`, if any.
+    Pointer { pointer: FrameOffset, displacement: usize, index: Option<Value> },
+}
+
+/// What a node computes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Operation {
+    /// These 64 bits. Constants of 32 bits are repeated.
+    Constant(u64),
+    /// A vector instruction with one or two operands.
+    Vector { op: Opcode, imm: Option<u8> },
+    /// `±(a · b) ± c`, rounded once. `signs`: see [`crate::simd::jit::opcodes::MINUS_PRODUCT`].
+    MultiplyAdd { op: Opcode, signs: u8 },
+    /// `(mask, yes, no)`: selects bitwise by the sign of each lane of the mask.
+    Blend { op: Opcode },
+    /// Product of 64-bit integers.
+    Multiply64,
+    /// 64-bit integer to f64.
+    Int64ToDouble,
+    /// `clamp(i, 0, max) · scale` as a 64-bit integer, for an index `i` of this width.
+    Index { width: Width, signed: bool, max: u32, scale: u32 },
+    /// The number at an address, which is in the list of loads.
+    Load(usize),
+}
+
+/// A node: an operation and its operands.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Node {
+    pub operation: Operation,
+    pub args: SmallVec<[Value; 3]>,
+}
+
+/// One item of scalar code, in order of execution.
+#[derive(Clone, Copy, Debug)]
+pub enum Item {
+    /// Computes a node.
+    Define(Value),
+    Store {
+        value: Value,
+        to: Address,
+        width: Width,
+    },
+    /// Calls a vector loop on `count` numbers in the frame.
+    Tile {
+        run: TileFn,
+        args: [FrameOffset; 3],
+        to: FrameOffset,
+        count: usize,
+    },
+    /// Calls the caller's function with this number; if it returns nonzero, so does the code.
+    Call(usize),
+    /// Calls the caller's function if the word at the pointer in the frame is not the one in the frame.
+    CallIfChanged {
+        call: usize,
+        pointer: FrameOffset,
+        known: FrameOffset,
+    },
+    Label(Label),
+    Jump(Label),
+    /// Jumps if a bool is false.
+    JumpUnless(Value, Label),
+}
+
+/// Scalar code under construction.
+#[derive(Default)]
+pub struct ScalarCode {
+    pub nodes: Vec<Node>,
+    pub items: Vec<Item>,
+    /// Address and form of each [`Operation::Load`].
+    pub loads: Vec<(Address, Width)>,
+    /// Where constants are in the frame. They have 16 bytes each.
+    pub constants: HashMap<u64, FrameOffset>,
+    /// Bytes of the frame in use.
+    pub frame: usize,
+    /// Bytes of the frame that calls and [`Address::Pointer`] read: offset and count.
+    pub visible: Vec<(FrameOffset, usize)>,
+    labels: usize,
+    /// Nodes computed since the last label, except loads.
+    known: HashMap<Node, Value>,
+}
+
+impl ScalarCode {
+    /// Reserves bytes of the frame, aligned to 16.
+    pub fn reserve(&mut self, bytes: usize) -> FrameOffset {
+        let at = self.frame;
+        self.frame = (at + bytes).next_multiple_of(16);
+        at
+    }
+
+    /// Returns a new label.
+    pub fn label(&mut self) -> Label {
+        self.labels += 1;
+        self.labels - 1
+    }
+
+    /// Makes the next item the target of jumps to `label`. Values from before cannot be used after it.
+    pub fn place(&mut self, label: Label) {
+        self.known.clear();
+        self.items.push(Item::Label(label));
+    }
+
+    /// Returns the value of an operation, which is computed here unless it is known.
+    pub fn define(&mut self, operation: Operation, args: &[Value]) -> Value {
+        let node = Node { operation, args: args.iter().copied().collect() };
+        if let Some(&value) = self.known.get(&node) {
+            return value;
+        }
+        self.nodes.push(node.clone());
+        let value = self.nodes.len() - 1;
+        self.known.insert(node, value);
+        self.items.push(Item::Define(value));
+        value
+    }
+
+    /// Returns the number that is at an address now.
+    pub fn load(&mut self, from: Address, width: Width) -> Value {
+        self.loads.push((from, width));
+        let args = match from {
+            Address::Pointer { index: Some(index), .. } => SmallVec::from_slice(&[index]),
+            _ => SmallVec::new(),
+        };
+        self.nodes.push(Node { operation: Operation::Load(self.loads.len() - 1), args });
+        self.items.push(Item::Define(self.nodes.len() - 1));
+        self.nodes.len() - 1
+    }
+
+    pub fn store(&mut self, value: Value, to: Address, width: Width) {
+        self.items.push(Item::Store { value, to, width });
+    }
+
+    /// Returns a constant of 32 bits.
+    pub fn word(&mut self, bits: u32) -> Value {
+        self.double(u64::from(bits) << 32 | u64::from(bits))
+    }
+
+    /// Returns a constant of 64 bits.
+    pub fn double(&mut self, bits: u64) -> Value {
+        if !self.constants.contains_key(&bits) {
+            let at = self.reserve(16);
+            self.constants.insert(bits, at);
+        }
+        self.define(Operation::Constant(bits), &[])
+    }
+
+    /// Returns the result of a vector instruction with two operands.
+    pub fn two(&mut self, op: Opcode, a: Value, b: Value) -> Value {
+        self.define(Operation::Vector { op, imm: None }, &[a, b])
+    }
+
+    /// Returns the result of a vector instruction with one operand.
+    pub fn one(&mut self, op: Opcode, imm: Option<u8>, a: Value) -> Value {
+        self.define(Operation::Vector { op, imm }, &[a])
+    }
+
+    /// Removes stores that nothing reads, and nodes that nothing uses.
+    pub fn remove_unused(&mut self) {
+        loop {
+            let before = self.items.len();
+            self.remove_unused_nodes();
+            self.remove_unread_stores();
+            if self.items.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn remove_unused_nodes(&mut self) {
+        let mut used = vec![false; self.nodes.len()];
+        let mut kept = Vec::with_capacity(self.items.len());
+        for item in self.items.drain(..).rev() {
+            match item {
+                Item::Define(value) if !used[value] => continue,
+                Item::Define(value) => self.nodes[value].args.iter().for_each(|&a| used[a] = true),
+                Item::Store { value, to, .. } => {
+                    used[value] = true;
+                    if let Address::Pointer { index: Some(index), .. } = to {
+                        used[index] = true;
+                    }
+                }
+                Item::JumpUnless(value, _) => used[value] = true,
+                _ => {}
+            }
+            kept.push(item);
+        }
+        kept.reverse();
+        self.items = kept;
+    }
+
+    fn remove_unread_stores(&mut self) {
+        let mut read = vec![false; self.frame];
+        let mut mark = |at: FrameOffset, bytes: usize| read[at..at + bytes].fill(true);
+        self.visible.iter().for_each(|&(at, bytes)| mark(at, bytes));
+        for item in &self.items {
+            match *item {
+                Item::Define(value) => {
+                    if let Operation::Load(load) = self.nodes[value].operation
+                        && let (Address::Frame(at), width) = self.loads[load]
+                    {
+                        mark(at, width.bytes());
+                    }
+                }
+                Item::Tile { args, count, .. } => args.iter().for_each(|&at| mark(at, 8 * count)),
+                _ => {}
+            }
+        }
+        self.items.retain(|item| match *item {
+            Item::Store { to: Address::Frame(at), width, .. } => {
+                read[at..at + width.bytes()].iter().any(|&is_read| is_read)
+            }
+            _ => true,
+        });
+    }
+}

@@ -1,0 +1,441 @@
+//! Machine code of scalar code: register allocation within each run of items between labels, and instruction selection.
+//!
+//! Of the values in registers, the one that is used last makes room for others (Belady's rule). All registers are free
+//! at a label. The code keeps the frame's address in `rbx` and the caller's context in `r12`.
+#![forbid(unsafe_code)]
+
+use crate::simd::jit::encode::*;
+use crate::simd::jit::opcodes::{self, Opcode};
+use crate::simd::jit::scalar_code::{Address, FrameOffset, Item, Label, Operation, ScalarCode, Value, Width};
+use std::collections::HashMap;
+
+/// Vector registers.
+const REGISTERS: usize = 16;
+
+/// Largest frame, and largest displacement of an address.
+const LARGEST_FRAME: usize = 1 << 20;
+
+/// Addresses of the functions that the code calls.
+#[derive(Clone, Copy)]
+pub struct HostFunctions {
+    /// `extern "C" fn(context, number) -> u32`.
+    pub call: u64,
+    /// `extern "C" fn(loop, to, a, b, c, count)`.
+    pub tile: u64,
+}
+
+/// Machine code, and the bytes of its frame.
+pub struct EmittedScalar {
+    pub bytes: Vec<u8>,
+    pub frame: usize,
+}
+
+/// Where a value is.
+#[derive(Clone, Default)]
+struct Spot {
+    register: Option<u8>,
+    spilled: Option<FrameOffset>,
+    /// Items that use the value, last one first.
+    uses: Vec<usize>,
+}
+
+struct ScalarEmitter<'a> {
+    code: &'a ScalarCode,
+    host: HostFunctions,
+    asm: Assembler,
+    spots: Vec<Spot>,
+    registers: [Option<Value>; REGISTERS],
+    free_spills: Vec<FrameOffset>,
+    spills: Vec<FrameOffset>,
+    frame: usize,
+    labels: HashMap<Label, usize>,
+    jumps: Vec<(Jump, Label)>,
+    failures: Vec<Jump>,
+}
+
+/// Returns the machine code; `None` if the frame is too large.
+pub fn emit(code: &ScalarCode, host: HostFunctions) -> Option<EmittedScalar> {
+    let mut e = ScalarEmitter {
+        code,
+        host,
+        asm: Assembler::reading(),
+        spots: uses(code),
+        registers: [None; REGISTERS],
+        free_spills: Vec::new(),
+        spills: Vec::new(),
+        frame: code.frame,
+        labels: HashMap::new(),
+        jumps: Vec::new(),
+        failures: Vec::new(),
+    };
+    // push rbx; push r12; sub rsp, 8
+    e.asm.raw(&[0x53, 0x41, 0x54, 0x48, 0x83, 0xec, 8]);
+    e.asm.move_pointer(RBX, RDI);
+    e.asm.move_pointer(R12, RSI);
+    for (at, item) in code.items.iter().enumerate() {
+        e.item(at, *item);
+    }
+    e.asm.zero(RAX);
+    let end = e.asm.here();
+    // add rsp, 8; pop r12; pop rbx; ret
+    e.asm.raw(&[0x48, 0x83, 0xc4, 8, 0x41, 0x5c, 0x5b, 0xc3]);
+    for failure in std::mem::take(&mut e.failures) {
+        e.asm.land_at(failure, end);
+    }
+    for (jump, label) in std::mem::take(&mut e.jumps) {
+        e.asm.land_at(jump, *e.labels.get(&label)?);
+    }
+    let frame = e.frame;
+    (frame <= LARGEST_FRAME).then(|| EmittedScalar { bytes: e.asm.finish(), frame })
+}
+
+/// Returns a spot for each value, with its uses.
+fn uses(code: &ScalarCode) -> Vec<Spot> {
+    let mut spots = vec![Spot::default(); code.nodes.len()];
+    let index = |to: &Address| match *to {
+        Address::Pointer { index, .. } => index,
+        Address::Frame(_) => None,
+    };
+    for (at, item) in code.items.iter().enumerate().rev() {
+        let mut note = |value: Value| spots[value].uses.push(at);
+        match item {
+            Item::Define(value) => code.nodes[*value].args.iter().for_each(|&a| note(a)),
+            Item::Store { value, to, .. } => {
+                note(*value);
+                index(to).into_iter().for_each(note);
+            }
+            Item::JumpUnless(value, _) => note(*value),
+            _ => {}
+        }
+    }
+    spots
+}
+
+fn register(r: u8) -> Rm {
+    Rm::Reg(VectorReg(r))
+}
+
+fn at(base: Gpr, offset: usize) -> Rm {
+    Rm::Memory(MemoryAddress { base, index: None, offset: offset as i32 })
+}
+
+impl ScalarEmitter<'_> {
+    fn item(&mut self, at: usize, item: Item) {
+        match item {
+            Item::Define(value) => self.define(at, value),
+            Item::Store { value, to, width } => self.store(at, value, to, width),
+            Item::Tile { run, args, to, count } => {
+                self.spill_all(at);
+                self.asm.load_immediate(RDI, run as usize as u64);
+                for (register, from) in [(RSI, to), (RDX, args[0]), (RCX, args[1]), (R8, args[2])] {
+                    self.asm.memory_form(&[0x8d], register, RBX, from as i32);
+                }
+                self.asm.load_immediate(R9, count as u64);
+                self.asm.load_immediate(RAX, self.host.tile);
+                self.asm.raw(&[0xff, 0xd0]);
+            }
+            Item::Call(call) => self.call(at, call),
+            Item::CallIfChanged { call, pointer, known } => {
+                self.spill_all(at);
+                self.asm.load_address(RAX, RBX, pointer as i32);
+                self.asm.load_address(RAX, RAX, 0);
+                self.asm.memory_form(&[0x3b], RAX, RBX, known as i32);
+                let same = self.asm.jump(JumpCondition::Equal);
+                self.call(at, call);
+                self.asm.land(same);
+            }
+            Item::Label(label) => {
+                self.forget();
+                self.labels.insert(label, self.asm.here());
+            }
+            Item::Jump(label) => {
+                let jump = self.asm.jump_always();
+                self.jumps.push((jump, label));
+            }
+            Item::JumpUnless(value, label) => {
+                let r = self.fetch(at, value, 0);
+                self.asm.xmm(opcodes::MOVD_STORE, r, 0, register(RAX.0), None);
+                self.asm.register_form(&[0x85], RAX, RAX);
+                self.release(at, value);
+                let jump = self.asm.jump(JumpCondition::Equal);
+                self.jumps.push((jump, label));
+            }
+        }
+    }
+
+    /// Emits a call of the caller's function.
+    fn call(&mut self, at: usize, call: usize) {
+        self.spill_all(at);
+        self.asm.move_pointer(RDI, R12);
+        self.asm.load_immediate(RSI, call as u64);
+        self.asm.load_immediate(RAX, self.host.call);
+        // call rax; test eax, eax
+        self.asm.raw(&[0xff, 0xd0, 0x85, 0xc0]);
+        self.failures.push(self.asm.jump(JumpCondition::NotEqual));
+    }
+
+    /// Frees all registers: no value is used after a label.
+    fn forget(&mut self) {
+        for value in std::mem::take(&mut self.registers).into_iter().flatten() {
+            self.spots[value].register = None;
+        }
+        self.free_spills.clone_from(&self.spills);
+    }
+
+    /// Returns the item after `at` that uses a value next.
+    fn next_use(&self, at: usize, value: Value) -> Option<usize> {
+        self.spots[value].uses.iter().rev().copied().find(|&u| u > at)
+    }
+
+    /// Frees the register and the memory of a value that no item after `at` uses.
+    fn release(&mut self, at: usize, value: Value) {
+        let spot = &mut self.spots[value];
+        while spot.uses.last().is_some_and(|&u| u <= at) {
+            spot.uses.pop();
+        }
+        if spot.uses.is_empty() {
+            if let Some(r) = spot.register.take() {
+                self.registers[r as usize] = None;
+            }
+            self.free_spills.extend(spot.spilled.take());
+        }
+    }
+
+    /// Stores the value of a register if it is used later, and frees the register.
+    fn evict(&mut self, at: usize, r: u8) {
+        let Some(value) = self.registers[r as usize].take() else { return };
+        self.spots[value].register = None;
+        let is_constant = matches!(self.code.nodes[value].operation, Operation::Constant(_));
+        let is_used = self.spots[value].uses.first().is_some_and(|&last| last >= at);
+        if is_constant || !is_used || self.spots[value].spilled.is_some() {
+            return;
+        }
+        let to = self.free_spills.pop().unwrap_or_else(|| {
+            self.spills.push(self.frame);
+            self.frame += 16;
+            self.frame - 16
+        });
+        self.spots[value].spilled = Some(to);
+        self.asm.xmm(opcodes::MOVSD_STORE, r, 0, self::at(RBX, to), None);
+    }
+
+    fn spill_all(&mut self, at: usize) {
+        (0..REGISTERS as u8).for_each(|r| self.evict(at, r));
+    }
+
+    /// Returns a free register that is not in the set `locked`.
+    fn take(&mut self, at: usize, locked: u16) -> u8 {
+        let allowed = |r: &u8| locked >> *r & 1 == 0;
+        let all = || (0..REGISTERS as u8).filter(allowed);
+        if let Some(free) = all().find(|&r| self.registers[r as usize].is_none()) {
+            return free;
+        }
+        let next = |r: &u8| {
+            let value = self.registers[*r as usize];
+            value.and_then(|v| self.next_use(at, v)).unwrap_or(usize::MAX)
+        };
+        let last = all().max_by_key(next).unwrap_or_default();
+        self.evict(at, last);
+        last
+    }
+
+    fn put(&mut self, value: Value, r: u8) {
+        self.registers[r as usize] = Some(value);
+        self.spots[value].register = Some(r);
+    }
+
+    /// Returns the register of a value, which is loaded if it has none.
+    fn fetch(&mut self, at: usize, value: Value, locked: u16) -> u8 {
+        if let Some(r) = self.spots[value].register {
+            return r;
+        }
+        let r = self.take(at, locked);
+        match self.constant(value) {
+            Some(constant) => self.asm.xmm(opcodes::MOVUPS_LOAD, r, 0, constant, None),
+            None => {
+                let from = self.spots[value].spilled.unwrap_or_default();
+                self.asm.xmm(opcodes::MOVSD_LOAD, r, 0, self::at(RBX, from), None);
+            }
+        }
+        self.put(value, r);
+        r
+    }
+
+    fn constant(&self, value: Value) -> Option<Rm> {
+        match self.code.nodes[value].operation {
+            Operation::Constant(bits) => Some(self::at(RBX, self.code.constants[&bits])),
+            _ => None,
+        }
+    }
+
+    /// Returns a value as an operand that may be in memory.
+    fn operand(&mut self, at: usize, value: Value, locked: u16) -> Rm {
+        match (self.spots[value].register, self.constant(value)) {
+            (None, Some(constant)) => constant,
+            _ => register(self.fetch(at, value, locked)),
+        }
+    }
+
+    fn define(&mut self, at: usize, value: Value) {
+        let code = self.code;
+        let node = &code.nodes[value];
+        match (node.operation, &node.args[..]) {
+            // A constant is loaded where it is used.
+            (Operation::Constant(_), _) => {}
+            (Operation::MultiplyAdd { op, signs }, &[a, b, c]) => {
+                self.multiply_add(at, value, Opcode(op.0, op.1, op.2 + signs), [a, b, c]);
+            }
+            (Operation::Blend { op }, &[mask, yes, no]) => {
+                let mask_in = self.fetch(at, mask, 0);
+                let no_in = self.fetch(at, no, 1 << mask_in);
+                let yes_in = self.operand(at, yes, 1 << mask_in | 1 << no_in);
+                let to = self.result(at, value, &[mask, yes, no]);
+                self.asm.xmm(op, to, no_in, yes_in, Some(mask_in << 4));
+            }
+            (Operation::Vector { op, imm }, &[a, b]) => {
+                let a_in = self.fetch(at, a, 0);
+                let b_in = self.operand(at, b, 1 << a_in);
+                let to = self.result(at, value, &[a, b]);
+                self.asm.xmm(op, to, a_in, b_in, imm);
+            }
+            (Operation::Vector { op, imm }, &[a]) => {
+                let a_in = self.operand(at, a, 0);
+                let to = self.result(at, value, &[a]);
+                self.asm.xmm(op, to, 0, a_in, imm);
+            }
+            (Operation::Load(load), _) => self.load(at, value, load),
+            _ => self.in_general_registers(at, value),
+        }
+    }
+
+    /// Frees the operands that are not used after `at`, and returns the register of the result.
+    fn result(&mut self, at: usize, value: Value, args: &[Value]) -> u8 {
+        args.iter().for_each(|&a| self.release(at, a));
+        let to = self.take(at, 0);
+        self.put(value, to);
+        to
+    }
+
+    /// Emits a fused multiply-add, whose result replaces the addend.
+    fn multiply_add(&mut self, at: usize, value: Value, op: Opcode, [a, b, c]: [Value; 3]) {
+        let a_in = self.fetch(at, a, 0);
+        let b_in = self.operand(at, b, 1 << a_in);
+        let locked = match b_in {
+            Rm::Reg(VectorReg(b)) => 1 << a_in | 1 << b,
+            _ => 1 << a_in,
+        };
+        let c_in = self.operand(at, c, locked);
+        if c != a && c != b {
+            self.release(at, c);
+        }
+        let to = match c_in {
+            // The addend's register, if it is free now.
+            Rm::Reg(VectorReg(r)) if self.registers[r as usize].is_none() => r,
+            _ => {
+                let keep = if let Rm::Reg(VectorReg(r)) = c_in { locked | 1 << r } else { locked };
+                let to = self.take(at, keep);
+                self.asm.xmm(opcodes::MOVUPS_LOAD, to, 0, c_in, None);
+                to
+            }
+        };
+        self.asm.xmm(op, to, a_in, b_in, None);
+        [a, b, c].iter().for_each(|&v| self.release(at, v));
+        self.put(value, to);
+    }
+
+    /// Emits operations on 64-bit integers, which have no vector instruction.
+    fn in_general_registers(&mut self, at: usize, value: Value) {
+        let code = self.code;
+        let node = &code.nodes[value];
+        let a = self.fetch(at, node.args[0], 0);
+        self.asm.xmm(opcodes::MOVQ_STORE, a, 0, register(RAX.0), None);
+        match node.operation {
+            Operation::Multiply64 => {
+                let b = self.fetch(at, node.args[1], 1 << a);
+                self.asm.xmm(opcodes::MOVQ_STORE, b, 0, register(RCX.0), None);
+                self.asm.register_form(&[0x0f, 0xaf], RAX, RCX);
+            }
+            Operation::Index { width, signed, max, scale } => self.index(width, signed, max, scale),
+            _ => {}
+        }
+        let to = self.result(at, value, &node.args);
+        if node.operation == Operation::Int64ToDouble {
+            self.asm.xmm(opcodes::PXORD, to, to, register(to), None);
+            return self.asm.xmm(opcodes::CVTSI2SD, to, to, register(RAX.0), None);
+        }
+        self.asm.xmm(opcodes::MOVQ_LOAD, to, 0, register(RAX.0), None);
+    }
+
+    /// Emits `rax = clamp(rax, 0, max) · scale`.
+    fn index(&mut self, width: Width, signed: bool, max: u32, scale: u32) {
+        match (width, signed) {
+            // movsxd rax, eax
+            (Width::Word, true) => self.asm.register_form(&[0x63], RAX, RAX),
+            // mov eax, eax
+            (Width::Word, false) => self.asm.raw(&[0x89, 0xc0]),
+            _ => {}
+        }
+        self.asm.zero(RCX);
+        // test rax, rax; cmovs rax, rcx
+        self.asm.register_form(&[0x85], RAX, RAX);
+        self.asm.register_form(&[0x0f, 0x48], RAX, RCX);
+        self.asm.load_immediate(RCX, u64::from(max));
+        // cmp rax, rcx; cmovg rax, rcx
+        self.asm.register_form(&[0x3b], RAX, RCX);
+        self.asm.register_form(&[0x0f, 0x4f], RAX, RCX);
+        self.asm.load_immediate(RCX, u64::from(scale));
+        self.asm.register_form(&[0x0f, 0xaf], RAX, RCX);
+    }
+
+    /// Returns base register and offset of an address.
+    fn address(&mut self, at: usize, address: Address, locked: u16) -> (Gpr, usize) {
+        match address {
+            Address::Frame(offset) => (RBX, offset),
+            Address::Pointer { pointer, displacement, index } => {
+                self.asm.load_address(RAX, RBX, pointer as i32);
+                if let Some(index) = index {
+                    let r = self.fetch(at, index, locked);
+                    self.asm.xmm(opcodes::MOVQ_STORE, r, 0, register(RCX.0), None);
+                    self.asm.register_form(&[0x03], RAX, RCX);
+                }
+                (RAX, displacement)
+            }
+        }
+    }
+
+    fn load(&mut self, at: usize, value: Value, load: usize) {
+        let code = self.code;
+        let (address, width) = code.loads[load];
+        let (base, offset) = self.address(at, address, 0);
+        let to = self.result(at, value, &code.nodes[value].args);
+        match width {
+            Width::Word => self.asm.xmm(opcodes::MOVSS_LOAD, to, 0, self::at(base, offset), None),
+            Width::Double => self.asm.xmm(opcodes::MOVSD_LOAD, to, 0, self::at(base, offset), None),
+            Width::Bool => {
+                // movzx rcx, byte; neg rcx
+                self.asm.memory_form(&[0x0f, 0xb6], RCX, base, offset as i32);
+                self.asm.raw(&[0x48, 0xf7, 0xd9]);
+                self.asm.xmm(opcodes::MOVD_LOAD, to, 0, register(RCX.0), None);
+            }
+        }
+    }
+
+    fn store(&mut self, at: usize, value: Value, to: Address, width: Width) {
+        let from = self.fetch(at, value, 0);
+        let (base, offset) = self.address(at, to, 1 << from);
+        match width {
+            Width::Word => self.asm.xmm(opcodes::MOVSS_STORE, from, 0, self::at(base, offset), None),
+            Width::Double => self.asm.xmm(opcodes::MOVSD_STORE, from, 0, self::at(base, offset), None),
+            Width::Bool => {
+                self.asm.xmm(opcodes::MOVD_STORE, from, 0, register(RCX.0), None);
+                // and ecx, 1; mov byte, cl
+                self.asm.raw(&[0x83, 0xe1, 1]);
+                self.asm.memory_form(&[0x88], RCX, base, offset as i32);
+            }
+        }
+        self.release(at, value);
+        if let Address::Pointer { index: Some(index), .. } = to {
+            self.release(at, index);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Lowers instructions of element-wise programs to scalar code. The results are those of the vector loops.
+#![forbid(unsafe_code)]
+
+use crate::simd::jit::opcodes::{self, Opcode};
+use crate::simd::jit::scalar_code::{Operation, ScalarCode, Value, Width};
+use crate::simd::jit::steps::{relation, rounding};
+use systole_compile::{Contraction, MapInstr};
+use systole_ir::op::{Binary, CompareType, Direction, Unary};
+use systole_ir::{DType, Op};
+
+/// Returns the form of a number of this type; `None` if scalar code does not support it.
+pub fn width(dtype: DType) -> Option<Width> {
+    Some(match dtype {
+        DType::Bool => Width::Bool,
+        DType::F32 | DType::I32 | DType::U32 => Width::Word,
+        DType::F64 | DType::I64 | DType::U64 => Width::Double,
+        _ => return None,
+    })
+}
+
+/// Instructions of a float type.
+struct FloatSet {
+    add: Opcode,
+    subtract: Opcode,
+    multiply: Opcode,
+    divide: Opcode,
+    minimum: Opcode,
+    maximum: Opcode,
+    sqrt: Opcode,
+    round: Opcode,
+    compare: Opcode,
+    multiply_add: Opcode,
+    blend: Opcode,
+}
+
+const SINGLE: FloatSet = FloatSet {
+    add: opcodes::ADDPS,
+    subtract: opcodes::SUBPS,
+    multiply: opcodes::MULPS,
+    divide: opcodes::DIVPS,
+    minimum: opcodes::MINPS,
+    maximum: opcodes::MAXPS,
+    sqrt: opcodes::SQRTPS,
+    round: opcodes::RNDSCALEPS,
+    compare: opcodes::CMPPS,
+    multiply_add: opcodes::FMADD231PS,
+    blend: opcodes::BLENDVPS,
+};
+
+const DOUBLE: FloatSet = FloatSet {
+    add: opcodes::ADDPD,
+    subtract: opcodes::SUBPD,
+    multiply: opcodes::MULPD,
+    divide: opcodes::DIVPD,
+    minimum: opcodes::MINPD,
+    maximum: opcodes::MAXPD,
+    sqrt: opcodes::SQRTPD,
+    round: opcodes::ROUNDPD,
+    compare: opcodes::CMPPD,
+    multiply_add: opcodes::FMADD231PD,
+    blend: opcodes::BLENDVPD,
+};
+
+fn float_set(dtype: DType) -> Option<&'static FloatSet> {
+    match dtype {
+        DType::F32 => Some(&SINGLE),
+        DType::F64 => Some(&DOUBLE),
+        _ => None,
+    }
+}
+
+impl ScalarCode {
+    /// Returns a constant of the width of a type: `word` or `double`.
+    fn constant(&mut self, dtype: DType, word: u32, double: u64) -> Value {
+        if dtype.size() == 8 { self.double(double) } else { self.word(word) }
+    }
+
+    fn sign_bit(&mut self, dtype: DType) -> Value {
+        self.constant(dtype, 1 << 31, 1 << 63)
+    }
+
+    fn ones(&mut self) -> Value {
+        self.double(u64::MAX)
+    }
+
+    /// Returns a constant whose bits are `bits` of the type.
+    pub fn constant_of(&mut self, dtype: DType, bits: u64) -> Value {
+        match dtype {
+            DType::Bool => self.word(if bits == 0 { 0 } else { u32::MAX }),
+            _ => self.constant(dtype, bits as u32, bits),
+        }
+    }
+
+    /// Computes an instruction; `None` if it has no scalar form.
+    pub fn instruction(&mut self, instr: &MapInstr, args: &[Value]) -> Option<Value> {
+        let (from, to) = (instr.from, instr.to);
+        if let Some(contraction) = instr.contraction {
+            return self.contracted(instr, contraction, args);
+        }
+        match &instr.op {
+            Op::Unary(op) => self.unary(*op, from, args[0]),
+            Op::Binary(op) => self.combine(*op, from, args[0], args[1]),
+            Op::Compare(c) if c.compare_type != CompareType::TotalOrder => {
+                self.relation(c.direction, from, args[0], args[1])
+            }
+            Op::Select(_) => Some(self.choose(to, args[0], args[1], args[2])),
+            Op::Clamp(_) if from == DType::F32 => {
+                let low = self.combine(Binary::Maximum, from, args[1], args[0])?;
+                self.combine(Binary::Minimum, from, low, args[2])
+            }
+            Op::Convert(_) => self.converted(from, to, args[0]),
+            _ => None,
+        }
+    }
+
+    fn contracted(&mut self, instr: &MapInstr, contraction: Contraction, args: &[Value]) -> Option<Value> {
+        let set = float_set(instr.to)?;
+        let signs = match (&instr.op, contraction) {
+            (Op::Binary(Binary::Add), _) => 0,
+            (_, Contraction::Left) => opcodes::MINUS_ADDEND,
+            (_, Contraction::Right) => opcodes::MINUS_PRODUCT,
+        };
+        Some(self.define(Operation::MultiplyAdd { op: set.multiply_add, signs }, args))
+    }
+
+    fn unary(&mut self, op: Unary, dtype: DType, x: Value) -> Option<Value> {
+        let Some(set) = float_set(dtype) else { return self.integer_unary(op, dtype, x) };
+        let sign = self.sign_bit(dtype);
+        Some(match op {
+            Unary::Negate => self.two(opcodes::PXORD, x, sign),
+            Unary::Abs => self.two(opcodes::PANDN, sign, x),
+            Unary::Sqrt => self.one(set.sqrt, None, x),
+            Unary::Ceil => self.one(set.round, Some(rounding::UP), x),
+            Unary::Floor => self.one(set.round, Some(rounding::DOWN), x),
+            Unary::RoundNearestEven => self.one(set.round, Some(rounding::NEAREST_EVEN), x),
+            Unary::Sign => {
+                let zero = self.double(0);
+                let one = self.constant(dtype, 1f32.to_bits(), 1f64.to_bits());
+                let keep = self.float_relation(set, relation::EQUAL_OR_NAN, x, zero);
+                let signed = self.two(opcodes::PANDD, x, sign);
+                let signed = self.two(opcodes::PORD, signed, one);
+                self.define(Operation::Blend { op: set.blend }, &[keep, x, signed])
+            }
+            _ => return None,
+        })
+    }
+
+    fn integer_unary(&mut self, op: Unary, dtype: DType, x: Value) -> Option<Value> {
+        match op {
+            Unary::Not => {
+                let ones = self.ones();
+                Some(self.two(opcodes::PXORD, x, ones))
+            }
+            Unary::Negate if dtype.is_int() => {
+                let zero = self.double(0);
+                let op = if dtype.size() == 8 { opcodes::PSUBQ } else { opcodes::PSUBD };
+                Some(self.two(op, zero, x))
+            }
+            _ => None,
+        }
+    }
+
+    /// Computes a binary op.
+    pub fn combine(&mut self, op: Binary, dtype: DType, a: Value, b: Value) -> Option<Value> {
+        if dtype == DType::Bool {
+            let op = match op {
+                Binary::Add | Binary::Or | Binary::Maximum => opcodes::PORD,
+                Binary::Multiply | Binary::And | Binary::Minimum => opcodes::PANDD,
+                Binary::Xor => opcodes::PXORD,
+                _ => return None,
+            };
+            return Some(self.two(op, a, b));
+        }
+        let Some(set) = float_set(dtype) else { return self.integer_binary(op, dtype, a, b) };
+        Some(match op {
+            Binary::Add => self.two(set.add, a, b),
+            Binary::Subtract => self.two(set.subtract, a, b),
+            Binary::Multiply => self.two(set.multiply, a, b),
+            Binary::Divide => self.two(set.divide, a, b),
+            Binary::Maximum => self.extreme(set, set.maximum, opcodes::PANDD, a, b),
+            Binary::Minimum => self.extreme(set, set.minimum, opcodes::PORD, a, b),
+            _ => return None,
+        })
+    }
+
+    /// Returns the IEEE 754-2019 maximum or minimum: `of_equal` decides between zeros, and a NaN prevails.
+    fn extreme(&mut self, set: &FloatSet, op: Opcode, of_equal: Opcode, a: Value, b: Value) -> Value {
+        let one = self.two(op, a, b);
+        let equal = self.float_relation(set, relation::EQUAL, a, b);
+        let both = self.two(of_equal, a, b);
+        let one = self.define(Operation::Blend { op: set.blend }, &[equal, both, one]);
+        let nan = self.float_relation(set, relation::NAN, a, a);
+        self.define(Operation::Blend { op: set.blend }, &[nan, a, one])
+    }
+
+    fn float_relation(&mut self, set: &FloatSet, relation: u8, a: Value, b: Value) -> Value {
+        self.define(Operation::Vector { op: set.compare, imm: Some(relation) }, &[a, b])
+    }
+
+    fn integer_binary(&mut self, op: Binary, dtype: DType, a: Value, b: Value) -> Option<Value> {
+        let (wide, signed) = (dtype.size() == 8, dtype.is_signed_int());
+        let code = match op {
+            Binary::Add if wide => opcodes::PADDQ,
+            Binary::Add => opcodes::PADDD,
+            Binary::Subtract if wide => opcodes::PSUBQ,
+            Binary::Subtract => opcodes::PSUBD,
+            Binary::Multiply if wide => return Some(self.define(Operation::Multiply64, &[a, b])),
+            Binary::Multiply => opcodes::PMULLD,
+            Binary::And => opcodes::PANDD,
+            Binary::Or => opcodes::PORD,
+            Binary::Xor => opcodes::PXORD,
+            Binary::ShiftLeft if wide => opcodes::PSLLVQ,
+            Binary::ShiftLeft => opcodes::PSLLVD,
+            Binary::ShiftRightLogical if wide => opcodes::PSRLVQ,
+            Binary::ShiftRightLogical => opcodes::PSRLVD,
+            Binary::Maximum | Binary::Minimum if wide => {
+                let is_less = self.relation(Direction::Lt, dtype, a, b)?;
+                let (yes, no) = if op == Binary::Maximum { (b, a) } else { (a, b) };
+                return Some(self.choose(dtype, is_less, yes, no));
+            }
+            Binary::Maximum if signed => opcodes::PMAXSD,
+            Binary::Maximum => opcodes::PMAXUD,
+            Binary::Minimum if signed => opcodes::PMINSD,
+            Binary::Minimum => opcodes::PMINUD,
+            _ => return None,
+        };
+        Some(self.two(code, a, b))
+    }
+
+    /// Compares two numbers; the result is a bool.
+    pub fn relation(&mut self, direction: Direction, dtype: DType, a: Value, b: Value) -> Option<Value> {
+        if let Some(set) = float_set(dtype) {
+            let relation = match direction {
+                Direction::Eq => relation::EQUAL,
+                Direction::Ne => relation::NOT_EQUAL,
+                Direction::Ge => relation::GREATER_OR_EQUAL,
+                Direction::Gt => relation::GREATER,
+                Direction::Le => relation::LESS_OR_EQUAL,
+                Direction::Lt => relation::LESS,
+            };
+            return Some(self.float_relation(set, relation, a, b));
+        }
+        let (equal, greater) = match dtype.size() == 8 {
+            true => (opcodes::PCMPEQQ, opcodes::PCMPGTQ),
+            false => (opcodes::PCMPEQD, opcodes::PCMPGTD),
+        };
+        // A bool is 0 or −1, so false is the greater one if both are compared as signed.
+        let (a, b) = if dtype == DType::Bool { (b, a) } else { (a, b) };
+        let (a, b) = match dtype.is_unsigned_int() {
+            // With the first bit inverted, unsigned numbers are in the order of signed ones.
+            true => {
+                let sign = self.sign_bit(dtype);
+                (self.two(opcodes::PXORD, a, sign), self.two(opcodes::PXORD, b, sign))
+            }
+            false => (a, b),
+        };
+        let (op, a, b, inverted) = match direction {
+            Direction::Eq => (equal, a, b, false),
+            Direction::Ne => (equal, a, b, true),
+            Direction::Gt => (greater, a, b, false),
+            Direction::Le => (greater, a, b, true),
+            Direction::Lt => (greater, b, a, false),
+            Direction::Ge => (greater, b, a, true),
+        };
+        let holds = self.two(op, a, b);
+        match inverted {
+            true => self.integer_unary(Unary::Not, DType::Bool, holds),
+            false => Some(holds),
+        }
+    }
+
+    /// Returns `yes` if the bool is true, else `no`.
+    fn choose(&mut self, dtype: DType, bool: Value, yes: Value, no: Value) -> Value {
+        match dtype.size() {
+            8 => {
+                let wide = self.one(opcodes::PMOVSXDQ, None, bool);
+                self.define(Operation::Blend { op: opcodes::BLENDVPD }, &[wide, yes, no])
+            }
+            _ => self.define(Operation::Blend { op: opcodes::BLENDVPS }, &[bool, yes, no]),
+        }
+    }
+
+    fn converted(&mut self, from: DType, to: DType, x: Value) -> Option<Value> {
+        use DType::*;
+        Some(match (from, to) {
+            (F32, F32) | (F64, F64) | (Bool, Bool) => x,
+            (I32 | U32 | I64 | U64, I32 | U32) | (I64 | U64, I64 | U64) => x,
+            (I32, I64 | U64) => self.one(opcodes::PMOVSXDQ, None, x),
+            (U32, I64 | U64) => self.one(opcodes::PMOVZXDQ, None, x),
+            (Bool, I32 | U32 | F32) => {
+                let one = if to == F32 { self.word(1f32.to_bits()) } else { self.word(1) };
+                self.two(opcodes::PANDD, x, one)
+            }
+            (Bool, I64 | U64 | F64) => {
+                let one = self.double(if to == F64 { 1f64.to_bits() } else { 1 });
+                let wide = self.one(opcodes::PMOVSXDQ, None, x);
+                self.two(opcodes::PANDD, wide, one)
+            }
+            (I32, F32) => self.one(opcodes::CVTDQ2PS, None, x),
+            (I32, F64) => self.one(opcodes::CVTDQ2PD, None, x),
+            (U32, F64) => {
+                let wide = self.one(opcodes::PMOVZXDQ, None, x);
+                self.define(Operation::Int64ToDouble, &[wide])
+            }
+            (I64, F64) => self.define(Operation::Int64ToDouble, &[x]),
+            (F32, F64) => self.one(opcodes::CVTPS2PD, None, x),
+            (F64, F32) => self.one(opcodes::CVTPD2PS, None, x),
+            _ => return None,
+        })
+    }
+}
