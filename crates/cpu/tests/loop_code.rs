@@ -7,7 +7,7 @@ use std::sync::Arc;
 use systole_cpu::{CpuBackend, Level};
 use systole_ir::DType::{BF16, Bool, F32, F64, I32, I64, U8, U32, U64};
 use systole_ir::control_builders::{case, cond, fori_loop, while_loop};
-use systole_ir::op::{Binary, Compare, CompareType, Convert, Direction, Unary, binary, unary};
+use systole_ir::op::{Binary, Compare, CompareType, Convert, Direction, Scatter, Unary, binary, unary};
 use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType};
 use systole_runtime::CompileOptions;
@@ -244,6 +244,70 @@ fn pieces_of_arrays() {
         let any = s[1].any(&[1]).reshape([2, 1]).xor(&s[1].all(&[0]).reshape([1, 3]));
         vec![&sum - &s[0].reduce_min(&[0, 1]) + i, any]
     });
+}
+
+/// A body of scatters: `(old, update) → f(old, update)`.
+fn scatter_body(dtype: DType, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Arc<Graph> {
+    let g = GraphBuilder::new("body");
+    let [old, new] = ["old", "new"].map(|n| g.parameter(TensorType::scalar(dtype), n));
+    g.finish(&[f(&old, &new)]).unwrap()
+}
+
+/// A scatter of single elements, or of rows of a matrix.
+fn scatter(x: &Tensor, at: &Tensor, updates: &Tensor, body: Arc<Graph>) -> Tensor {
+    let window: Vec<usize> = (1..updates.rank()).collect();
+    let spec = Scatter {
+        update_window_dims: window.into_iter().collect(),
+        inserted_window_dims: [0].into_iter().collect(),
+        input_batching_dims: Default::default(),
+        scatter_indices_batching_dims: Default::default(),
+        scatter_dims_to_operand_dims: [0].into_iter().collect(),
+        index_vector_dim: 1,
+        indices_are_sorted: false,
+        unique_indices: false,
+        body,
+    };
+    x.scatter(&at.reshape([at.dim(0), 1]), updates, spec)
+}
+
+#[test]
+fn gathers_and_scatters() {
+    let table = TensorType::new(F32, [40, 4]);
+    check_loop("gathers", 9, &[vector(F64, 7), vector(I32, 3), table.clone(), vector(U32, 2)], |i, s| {
+        let at = rotated(&s[1]) + i;
+        let x = rotated(&s[0]) + &s[0].take(&s[1]).slice_dim(0, 1, 2);
+        let rows = s[2].take(&s[3]).reduce_max(&[0]);
+        let table = s[2].dynamic_update_slice(&rows.reshape([1, 4]), &[i, &i.scalar_like(0.0)]);
+        vec![x, at, table, &s[3] * 5.0 + 3.0]
+    });
+    let add = |a: &Tensor, b: &Tensor| a + b;
+    check_loop("scatters", 11, &[vector(F32, 7), vector(I64, 3), table, vector(I32, 5)], |i, s| {
+        let updates = s[0].slice_dim(0, 2, 5) * 0.5;
+        let x = scatter(&s[0], &s[1], &updates, scatter_body(F32, add));
+        let row = s[2].dynamic_slice(&[i, &i.scalar_like(0.0)], &[2, 4]) * 0.5;
+        let table = scatter(&s[2], &(s[1].slice_dim(0, 0, 2) * 2.0), &row, scatter_body(F32, |_, b| b.clone()));
+        let counts = scatter(&s[3], &s[1].convert(I32), &s[3].slice_dim(0, 0, 3), scatter_body(I32, Tensor::maximum));
+        vec![x, rotated(&s[1]) + 1.0, table, counts + i]
+    });
+}
+
+#[test]
+fn small_products() {
+    if !has_avx2() {
+        return;
+    }
+    let g = GraphBuilder::new("products");
+    let types = [TensorType::new(F32, [4, 4]), vector(F32, 4), TensorType::new(F64, [3, 3])];
+    let init: Vec<Tensor> = types.iter().map(|t| g.parameter(t.clone(), "x")).collect();
+    let last = fori_loop(6, &init.iter().collect::<Vec<_>>(), |_, s| {
+        let m = s[0].matmul(&s[0].transpose(&[1, 0])) * 0.5;
+        let d = s[2].matmul(&s[2]).matmul(&s[2].transpose(&[1, 0])) * 0.25;
+        vec![m, s[0].matmul(&s[1].reshape([4, 1])).reshape([4]).tanh(), d]
+    });
+    let graph = g.finish(&last).unwrap();
+    assert!(is_jit(&backend(Level::Avx2, 1), &graph));
+    // Sums may be in another order than the kernels'.
+    check_near(&graph, &arguments(&graph, -1.0, 1.0, 2), 5e-6);
 }
 
 #[test]

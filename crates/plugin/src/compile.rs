@@ -245,7 +245,11 @@ fn plain(code: &[u8], signature: &ProgramSignature) -> Option<Vec<u8>> {
 fn amount(graph: &Graph) -> Option<(f64, f64)> {
     let (mut flops, mut bytes) = (cost::cost(graph).flops, 0.0);
     for node in graph.nodes.iter().filter(|n| !matches!(n.op, Op::Parameter(_))) {
-        bytes += node.outs.iter().map(TensorType::bytes).sum::<usize>() as f64;
+        // Updates are in place.
+        bytes += match &node.op {
+            Op::DynamicUpdateSlice(_) => graph.ty(node.inputs[1]).bytes() as f64,
+            _ => node.outs.iter().map(TensorType::bytes).sum::<usize>() as f64,
+        };
         let Op::While(w) = &node.op else { continue };
         let captured = |i: usize| match &graph.node(node.inputs[i]).op {
             Op::Constant(c) => Some(c.value.get(0).as_i64()),

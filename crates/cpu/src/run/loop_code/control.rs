@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 use crate::run::control_flow::{CaseKernel, WhileKernel};
+use crate::run::loop_code::indexed::is_simple_view;
 use crate::run::loop_code::loop_call::{LoopCall, PointerSource, SlotMemory};
 use crate::run::loop_code::lowering::{LoopArgument, LoopLowering, ProgramSlot, SMALL};
-use crate::run::loop_code::steps::{is_elementwise, is_simple_view};
+use crate::run::loop_code::steps::is_elementwise;
 use crate::simd::jit::scalar_code::{Item, Value, Width};
 use crate::simd::jit::scalar_lower::width;
 use systole_compile::{Location, ProgramSchedule};

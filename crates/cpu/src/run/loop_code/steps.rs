@@ -1,15 +1,17 @@
 //! Lowers steps on small arrays, element by element; all other steps become calls of their kernels.
 #![forbid(unsafe_code)]
 
-use crate::run::loop_code::loop_call::{LoopCall, PointerSource, SlotMemory};
+use crate::run::loop_code::indexed::is_indexed;
+use crate::run::loop_code::loop_call::LoopCall;
 use crate::run::loop_code::lowering::{LoopLowering, ProgramSlot, SMALL};
-use crate::simd::jit::scalar_code::{Address, Item, Operation, ScalarCode, Value, Width};
+use crate::run::loop_code::product::is_small_product;
+use crate::simd::jit::scalar_code::{Address, Item, ScalarCode, Value};
 use crate::simd::jit::scalar_lower::width;
 use crate::simd::level::Level;
 use crate::simd::loops::loop_of_instruction;
 use systole_compile::{Kernel, Map, MapInstr, MapLoad, Step};
 use systole_ir::interp::EvalCx;
-use systole_ir::op::{Binary, Monoid};
+use systole_ir::op::Monoid;
 use systole_ir::{DType, Literal, LiteralBuilder, Op, Scalar, TensorType};
 
 /// Elements of the largest array whose elements are computed one by one.
@@ -23,43 +25,22 @@ pub fn is_elementwise(step: &Step, level: Level) -> bool {
     let is_small = |t: &TensorType| {
         width(t.dtype).is_some() && t.bytes() <= SMALL && (1..=MOST_ELEMENTS).contains(&t.elements())
     };
-    if !step.output_types.iter().all(is_small) && !is_update(step) {
+    if let Some(is_supported) = is_indexed(step, &is_small) {
+        return is_supported;
+    }
+    if !step.output_types.iter().all(is_small) {
         return false;
     }
     match &step.kernel {
         Kernel::Map(map) => has_scalar_form(map, MOST_ELEMENTS, level),
         Kernel::Reduce { map, .. } => has_scalar_form(map, 2 * MOST_ELEMENTS, level),
-        Kernel::Op { op: Op::DynamicSlice(_), bias: false } => {
-            let (x, starts) = (&step.input_types[0], &step.input_types[1..]);
-            has_indices(x, starts)
-        }
-        Kernel::Op { op: Op::DynamicUpdateSlice(_), bias: false } => {
-            let (x, starts) = (&step.input_types[0], &step.input_types[2..]);
-            is_small(&step.input_types[1]) && has_indices(x, starts)
-        }
+        Kernel::Op { op: Op::DotGeneral(dot), bias: false } => is_small_product(dot, step),
         Kernel::Op {
             op: Op::Slice(_) | Op::Concatenate(_) | Op::Transpose(_) | Op::Reverse(_) | Op::Pad(_),
             bias: false,
         } => step.input_types.iter().all(|t| t.elements() <= 8 * MOST_ELEMENTS),
         _ => false,
     }
-}
-
-/// Whether a slice that is read in place has indices that scalar code can compute.
-pub fn is_simple_view(step: &Step) -> bool {
-    has_indices(&step.input_types[0], &step.input_types[1..])
-}
-
-/// Whether a step updates a part of an array.
-fn is_update(step: &Step) -> bool {
-    matches!(step.kernel, Kernel::Op { op: Op::DynamicUpdateSlice(_), .. })
-}
-
-/// Whether offsets in an array, and their indices, fit into the instructions that compute them.
-fn has_indices(x: &TensorType, starts: &[TensorType]) -> bool {
-    width(x.dtype).is_some()
-        && x.bytes() < 1 << 30
-        && starts.iter().all(|t| matches!(t.dtype, DType::I32 | DType::U32 | DType::I64))
 }
 
 /// Whether all instructions of an element-wise program have a scalar form or a vector loop.
@@ -99,6 +80,9 @@ impl LoopLowering {
             Kernel::Reduce { map, folded, monoid } => self.reduce(program, step, (map, folded, *monoid)),
             Kernel::Op { op: Op::DynamicSlice(_), .. } => self.dynamic_slice(program, step),
             Kernel::Op { op: Op::DynamicUpdateSlice(_), .. } => self.dynamic_update(program, step),
+            Kernel::Op { op: Op::Gather(gather), .. } => self.gather(program, gather, step),
+            Kernel::Op { op: Op::Scatter(scatter), .. } => self.scatter(program, scatter, step),
+            Kernel::Op { op: Op::DotGeneral(dot), .. } => self.product(program, dot, step),
             Kernel::Op { op, .. } => self.movement(program, op, step),
             _ => None,
         }
@@ -217,113 +201,11 @@ impl LoopLowering {
         Some(())
     }
 
-    /// Returns the byte offset of a block at run-time indices.
-    fn block(&mut self, program: usize, step: &Step, first: usize, block: &TensorType) -> Option<Value> {
-        let x = &step.input_types[0];
-        let strides = x.shape.strides();
-        let mut offset = self.code.double(0);
-        for d in 0..x.rank() {
-            let dtype = step.input_types[first + d].dtype;
-            let width = width(dtype)?;
-            let index = self.element((program, step.inputs[first + d]), 0, width)?;
-            let max = u32::try_from(x.shape[d] - block.shape[d]).ok()?;
-            let scale = u32::try_from(strides[d] * x.dtype.size()).ok()?;
-            let signed = dtype.is_signed_int();
-            let part = self.code.define(Operation::Index { width, signed, max, scale }, &[index]);
-            offset = self.code.combine(Binary::Add, DType::I64, offset, part)?;
-        }
-        Some(offset)
-    }
-
-    /// Returns the addresses of the elements of a block of an array, in the order of the block.
-    fn block_addresses(
-        &mut self,
-        x: (SlotMemory, &TensorType),
-        block: &TensorType,
-        offset: Value,
-    ) -> Option<Vec<Address>> {
-        let (memory, x) = x;
-        let memory = match memory {
-            SlotMemory::Frame(displacement) => {
-                SlotMemory::Pointer { pointer: self.pointer(PointerSource::Frame), displacement }
-            }
-            pointer => pointer,
-        };
-        let strides = x.shape.strides();
-        (0..block.elements())
-            .map(|i| {
-                let (mut at, mut rest) = (0, i);
-                for d in (0..block.rank()).rev() {
-                    at += rest % block.shape[d] * strides[d];
-                    rest /= block.shape[d];
-                }
-                self.address(memory, at * x.dtype.size(), Some(offset))
-            })
-            .collect()
-    }
-
-    fn dynamic_slice(&mut self, program: usize, step: &Step) -> Option<()> {
-        let (x, y) = (&step.input_types[0], &step.output_types[0]);
-        let offset = self.block(program, step, 1, y)?;
-        let memory = self.expose((program, step.inputs[0]));
-        let width = width(y.dtype)?;
-        for (i, address) in self.block_addresses((memory, x), y, offset)?.into_iter().enumerate() {
-            let value = self.code.load(address, width);
-            self.set_element((program, step.outputs[0]), i, width, value)?;
-        }
-        Some(())
-    }
-
-    fn dynamic_update(&mut self, program: usize, step: &Step) -> Option<()> {
-        let (x, update) = (&step.input_types[0], &step.input_types[1]);
-        let [from, to] = [(program, step.inputs[0]), (program, step.outputs[0])];
-        let width = width(x.dtype)?;
-        let offset = self.block(program, step, 2, update)?;
-        let values: Option<Vec<Value>> =
-            (0..update.elements()).map(|i| self.element((program, step.inputs[1]), i, width)).collect();
-        let (before, after) = (self.expose(from), self.expose(to));
-        if before != after {
-            match x.elements() <= MOST_ELEMENTS {
-                true => {
-                    for i in 0..x.elements() {
-                        let value = self.element(from, i, width)?;
-                        self.set_element(to, i, width, value)?;
-                    }
-                }
-                false => self.copy(before, after, x.bytes()),
-            }
-        }
-        let addresses = self.block_addresses((after, x), update, offset)?;
-        for (value, address) in values?.into_iter().zip(addresses) {
-            self.code.store(value, address, width);
-        }
-        self.forget(to);
-        Some(())
-    }
-
-    /// Lowers a slice that its readers read in place: its address becomes a pointer in the frame.
-    pub fn view(&mut self, program: usize, step: &Step) -> Option<()> {
-        let offset = self.block(program, step, 1, &step.output_types[0])?;
-        let (pointer, displacement) = match self.expose((program, step.inputs[0])) {
-            SlotMemory::Frame(at) => (self.pointer(PointerSource::Frame), at),
-            SlotMemory::Pointer { pointer, displacement } => (pointer, displacement),
-        };
-        let SlotMemory::Pointer { pointer: to, .. } = self.memory((program, step.outputs[0])) else {
-            return None;
-        };
-        let base = self.code.load(Address::Frame(pointer), Width::Double);
-        let displacement = self.code.double(displacement as u64);
-        let address = self.code.combine(Binary::Add, DType::I64, base, displacement)?;
-        let address = self.code.combine(Binary::Add, DType::I64, address, offset)?;
-        self.code.store(address, Address::Frame(to), Width::Double);
-        self.forget((program, step.outputs[0]));
-        Some(())
-    }
-
     /// Lowers a step to a call of its kernel.
     pub fn kernel_call(&mut self, program: usize, step: usize) {
         let executor = self.programs[program].program.clone();
         let of = &executor.schedule().steps[step];
+        if std::env::var_os("LOOPDBG").is_some() { eprintln!("call {} {:?} {:?}", of.kernel.name(), of.input_types, of.output_types); }
         let inputs = of.inputs.iter().map(|&s| self.expose((program, s))).collect();
         let outputs = of.outputs.iter().map(|&s| self.expose((program, s))).collect();
         let scratch = self.programs[program].scratch;

@@ -34,6 +34,7 @@ pub const PMAXSD: Opcode = Opcode(1, 2, 0x3d);
 pub const PMAXUD: Opcode = Opcode(1, 2, 0x3f);
 pub const PSLLVD: Opcode = Opcode(1, 2, 0x47);
 pub const PSRLVD: Opcode = Opcode(1, 2, 0x45);
+pub const PSRAVD: Opcode = Opcode(1, 2, 0x46);
 pub const PTERNLOGD: Opcode = Opcode(1, 3, 0x25);
 pub const PCMPEQD: Opcode = Opcode(1, 1, 0x76);
 pub const PCMPGTD: Opcode = Opcode(1, 1, 0x66);

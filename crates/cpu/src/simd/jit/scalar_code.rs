@@ -64,6 +64,9 @@ pub enum Operation {
     Blend { op: Opcode },
     /// Product of 64-bit integers.
     Multiply64,
+    /// Quotient, rounded toward zero, or remainder of integers. Dividing by zero gives −1 (all ones), with the dividend
+    /// as the remainder.
+    Divide { width: Width, signed: bool, remainder: bool },
     /// 64-bit integer to f64.
     Int64ToDouble,
     /// `clamp(i, 0, max) · scale` as a 64-bit integer, for an index `i` of this width.

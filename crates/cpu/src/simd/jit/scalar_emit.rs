@@ -355,6 +355,11 @@ impl ScalarEmitter<'_> {
                 self.asm.xmm(opcodes::MOVQ_STORE, b, 0, register(RCX.0), None);
                 self.asm.register_form(&[0x0f, 0xaf], RAX, RCX);
             }
+            Operation::Divide { width, signed, remainder } => {
+                let b = self.fetch(at, node.args[1], 1 << a);
+                self.asm.xmm(opcodes::MOVQ_STORE, b, 0, register(RCX.0), None);
+                self.divide(width, signed, remainder);
+            }
             Operation::Index { width, signed, max, scale } => self.index(width, signed, max, scale),
             _ => {}
         }
@@ -366,15 +371,56 @@ impl ScalarEmitter<'_> {
         self.asm.xmm(opcodes::MOVQ_LOAD, to, 0, register(RAX.0), None);
     }
 
-    /// Emits `rax = clamp(rax, 0, max) · scale`.
-    fn index(&mut self, width: Width, signed: bool, max: u32, scale: u32) {
+    /// Emits the extension of a 32-bit integer to 64 bits.
+    fn extend(&mut self, r: Gpr, width: Width, signed: bool) {
         match (width, signed) {
-            // movsxd rax, eax
-            (Width::Word, true) => self.asm.register_form(&[0x63], RAX, RAX),
-            // mov eax, eax
-            (Width::Word, false) => self.asm.raw(&[0x89, 0xc0]),
+            // movsxd r, r32
+            (Width::Word, true) => self.asm.register_form(&[0x63], r, r),
+            // mov r32, r32
+            (Width::Word, false) => self.asm.raw(&[0x89, 0xc0 | r.0 << 3 | r.0]),
             _ => {}
         }
+    }
+
+    /// Emits `rax = rax / rcx`, or the remainder.
+    fn divide(&mut self, width: Width, signed: bool, remainder: bool) {
+        [RAX, RCX].iter().for_each(|&r| self.extend(r, width, signed));
+        // test rcx, rcx
+        self.asm.register_form(&[0x85], RCX, RCX);
+        let by_zero = self.asm.jump(JumpCondition::Equal);
+        let mut done = Vec::new();
+        if signed && width == Width::Double {
+            // The processor traps at the smallest number divided by −1: cmp rcx, −1.
+            self.asm.raw(&[0x48, 0x83, 0xf9, 0xff]);
+            let others = self.asm.jump(JumpCondition::NotEqual);
+            match remainder {
+                true => self.asm.zero(RAX),
+                // neg rax
+                false => self.asm.raw(&[0x48, 0xf7, 0xd8]),
+            }
+            done.push(self.asm.jump_always());
+            self.asm.land(others);
+        }
+        match signed {
+            // cqo; idiv rcx
+            true => self.asm.raw(&[0x48, 0x99, 0x48, 0xf7, 0xf9]),
+            // xor edx, edx; div rcx
+            false => self.asm.raw(&[0x31, 0xd2, 0x48, 0xf7, 0xf1]),
+        }
+        if remainder {
+            self.asm.move_pointer(RAX, RDX);
+        }
+        done.push(self.asm.jump_always());
+        self.asm.land(by_zero);
+        if !remainder {
+            self.asm.load_immediate(RAX, u64::MAX);
+        }
+        done.into_iter().for_each(|jump| self.asm.land(jump));
+    }
+
+    /// Emits `rax = clamp(rax, 0, max) · scale`.
+    fn index(&mut self, width: Width, signed: bool, max: u32, scale: u32) {
+        self.extend(RAX, width, signed);
         self.asm.zero(RCX);
         // test rax, rax; cmovs rax, rcx
         self.asm.register_form(&[0x85], RAX, RAX);

@@ -113,6 +113,12 @@ impl ScalarCode {
         }
     }
 
+    /// Returns `a · b + c`, rounded once.
+    pub fn multiply_add(&mut self, dtype: DType, a: Value, b: Value, c: Value) -> Option<Value> {
+        let op = float_set(dtype)?.multiply_add;
+        Some(self.define(Operation::MultiplyAdd { op, signs: 0 }, &[a, b, c]))
+    }
+
     fn contracted(&mut self, instr: &MapInstr, contraction: Contraction, args: &[Value]) -> Option<Value> {
         let set = float_set(instr.to)?;
         let signs = match (&instr.op, contraction) {
@@ -153,8 +159,16 @@ impl ScalarCode {
             }
             Unary::Negate if dtype.is_int() => {
                 let zero = self.double(0);
-                let op = if dtype.size() == 8 { opcodes::PSUBQ } else { opcodes::PSUBD };
-                Some(self.two(op, zero, x))
+                self.combine(Binary::Subtract, dtype, zero, x)
+            }
+            Unary::Abs if dtype.is_signed_int() => {
+                let negative = self.integer_unary(Unary::Negate, dtype, x)?;
+                self.combine(Binary::Maximum, dtype, x, negative)
+            }
+            Unary::Sign if dtype.is_signed_int() => {
+                let (one, less) = (self.constant(dtype, 1, 1), self.ones());
+                let limited = self.combine(Binary::Minimum, dtype, x, one)?;
+                self.combine(Binary::Maximum, dtype, limited, less)
             }
             _ => None,
         }
@@ -213,6 +227,11 @@ impl ScalarCode {
             Binary::ShiftLeft => opcodes::PSLLVD,
             Binary::ShiftRightLogical if wide => opcodes::PSRLVQ,
             Binary::ShiftRightLogical => opcodes::PSRLVD,
+            Binary::ShiftRightArithmetic if !wide => opcodes::PSRAVD,
+            Binary::Divide | Binary::Remainder => {
+                let (width, remainder) = (width(dtype)?, op == Binary::Remainder);
+                return Some(self.define(Operation::Divide { width, signed, remainder }, &[a, b]));
+            }
             Binary::Maximum | Binary::Minimum if wide => {
                 let is_less = self.relation(Direction::Lt, dtype, a, b)?;
                 let (yes, no) = if op == Binary::Maximum { (b, a) } else { (a, b) };
@@ -270,7 +289,7 @@ impl ScalarCode {
     }
 
     /// Returns `yes` if the bool is true, else `no`.
-    fn choose(&mut self, dtype: DType, bool: Value, yes: Value, no: Value) -> Value {
+    pub fn choose(&mut self, dtype: DType, bool: Value, yes: Value, no: Value) -> Value {
         match dtype.size() {
             8 => {
                 let wide = self.one(opcodes::PMOVSXDQ, None, bool);
