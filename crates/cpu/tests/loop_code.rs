@@ -181,6 +181,29 @@ fn every_op_on_special_values() {
     assert!(checked > 180, "only {checked} programs were machine code");
 }
 
+#[test]
+fn division_by_constants() {
+    if !has_avx2() {
+        return;
+    }
+    for dtype in [I32, U32, I64] {
+        for divisor in
+            [1.0, 2.0, -2.0, 8.0, 7.0, -7.0, 10.0, 65536.0, 1073741824.0, -2147483648.0, 2147483647.0, -1.0]
+        {
+            if dtype == U32 && divisor < 0.0 {
+                continue;
+            }
+            let f = |a: &Tensor, _: &Tensor| {
+                let d = a.scalar_like(divisor).broadcast_to(a.shape());
+                let [q, r] =
+                    [Binary::Divide, Binary::Remainder].map(|op| a.builder().emit(op, &[a, &d]).remove(0));
+                Some(q.xor(&rotated(&r)))
+            };
+            assert!(check_sweep(&format!("by {divisor}"), dtype, &f));
+        }
+    }
+}
+
 /// A loop of `n` steps over states of these types, with special initial values.
 fn check_loop(
     name: &str,
@@ -285,8 +308,10 @@ fn gathers_and_scatters() {
         let updates = s[0].slice_dim(0, 2, 5) * 0.5;
         let x = scatter(&s[0], &s[1], &updates, scatter_body(F32, add));
         let row = s[2].dynamic_slice(&[i, &i.scalar_like(0.0)], &[2, 4]) * 0.5;
-        let table = scatter(&s[2], &(s[1].slice_dim(0, 0, 2) * 2.0), &row, scatter_body(F32, |_, b| b.clone()));
-        let counts = scatter(&s[3], &s[1].convert(I32), &s[3].slice_dim(0, 0, 3), scatter_body(I32, Tensor::maximum));
+        let table =
+            scatter(&s[2], &(s[1].slice_dim(0, 0, 2) * 2.0), &row, scatter_body(F32, |_, b| b.clone()));
+        let counts =
+            scatter(&s[3], &s[1].convert(I32), &s[3].slice_dim(0, 0, 3), scatter_body(I32, Tensor::maximum));
         vec![x, rotated(&s[1]) + 1.0, table, counts + i]
     });
 }
@@ -318,6 +343,12 @@ fn larger_arrays_beside_numbers() {
         let row = s[0].dynamic_slice(&[i, &zero], &[1, 8]).reshape([8]);
         let next = &s[1] * 0.5 + &row.cosine();
         vec![s[0].dynamic_update_slice(&next.reshape([1, 8]), &[&(i + 1.0), &zero]), next]
+    });
+    // A scan whose results are written to a part of the state.
+    check_loop("a scan", 20, &[vector(F32, 16), TensorType::new(F32, [20, 16])], |i, s| {
+        let next = rotated(&s[0]).tanh() * 0.5 + i.convert(F32);
+        let stacked = s[1].dynamic_update_slice(&next.reshape([1, 16]), &[i, &i.scalar_like(0.0)]);
+        vec![next, stacked]
     });
     check_loop("a product", 5, &[large, vector(F32, 8), TensorType::scalar(F32)], |i, s| {
         let y = s[0].matmul(&s[1].reshape([8, 1]));

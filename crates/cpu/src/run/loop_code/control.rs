@@ -15,14 +15,18 @@ use systole_ir::{DType, TensorType};
 /// Most items of scalar code.
 const MOST_ITEMS: usize = 20_000;
 
-/// Whether scalar code can run a program: views are slices that no step writes.
+/// Whether scalar code can run a program: views have simple indices, and those that steps write are of large arrays,
+/// whose elements are not values.
 pub fn is_supported(schedule: &ProgramSchedule) -> bool {
-    let is_view = |slot: usize| matches!(schedule.slots[slot].place, Location::View(_));
+    let is_of_small = |slot: usize| match schedule.slots[slot].place {
+        Location::View(v) => schedule.slots[schedule.views[v].of].bytes <= SMALL,
+        _ => false,
+    };
     schedule.steps.iter().enumerate().all(|(i, step)| {
         let makes_view = schedule.views.iter().any(|v| v.by == i);
         match makes_view {
             true => is_simple_view(step),
-            false => !step.outputs.iter().any(|&slot| is_view(slot)),
+            false => !step.outputs.iter().any(|&slot| is_of_small(slot)),
         }
     })
 }
@@ -118,12 +122,18 @@ impl LoopLowering {
         let (head, end) = (self.code.label(), self.code.label());
         self.place(head);
         let flag = self.code.reserve(1);
-        let cond =
-            self.enter(&inner.cond, params.clone(), vec![SlotMemory::Frame(flag)], scratch + inner.cond_at);
+        let cond = self.enter(
+            &inner.cond,
+            params.clone(),
+            vec![(SlotMemory::Frame(flag), false)],
+            scratch + inner.cond_at,
+        );
         self.steps(cond)?;
         let holds = self.element((cond, inner.cond.schedule().results[0].slot), 0, Width::Bool)?;
         self.code.items.push(Item::JumpUnless(holds, end));
-        let body = self.enter(&inner.body, params, states.clone(), scratch + inner.body_at);
+        let is_in_place = |k: usize| inner.body.schedule().results[k].reuse == Some(inner.captures + k);
+        let results = states.iter().enumerate().map(|(k, &s)| (s, is_in_place(k))).collect();
+        let body = self.enter(&inner.body, params, results, scratch + inner.body_at);
         self.steps(body)?;
         self.next_states(body, inner, &states, types)?;
         self.interruption();
@@ -147,7 +157,7 @@ impl LoopLowering {
                 Location::Param(p) => Some(p),
                 _ => None,
             };
-            if param == Some(inner.captures + k) {
+            if param == Some(inner.captures + k) || self.memory((body, slot)) == states[k] {
                 continue;
             }
             match self.elements((body, slot), ty) {
@@ -157,7 +167,6 @@ impl LoopLowering {
                     let from = self.expose((body, slot));
                     self.copy(from, states[k], ty.bytes());
                 }
-                None if ty.bytes() > SMALL && param.is_none() => {}
                 None => return None,
             }
         }
@@ -190,7 +199,8 @@ impl LoopLowering {
                 let is_chosen = self.code.relation(Direction::Eq, DType::I32, chosen, number)?;
                 self.code.items.push(Item::JumpUnless(is_chosen, next));
             }
-            let inside = self.enter(branch, params.clone(), results.clone(), scratch);
+            let to = results.iter().map(|&memory| (memory, true)).collect();
+            let inside = self.enter(branch, params.clone(), to, scratch);
             self.steps(inside)?;
             self.branch_results(inside, &results)?;
             self.code.items.push(Item::Jump(end));
@@ -206,13 +216,14 @@ impl LoopLowering {
         let schedule = executor.schedule();
         let mut values = Vec::new();
         for (k, r) in schedule.results.iter().enumerate() {
+            if self.memory((branch, r.slot)) == results[k] {
+                continue;
+            }
             match self.elements((branch, r.slot), &r.ty) {
                 Some(elements) => values.push((k, elements)),
                 None => {
                     let from = self.expose((branch, r.slot));
-                    if from != results[k] {
-                        self.copy(from, results[k], r.ty.bytes());
-                    }
+                    self.copy(from, results[k], r.ty.bytes());
                 }
             }
         }

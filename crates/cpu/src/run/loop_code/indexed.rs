@@ -108,8 +108,8 @@ impl LoopLowering {
     fn block(&mut self, program: usize, step: &Step, first: usize, block: &TensorType) -> Option<Value> {
         let x = &step.input_types[0];
         let strides = x.shape.strides();
-        let mut offset = self.code.double(0);
-        for d in 0..x.rank() {
+        let mut offset = None;
+        for d in (0..x.rank()).filter(|&d| x.shape[d] > block.shape[d]) {
             let dtype = step.input_types[first + d].dtype;
             let width = width(dtype)?;
             let index = self.element((program, step.inputs[first + d]), 0, width)?;
@@ -117,9 +117,9 @@ impl LoopLowering {
             let scale = u32::try_from(strides[d] * x.dtype.size()).ok()?;
             let signed = dtype.is_signed_int();
             let part = self.code.define(Operation::Index { width, signed, max, scale }, &[index]);
-            offset = self.code.combine(Binary::Add, DType::I64, offset, part)?;
+            offset = self.with_part(offset, part);
         }
-        Some(offset)
+        Some(offset.unwrap_or_else(|| self.code.double(0)))
     }
 
     /// Returns the addresses of the elements of a block of an array, in the order of the block.
@@ -207,21 +207,29 @@ impl LoopLowering {
         let strides = x.shape.strides();
         let dtype = vectors.ty.dtype;
         let (width, signed) = (width(dtype)?, dtype.is_signed_int());
-        let mut offset = self.code.double(0);
+        let mut offset = None;
         let mut valid = self.code.constant_of(DType::Bool, 1);
         for (k, &(dim, most)) in vectors.components.iter().enumerate() {
             let index = self.element(vectors.slot, vectors.element(batch, k), width)?;
             let max = u32::try_from(most).ok()?;
             let scale = u32::try_from(strides[dim] * x.dtype.size()).ok()?;
             let part = self.code.define(Operation::Index { width, signed, max, scale }, &[index]);
-            offset = self.code.combine(Binary::Add, DType::I64, offset, part)?;
+            offset = self.with_part(offset, part);
             let (low, high) = (self.code.constant_of(dtype, 0), self.code.constant_of(dtype, most as u64));
             let above = self.code.relation(Direction::Ge, dtype, index, low)?;
             let below = self.code.relation(Direction::Le, dtype, index, high)?;
             let inside = self.code.combine(Binary::And, DType::Bool, above, below)?;
             valid = self.code.combine(Binary::And, DType::Bool, valid, inside)?;
         }
-        Some((offset, valid))
+        Some((offset.unwrap_or_else(|| self.code.double(0)), valid))
+    }
+
+    /// Adds a dimension's part to an offset.
+    fn with_part(&mut self, offset: Option<Value>, part: Value) -> Option<Value> {
+        match offset {
+            Some(offset) => self.code.combine(Binary::Add, DType::I64, offset, part),
+            None => Some(part),
+        }
     }
 
     /// Lowers a gather.

@@ -29,6 +29,8 @@ pub struct LoopProgram {
     pub program: Arc<Executor>,
     params: Vec<LoopArgument>,
     results: Vec<SlotMemory>,
+    /// Whether each result is stored in its final memory, even if it is small.
+    in_place: Vec<bool>,
     /// Offsets in scratch: the program's arena, and its kernels' scratch.
     arena: usize,
     pub scratch: usize,
@@ -58,18 +60,21 @@ impl LoopLowering {
         }
     }
 
-    /// Adds a program at this place of the code; returns its number. `arena`: offset of its memory in scratch.
+    /// Adds a program at this place of the code; returns its number. `results`: memory of each result, and whether it
+    /// is stored there even if it is small. `arena`: offset of its memory in scratch.
     pub fn enter(
         &mut self,
         program: &Arc<Executor>,
         params: Vec<LoopArgument>,
-        results: Vec<SlotMemory>,
+        results: Vec<(SlotMemory, bool)>,
         arena: usize,
     ) -> usize {
+        let (results, in_place) = results.into_iter().unzip();
         self.programs.push(LoopProgram {
             program: program.clone(),
             params,
             results,
+            in_place,
             arena,
             scratch: arena + program.schedule().arena_bytes.next_multiple_of(ALIGN),
             memory: HashMap::new(),
@@ -134,12 +139,12 @@ impl LoopLowering {
                 self.code.visible.push((pointer, 8));
                 SlotMemory::Pointer { pointer, displacement: 0 }
             }
-            _ if storage.bytes <= SMALL => SlotMemory::Frame(self.code.reserve(storage.bytes)),
-            Location::Arena(at) => {
+            Location::Result(k) if p.in_place[k] || storage.bytes > SMALL => p.results[k],
+            Location::Arena(at) if storage.bytes > SMALL => {
                 let displacement = p.arena + at;
                 self.scratch(displacement)
             }
-            Location::Result(k) => p.results[k],
+            _ => SlotMemory::Frame(self.code.reserve(storage.bytes)),
         };
         self.programs[program].memory.insert(slot, memory);
         memory

@@ -9,7 +9,7 @@ use systole_ir::op::{Binary, DotGeneral};
 use systole_ir::{DType, TensorType};
 
 /// Multiply-adds of the largest product.
-const MOST_MULTIPLY_ADDS: usize = 128;
+const MOST_MULTIPLY_ADDS: usize = 256;
 
 /// Whether scalar code computes a product.
 pub fn is_small_product(dot: &DotGeneral, step: &Step) -> bool {

@@ -15,7 +15,7 @@ use systole_ir::op::Monoid;
 use systole_ir::{DType, Literal, LiteralBuilder, Op, Scalar, TensorType};
 
 /// Elements of the largest array whose elements are computed one by one.
-const MOST_ELEMENTS: usize = 16;
+const MOST_ELEMENTS: usize = 32;
 
 /// Instructions of the largest element-wise program, for all elements.
 const MOST_INSTRUCTIONS: usize = 512;
@@ -205,7 +205,9 @@ impl LoopLowering {
     pub fn kernel_call(&mut self, program: usize, step: usize) {
         let executor = self.programs[program].program.clone();
         let of = &executor.schedule().steps[step];
-        if std::env::var_os("LOOPDBG").is_some() { eprintln!("call {} {:?} {:?}", of.kernel.name(), of.input_types, of.output_types); }
+        if std::env::var_os("LOOPDBG").is_some() {
+            eprintln!("call {} {:?} {:?}", of.kernel.name(), of.input_types, of.output_types);
+        }
         let inputs = of.inputs.iter().map(|&s| self.expose((program, s))).collect();
         let outputs = of.outputs.iter().map(|&s| self.expose((program, s))).collect();
         let scratch = self.programs[program].scratch;

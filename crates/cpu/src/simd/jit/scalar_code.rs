@@ -67,6 +67,8 @@ pub enum Operation {
     /// Quotient, rounded toward zero, or remainder of integers. Dividing by zero gives −1 (all ones), with the dividend
     /// as the remainder.
     Divide { width: Width, signed: bool, remainder: bool },
+    /// Number of set bits of an integer, or of zeros before them.
+    CountBits { width: Width, leading: bool },
     /// 64-bit integer to f64.
     Int64ToDouble,
     /// `clamp(i, 0, max) · scale` as a 64-bit integer, for an index `i` of this width.

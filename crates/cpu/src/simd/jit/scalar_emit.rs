@@ -51,6 +51,8 @@ struct ScalarEmitter<'a> {
     labels: HashMap<Label, usize>,
     jumps: Vec<(Jump, Label)>,
     failures: Vec<Jump>,
+    /// The pointer of the frame that `rax` holds.
+    in_rax: Option<FrameOffset>,
 }
 
 /// Returns the machine code; `None` if the frame is too large.
@@ -67,6 +69,7 @@ pub fn emit(code: &ScalarCode, host: HostFunctions) -> Option<EmittedScalar> {
         labels: HashMap::new(),
         jumps: Vec::new(),
         failures: Vec::new(),
+        in_rax: None,
     };
     // push rbx; push r12; sub rsp, 8
     e.asm.raw(&[0x53, 0x41, 0x54, 0x48, 0x83, 0xec, 8]);
@@ -121,6 +124,14 @@ fn at(base: Gpr, offset: usize) -> Rm {
 
 impl ScalarEmitter<'_> {
     fn item(&mut self, at: usize, item: Item) {
+        let keeps_rax = match item {
+            Item::Define(value) => self.keeps_rax(value),
+            Item::Store { .. } => true,
+            _ => false,
+        };
+        if !keeps_rax {
+            self.in_rax = None;
+        }
         match item {
             Item::Define(value) => self.define(at, value),
             Item::Store { value, to, width } => self.store(at, value, to, width),
@@ -161,6 +172,18 @@ impl ScalarEmitter<'_> {
                 self.jumps.push((jump, label));
             }
         }
+    }
+
+    /// Whether the code of a node leaves `rax` as it is, or notes what it holds.
+    fn keeps_rax(&self, value: Value) -> bool {
+        matches!(
+            self.code.nodes[value].operation,
+            Operation::Constant(_)
+                | Operation::Vector { .. }
+                | Operation::MultiplyAdd { .. }
+                | Operation::Blend { .. }
+                | Operation::Load(_)
+        )
     }
 
     /// Emits a call of the caller's function.
@@ -355,10 +378,21 @@ impl ScalarEmitter<'_> {
                 self.asm.xmm(opcodes::MOVQ_STORE, b, 0, register(RCX.0), None);
                 self.asm.register_form(&[0x0f, 0xaf], RAX, RCX);
             }
+            // popcnt or lzcnt of eax or rax
+            Operation::CountBits { width, leading } => {
+                let wide: &[u8] = if width == Width::Double { &[0xf3, 0x48, 0x0f] } else { &[0xf3, 0x0f] };
+                self.asm.raw(wide);
+                self.asm.raw(&[if leading { 0xbd } else { 0xb8 }, 0xc0]);
+            }
             Operation::Divide { width, signed, remainder } => {
-                let b = self.fetch(at, node.args[1], 1 << a);
-                self.asm.xmm(opcodes::MOVQ_STORE, b, 0, register(RCX.0), None);
-                self.divide(width, signed, remainder);
+                match self.constant_divisor(node.args[1], width, signed) {
+                    Some(divisor) => self.divide_by(divisor, signed, remainder),
+                    None => {
+                        let b = self.fetch(at, node.args[1], 1 << a);
+                        self.asm.xmm(opcodes::MOVQ_STORE, b, 0, register(RCX.0), None);
+                        self.divide(width, signed, remainder);
+                    }
+                }
             }
             Operation::Index { width, signed, max, scale } => self.index(width, signed, max, scale),
             _ => {}
@@ -380,6 +414,47 @@ impl ScalarEmitter<'_> {
             (Width::Word, false) => self.asm.raw(&[0x89, 0xc0 | r.0 << 3 | r.0]),
             _ => {}
         }
+    }
+
+    /// Emits the quotient or remainder of `rax` and a constant of 32 bits, by a product with its inverse.
+    fn divide_by(&mut self, divisor: i64, signed: bool, remainder: bool) {
+        self.extend(RAX, Width::Word, signed);
+        // mov r8, rax; mov r9, rax; sar r9, 63: dividend, and its sign
+        self.asm.move_pointer(R8, RAX);
+        if signed {
+            self.asm.move_pointer(R9, RAX);
+            self.asm.raw(&[0x49, 0xc1, 0xf9, 63]);
+            // xor rax, r9; sub rax, r9: absolute value
+            self.asm.raw(&[0x4c, 0x31, 0xc8, 0x4c, 0x29, 0xc8]);
+        }
+        // For numbers below 2³² the upper half of the product with ⌈2⁶⁴ / d⌉ is the quotient.
+        let size = divisor.unsigned_abs();
+        self.asm.load_immediate(RCX, u64::MAX / size + 1);
+        // mul rcx
+        self.asm.raw(&[0x48, 0xf7, 0xe1]);
+        if signed {
+            // xor rdx, r9; sub rdx, r9: the dividend's sign
+            self.asm.raw(&[0x4c, 0x31, 0xca, 0x4c, 0x29, 0xca]);
+            if divisor < 0 {
+                // neg rdx
+                self.asm.raw(&[0x48, 0xf7, 0xda]);
+            }
+        }
+        if !remainder {
+            return self.asm.move_pointer(RAX, RDX);
+        }
+        self.asm.load_immediate(RCX, divisor as u64);
+        self.asm.register_form(&[0x0f, 0xaf], RDX, RCX);
+        self.asm.move_pointer(RAX, R8);
+        // sub rax, rdx
+        self.asm.raw(&[0x48, 0x29, 0xd0]);
+    }
+
+    /// Returns the divisor of a 32-bit division if it is a constant with an inverse.
+    fn constant_divisor(&self, b: Value, width: Width, signed: bool) -> Option<i64> {
+        let Operation::Constant(bits) = self.code.nodes[b].operation else { return None };
+        let divisor = if signed { i64::from(bits as i32) } else { i64::from(bits as u32) };
+        (width == Width::Word && divisor.unsigned_abs() > 1).then_some(divisor)
     }
 
     /// Emits `rax = rax / rcx`, or the remainder.
@@ -438,7 +513,10 @@ impl ScalarEmitter<'_> {
         match address {
             Address::Frame(offset) => (RBX, offset),
             Address::Pointer { pointer, displacement, index } => {
-                self.asm.load_address(RAX, RBX, pointer as i32);
+                if self.in_rax != Some(pointer) {
+                    self.asm.load_address(RAX, RBX, pointer as i32);
+                }
+                self.in_rax = if index.is_some() { None } else { Some(pointer) };
                 if let Some(index) = index {
                     let r = self.fetch(at, index, locked);
                     self.asm.xmm(opcodes::MOVQ_STORE, r, 0, register(RCX.0), None);

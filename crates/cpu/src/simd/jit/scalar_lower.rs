@@ -165,6 +165,10 @@ impl ScalarCode {
                 let negative = self.integer_unary(Unary::Negate, dtype, x)?;
                 self.combine(Binary::Maximum, dtype, x, negative)
             }
+            Unary::Popcnt | Unary::CountLeadingZeros if dtype.is_int() => {
+                let leading = op == Unary::CountLeadingZeros;
+                Some(self.define(Operation::CountBits { width: width(dtype)?, leading }, &[x]))
+            }
             Unary::Sign if dtype.is_signed_int() => {
                 let (one, less) = (self.constant(dtype, 1, 1), self.ones());
                 let limited = self.combine(Binary::Minimum, dtype, x, one)?;
@@ -230,6 +234,9 @@ impl ScalarCode {
             Binary::ShiftRightArithmetic if !wide => opcodes::PSRAVD,
             Binary::Divide | Binary::Remainder => {
                 let (width, remainder) = (width(dtype)?, op == Binary::Remainder);
+                if let Some(shifted) = self.divided_by_power(dtype, a, b, remainder) {
+                    return Some(shifted);
+                }
                 return Some(self.define(Operation::Divide { width, signed, remainder }, &[a, b]));
             }
             Binary::Maximum | Binary::Minimum if wide => {
@@ -244,6 +251,33 @@ impl ScalarCode {
             _ => return None,
         };
         Some(self.two(code, a, b))
+    }
+
+    /// Returns the quotient of a 32-bit integer and a constant power of two, or the remainder.
+    fn divided_by_power(&mut self, dtype: DType, a: Value, b: Value, remainder: bool) -> Option<Value> {
+        let Operation::Constant(bits) = self.nodes[b].operation else { return None };
+        let divisor = bits as u32;
+        let signed = dtype.is_signed_int();
+        if dtype.size() != 4 || !divisor.is_power_of_two() || signed && divisor > 1 << 30 {
+            return None;
+        }
+        let (mask, by) = (self.word(divisor - 1), self.word(divisor.trailing_zeros()));
+        if !signed {
+            return Some(match remainder {
+                true => self.two(opcodes::PANDD, a, mask),
+                false => self.two(opcodes::PSRLVD, a, by),
+            });
+        }
+        // Rounds toward zero: negative numbers are shifted after the largest remainder is added.
+        let all = self.word(31);
+        let sign = self.two(opcodes::PSRAVD, a, all);
+        let more = self.two(opcodes::PANDD, sign, mask);
+        let sum = self.two(opcodes::PADDD, a, more);
+        if !remainder {
+            return Some(self.two(opcodes::PSRAVD, sum, by));
+        }
+        let whole = self.two(opcodes::PANDN, mask, sum);
+        Some(self.two(opcodes::PSUBD, a, whole))
     }
 
     /// Compares two numbers; the result is a bool.
