@@ -9,7 +9,7 @@ use crate::simd::jit::scalar_code::{Address, Item, ScalarCode, Value};
 use crate::simd::jit::scalar_lower::width;
 use crate::simd::level::Level;
 use crate::simd::loops::loop_of_instruction;
-use systole_compile::{Kernel, Map, MapInstr, MapLoad, Step};
+use systole_compile::{Kernel, Map, MapInstr, MapLoad, Step, StridedMap};
 use systole_ir::interp::EvalCx;
 use systole_ir::op::Monoid;
 use systole_ir::{DType, Literal, LiteralBuilder, Op, Scalar, TensorType};
@@ -33,6 +33,7 @@ pub fn is_elementwise(step: &Step, level: Level) -> bool {
     }
     match &step.kernel {
         Kernel::Map(map) => has_scalar_form(map, MOST_ELEMENTS, level),
+        Kernel::StridedMap(p) => has_scalar_form(&p.map, MOST_ELEMENTS, level),
         Kernel::Reduce { map, .. } => has_scalar_form(map, 2 * MOST_ELEMENTS, level),
         Kernel::Op { op: Op::DotGeneral(dot), bias: false } => is_small_product(dot, step),
         Kernel::Op {
@@ -77,6 +78,7 @@ impl LoopLowering {
                 }
                 Some(())
             }
+            Kernel::StridedMap(p) => self.strided_map(program, step, p),
             Kernel::Reduce { map, folded, monoid } => self.reduce(program, step, (map, folded, *monoid)),
             Kernel::Op { op: Op::DynamicSlice(_), .. } => self.dynamic_slice(program, step),
             Kernel::Op { op: Op::DynamicUpdateSlice(_), .. } => self.dynamic_update(program, step),
@@ -123,16 +125,24 @@ impl LoopLowering {
         Some(map.stores.iter().map(|&s| values[s].clone()).collect())
     }
 
+    /// Lowers an element-wise program that stores into parts of arrays.
+    fn strided_map(&mut self, program: usize, step: &Step, p: &StridedMap) -> Option<()> {
+        let values = self.map(program, step, &p.map)?;
+        for (store, values) in p.stores.iter().zip(values) {
+            let width = width(step.output_types[store.output].dtype)?;
+            for (i, value) in values.into_iter().enumerate() {
+                let at = element_at(&p.map, &store.strides, store.offset, i);
+                self.set_element((program, step.outputs[store.output]), at, width, value)?;
+            }
+        }
+        Some(())
+    }
+
     /// Returns element `i` of a load.
     fn loaded(&mut self, load: &MapLoad, map: &Map, inputs: &[ProgramSlot], i: usize) -> Option<Value> {
         match load {
             MapLoad::Array { input, dtype, strides, offset } => {
-                let mut at = *offset;
-                let mut rest = i;
-                for (d, stride) in strides.iter().enumerate().rev() {
-                    at += rest % map.shape[d] * stride;
-                    rest /= map.shape[d];
-                }
+                let at = element_at(map, strides, *offset, i);
                 self.element(inputs[*input], at, width(*dtype)?)
             }
             MapLoad::Splat { value, dtype } => Some(self.code.constant_of(*dtype, value.to_bits(*dtype))),
@@ -205,9 +215,6 @@ impl LoopLowering {
     pub fn kernel_call(&mut self, program: usize, step: usize) {
         let executor = self.programs[program].program.clone();
         let of = &executor.schedule().steps[step];
-        if std::env::var_os("LOOPDBG").is_some() {
-            eprintln!("call {} {:?} {:?}", of.kernel.name(), of.input_types, of.output_types);
-        }
         let inputs = of.inputs.iter().map(|&s| self.expose((program, s))).collect();
         let outputs = of.outputs.iter().map(|&s| self.expose((program, s))).collect();
         let scratch = self.programs[program].scratch;
@@ -215,6 +222,16 @@ impl LoopLowering {
         self.call(LoopCall::Kernel { program: executor.clone(), step, inputs, outputs, scratch });
         of.outputs.iter().for_each(|&s| self.forget((program, s)));
     }
+}
+
+/// Returns the element of an array that index `i` of an element-wise program reads or writes.
+fn element_at(map: &Map, strides: &[usize], offset: usize, i: usize) -> usize {
+    let (mut at, mut rest) = (offset, i);
+    for (d, stride) in strides.iter().enumerate().rev() {
+        at += rest % map.shape[d] * stride;
+        rest /= map.shape[d];
+    }
+    at
 }
 
 /// Returns the result that element `i` of a reduction's index space belongs to.

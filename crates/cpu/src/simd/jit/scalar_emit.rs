@@ -53,15 +53,18 @@ struct ScalarEmitter<'a> {
     failures: Vec<Jump>,
     /// The pointer of the frame that `rax` holds.
     in_rax: Option<FrameOffset>,
+    /// Indices that are computed where their only user needs the address.
+    inlined: Vec<bool>,
 }
 
 /// Returns the machine code; `None` if the frame is too large.
 pub fn emit(code: &ScalarCode, host: HostFunctions) -> Option<EmittedScalar> {
+    let inlined = inlined_indices(code);
     let mut e = ScalarEmitter {
         code,
         host,
         asm: Assembler::reading(),
-        spots: uses(code),
+        spots: uses(code, &inlined),
         registers: [None; REGISTERS],
         free_spills: Vec::new(),
         spills: Vec::new(),
@@ -70,6 +73,7 @@ pub fn emit(code: &ScalarCode, host: HostFunctions) -> Option<EmittedScalar> {
         jumps: Vec::new(),
         failures: Vec::new(),
         in_rax: None,
+        inlined,
     };
     // push rbx; push r12; sub rsp, 8
     e.asm.raw(&[0x53, 0x41, 0x54, 0x48, 0x83, 0xec, 8]);
@@ -92,24 +96,59 @@ pub fn emit(code: &ScalarCode, host: HostFunctions) -> Option<EmittedScalar> {
     (frame <= LARGEST_FRAME).then(|| EmittedScalar { bytes: e.asm.finish(), frame })
 }
 
-/// Returns a spot for each value, with its uses.
-fn uses(code: &ScalarCode) -> Vec<Spot> {
-    let mut spots = vec![Spot::default(); code.nodes.len()];
-    let index = |to: &Address| match *to {
+/// Returns the index of an address.
+fn index_of(address: &Address) -> Option<Value> {
+    match *address {
         Address::Pointer { index, .. } => index,
         Address::Frame(_) => None,
-    };
-    for (at, item) in code.items.iter().enumerate().rev() {
-        let mut note = |value: Value| spots[value].uses.push(at);
-        match item {
-            Item::Define(value) => code.nodes[*value].args.iter().for_each(|&a| note(a)),
-            Item::Store { value, to, .. } => {
-                note(*value);
-                index(to).into_iter().for_each(note);
-            }
-            Item::JumpUnless(value, _) => note(*value),
-            _ => {}
+    }
+}
+
+/// Calls `f` with each value that an item uses.
+fn each_use(code: &ScalarCode, item: &Item, mut f: impl FnMut(Value)) {
+    match item {
+        Item::Define(value) => code.nodes[*value].args.iter().for_each(|&a| f(a)),
+        Item::Store { value, to, .. } => {
+            f(*value);
+            index_of(to).into_iter().for_each(f);
         }
+        Item::JumpUnless(value, _) => f(*value),
+        _ => {}
+    }
+}
+
+/// Returns the values that are the index of one address and nothing else.
+fn inlined_indices(code: &ScalarCode) -> Vec<bool> {
+    let mut count = vec![0usize; code.nodes.len()];
+    let mut is_index = vec![false; code.nodes.len()];
+    for item in &code.items {
+        each_use(code, item, |value| count[value] += 1);
+        let address = match item {
+            Item::Define(value) => match code.nodes[*value].operation {
+                Operation::Load(load) => Some(code.loads[load].0),
+                _ => None,
+            },
+            Item::Store { to, .. } => Some(*to),
+            _ => None,
+        };
+        if let Some(index) = address.as_ref().and_then(index_of) {
+            is_index[index] = matches!(code.nodes[index].operation, Operation::Index { .. });
+        }
+    }
+    count.iter().zip(is_index).map(|(&count, is_index)| count == 1 && is_index).collect()
+}
+
+/// Returns a spot for each value, with its uses.
+fn uses(code: &ScalarCode, inlined: &[bool]) -> Vec<Spot> {
+    let mut spots = vec![Spot::default(); code.nodes.len()];
+    for (at, item) in code.items.iter().enumerate().rev() {
+        if matches!(item, Item::Define(value) if inlined[*value]) {
+            continue;
+        }
+        each_use(code, item, |value| {
+            let value = if inlined[value] { code.nodes[value].args[0] } else { value };
+            spots[value].uses.push(at);
+        });
     }
     spots
 }
@@ -305,6 +344,7 @@ impl ScalarEmitter<'_> {
         match (node.operation, &node.args[..]) {
             // A constant is loaded where it is used.
             (Operation::Constant(_), _) => {}
+            _ if self.inlined[value] => {}
             (Operation::MultiplyAdd { op, signs }, &[a, b, c]) => {
                 self.multiply_add(at, value, Opcode(op.0, op.1, op.2 + signs), [a, b, c]);
             }
@@ -513,17 +553,45 @@ impl ScalarEmitter<'_> {
         match address {
             Address::Frame(offset) => (RBX, offset),
             Address::Pointer { pointer, displacement, index } => {
+                if let Some(index) = index {
+                    self.index_in_rdx(at, index, locked);
+                    self.in_rax = None;
+                }
                 if self.in_rax != Some(pointer) {
                     self.asm.load_address(RAX, RBX, pointer as i32);
                 }
-                self.in_rax = if index.is_some() { None } else { Some(pointer) };
-                if let Some(index) = index {
-                    let r = self.fetch(at, index, locked);
-                    self.asm.xmm(opcodes::MOVQ_STORE, r, 0, register(RCX.0), None);
-                    self.asm.register_form(&[0x03], RAX, RCX);
+                self.in_rax = Some(pointer);
+                if index.is_some() {
+                    self.asm.register_form(&[0x03], RAX, RDX);
+                    self.in_rax = None;
                 }
                 (RAX, displacement)
             }
+        }
+    }
+
+    /// Emits code that moves an index to `rdx`.
+    fn index_in_rdx(&mut self, at: usize, index: Value, locked: u16) {
+        let code = self.code;
+        match code.nodes[index].operation {
+            Operation::Index { width, signed, max, scale } if self.inlined[index] => {
+                let r = self.fetch(at, code.nodes[index].args[0], locked);
+                self.asm.xmm(opcodes::MOVQ_STORE, r, 0, register(RAX.0), None);
+                self.index(width, signed, max, scale);
+                self.asm.move_pointer(RDX, RAX);
+            }
+            _ => {
+                let r = self.fetch(at, index, locked);
+                self.asm.xmm(opcodes::MOVQ_STORE, r, 0, register(RDX.0), None);
+            }
+        }
+    }
+
+    /// Frees what the index of an address used.
+    fn release_index(&mut self, at: usize, address: Address) {
+        if let Some(index) = index_of(&address) {
+            let used = if self.inlined[index] { self.code.nodes[index].args[0] } else { index };
+            self.release(at, used);
         }
     }
 
@@ -531,7 +599,8 @@ impl ScalarEmitter<'_> {
         let code = self.code;
         let (address, width) = code.loads[load];
         let (base, offset) = self.address(at, address, 0);
-        let to = self.result(at, value, &code.nodes[value].args);
+        self.release_index(at, address);
+        let to = self.result(at, value, &[]);
         match width {
             Width::Word => self.asm.xmm(opcodes::MOVSS_LOAD, to, 0, self::at(base, offset), None),
             Width::Double => self.asm.xmm(opcodes::MOVSD_LOAD, to, 0, self::at(base, offset), None),
@@ -558,8 +627,6 @@ impl ScalarEmitter<'_> {
             }
         }
         self.release(at, value);
-        if let Address::Pointer { index: Some(index), .. } = to {
-            self.release(at, index);
-        }
+        self.release_index(at, to);
     }
 }
