@@ -14,6 +14,7 @@ os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax_loops import LOOPS
 from jax_programs import PROGRAMS
 
 R = np.random.default_rng(0)
@@ -277,10 +278,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--list", action="store_true")
     a = parser.parse_args()
-    all_of = {**TRAINING, **PROGRAMS, **MICRO}
+    sets = {"training": TRAINING, "programs": PROGRAMS, "loops": LOOPS, "micro": MICRO}
+    all_of = {name: make for programs in sets.values() for name, make in programs.items()}
     if a.list:
         print("\n".join(all_of))
-    names = [n for w in a.workloads for n in {"training": TRAINING, "programs": PROGRAMS, "micro": MICRO}.get(w, [w])]
+    names = [n for w in a.workloads for n in sets.get(w, [w])]
     for name in names:
         try:
             measure(name, all_of[name], a.seconds)

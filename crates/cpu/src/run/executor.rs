@@ -196,6 +196,7 @@ impl Executor {
     /// See [`crate::kernel`], for the step.
     pub unsafe fn run_step(&self, cx: &KernelContext<'_>, step: usize, io: &Io<'_>) -> Result<()> {
         let packed = self.packed(cx).and_then(|packed| packed.of_step(step));
+        let start = trace_spans::wanted().then(|| self.profile.begin(&self.schedule, step));
         // SAFETY: guaranteed by the caller; data was precomputed from constants.
         let ran = unsafe {
             match packed {
@@ -203,6 +204,9 @@ impl Executor {
                 None => self.kernels[step].run(cx, io),
             }
         };
+        if let Some(start) = start {
+            self.profile.end(&self.schedule, step, start);
+        }
         ran.at(|| place_of(&self.schedule.steps[step]))
     }
 

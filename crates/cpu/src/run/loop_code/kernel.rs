@@ -12,7 +12,7 @@ use crate::simd::jit;
 use crate::simd::level::Level;
 use std::any::Any;
 use std::sync::OnceLock;
-use systole_compile::{Kernel as Plan, ProgramSchedule, Step};
+use systole_compile::{Kernel as Plan, ProgramSchedule};
 use systole_ir::{Result, TensorType};
 
 /// A loop that is compiled to machine code by its first run. Loops inside other compiled loops never run on their own.
@@ -33,8 +33,8 @@ pub fn bind(problem: &Problem<'_>) -> CandidateResult {
     if !jit::is_wanted() || !jit::has_scalar_code() {
         return Err("no machine code on this system".into());
     }
-    if !is_mostly_elementwise(body, level) {
-        return Err("most of its steps are on larger arrays".into());
+    if !has_small_steps(body, level) {
+        return Err("no step is on small arrays".into());
     }
     if ![cond, body].iter().all(|s| is_supported(s)) {
         return Err("it writes parts of arrays".into());
@@ -55,23 +55,11 @@ pub fn bind(problem: &Problem<'_>) -> CandidateResult {
     }))
 }
 
-/// Whether at least half of the steps are computed element by element, with those of nested programs.
-fn is_mostly_elementwise(schedule: &ProgramSchedule, level: Level) -> bool {
-    let (small, all) = count(schedule, level);
-    small > 0 && 2 * small >= all
-}
-
-fn count(schedule: &ProgramSchedule, level: Level) -> (usize, usize) {
-    let of = |step: &Step| match &step.kernel {
-        Plan::While { .. } | Plan::Case { .. } => step
-            .kernel
-            .bodies()
-            .iter()
-            .map(|b| count(b, level))
-            .fold((0, 0), |(small, all), (s, a)| (small + s, all + a)),
-        _ => (usize::from(is_elementwise(step, level)), 1),
-    };
-    schedule.steps.iter().map(of).fold((0, 0), |(small, all), (s, a)| (small + s, all + a))
+/// Whether a step of a program, or of a program inside it, is computed element by element.
+fn has_small_steps(schedule: &ProgramSchedule, level: Level) -> bool {
+    schedule.steps.iter().any(|step| {
+        is_elementwise(step, level) || step.kernel.bodies().iter().any(|body| has_small_steps(body, level))
+    })
 }
 
 impl JitLoopKernel {

@@ -34,7 +34,9 @@ pub fn is_elementwise(step: &Step, level: Level) -> bool {
     match &step.kernel {
         Kernel::Map(map) => has_scalar_form(map, MOST_ELEMENTS, level),
         Kernel::StridedMap(p) => has_scalar_form(&p.map, MOST_ELEMENTS, level),
-        Kernel::Reduce { map, .. } => has_scalar_form(map, 2 * MOST_ELEMENTS, level),
+        Kernel::Reduce { map, folded, .. } => {
+            has_scalar_form(map, 2 * MOST_ELEMENTS, level) && is_in_order(map, folded)
+        }
         Kernel::Op { op: Op::DotGeneral(dot), bias: false } => is_small_product(dot, step),
         Kernel::Op {
             op: Op::Slice(_) | Op::Concatenate(_) | Op::Transpose(_) | Op::Reverse(_) | Op::Pad(_),
@@ -222,6 +224,15 @@ impl LoopLowering {
         self.call(LoopCall::Kernel { program: executor.clone(), step, inputs, outputs, scratch });
         of.outputs.iter().for_each(|&s| self.forget((program, s)));
     }
+}
+
+/// Whether the reduction's kernel folds the elements of each result in their order: with dimensions of one kind merged,
+/// it folds rows or columns of a matrix.
+fn is_in_order(map: &Map, folded: &[bool]) -> bool {
+    let mut kinds: Vec<bool> =
+        (0..map.shape.rank()).filter(|&d| map.shape[d] > 1).map(|d| folded[d]).collect();
+    kinds.dedup();
+    kinds.len() <= 2
 }
 
 /// Returns the element of an array that index `i` of an element-wise program reads or writes.
