@@ -12,6 +12,9 @@ use systole_ir::rng::RandomStream;
 use systole_ir::{DType, Graph, GraphBuilder, Literal, LiteralBuilder, Scalar, Tensor, TensorType};
 use systole_runtime::CompileOptions;
 
+/// Number of random programs. 6,000 were run once.
+const RANDOM_PROGRAMS: u64 = 80;
+
 /// Types of single numbers.
 const TYPES: [DType; 7] = [F32, F64, I32, I64, U32, U64, Bool];
 
@@ -406,44 +409,130 @@ fn loops_and_branches_inside() {
     });
 }
 
-/// Random programs: about 30 ops on a few scalars and vectors of three elements.
+/// Random programs: about 30 ops on scalars, vectors of three elements and a matrix, with loops and branches inside.
 #[test]
 fn random_programs() {
-    for seed in 0..60 {
+    for seed in 0..RANDOM_PROGRAMS {
         let mut random = RandomStream::new(seed, 5, 0);
-        let types = [TensorType::scalar(F32), vector(F32, 3), TensorType::scalar(F64), vector(I32, 3)];
+        let types = [
+            TensorType::scalar(F32),
+            vector(F32, 3),
+            TensorType::scalar(F64),
+            vector(I32, 3),
+            TensorType::new(F32, [if seed % 2 == 0 { 4 } else { 20 }, 3]),
+            vector(I64, 2),
+        ];
         check_loop(&format!("random program {seed}"), 11, &types, |i, s| random_body(&mut random, i, s));
     }
 }
 
 fn random_body(random: &mut RandomStream, i: &Tensor, s: &[Tensor]) -> Vec<Tensor> {
-    let mut x = s[0].clone();
-    let mut v = s[1].clone();
-    let mut d = s[2].clone();
-    let mut k = s[3].clone();
-    let mut others = vec![x.clone(), v.clone()];
-    for _ in 0..20 + random.below(20) {
-        let pick = others[random.below(others.len() as u64) as usize].clone();
-        match random.below(16) {
-            0 => x = &x + &v.slice_dim(0, 1, 2).reshape([]),
-            1 => v = &v * &pick - &x,
-            2 => v = rotated(&v).maximum(&(&v * 0.5)),
-            3 => d = &d * 0.75 + x.convert(F64),
-            4 => x = d.convert(F32).minimum(&x),
-            5 => k = &k * 3.0 + i,
-            6 => k = k.xor(&rotated(&k)) - &k,
-            7 => v = k.less(&rotated(&k)).select(&v, &-&v),
-            8 => v = &v + &k.convert(F32) * 1e-3,
-            9 => x = x.tanh() + 0.5,
-            10 => v = v.sine(),
-            11 => d = (&d * &d + 1.0).sqrt() / (d.abs() + 0.25),
-            12 => x = x.abs() - v.reduce_max(&[0]),
-            13 => k = k.maximum(&i.broadcast_to(&[3].into())),
-            14 => d = d.exp().minimum(&d.scalar_like(10.0)) + d.floor(),
-            _ => others.push(&v + &x),
+    let mut v = RandomValues {
+        x: s[0].clone(),
+        v: s[1].clone(),
+        d: s[2].clone(),
+        k: s[3].clone(),
+        m: s[4].clone(),
+        l: s[5].clone(),
+    };
+    for _ in 0..10 + random.below(20) {
+        v.step(random, i, true);
+    }
+    vec![v.x, v.v, v.d, v.k, v.m, v.l]
+}
+
+/// Values that random ops replace.
+#[derive(Clone)]
+struct RandomValues {
+    x: Tensor,
+    v: Tensor,
+    d: Tensor,
+    k: Tensor,
+    m: Tensor,
+    l: Tensor,
+}
+
+impl RandomValues {
+    fn step(&mut self, random: &mut RandomStream, i: &Tensor, nested: bool) {
+        match random.below(3) {
+            0 => self.numbers(random, i),
+            1 => self.pieces(random, i),
+            _ if nested && random.below(3) == 0 => self.nested(random, i),
+            _ => self.integers(random, i),
         }
     }
-    vec![x, v + &others[others.len() - 1] * 0.25, d, k]
+
+    fn numbers(&mut self, random: &mut RandomStream, i: &Tensor) {
+        let RandomValues { x, v, d, .. } = self;
+        match random.below(11) {
+            0 => *x = &*x + &v.slice_dim(0, 1, 2).reshape([]),
+            1 => *v = &*v * &rotated(v) - &*x,
+            2 => *v = rotated(v).maximum(&(&*v * 0.5)),
+            3 => *d = &*d * 0.75 + x.convert(F64),
+            4 => *x = d.convert(F32).minimum(x),
+            5 => *x = x.tanh() + 0.5,
+            6 => *v = v.sine(),
+            7 => *d = (&*d * &*d + 1.0).sqrt() / (d.abs() + 0.25),
+            8 => *x = x.abs() - v.reduce_max(&[0]) + i.convert(F32),
+            9 => *x = v.sum(&[0]) * 0.25 - &*x,
+            _ => *d = d.exp().minimum(&d.scalar_like(10.0)) + d.floor(),
+        }
+    }
+
+    fn integers(&mut self, random: &mut RandomStream, i: &Tensor) {
+        let RandomValues { v, k, l, .. } = self;
+        match random.below(9) {
+            0 => *k = &*k * 3.0 + i,
+            1 => *k = k.xor(&rotated(k)) - &*k,
+            2 => *v = k.less(&rotated(k)).select(v, &-&*v),
+            3 => *v = &*v + &k.convert(F32) * 1e-3,
+            4 => *k = k.maximum(&i.broadcast_to(&[3].into())),
+            5 => *l = &*l * 7.0 + k.slice_dim(0, 0, 2).convert(I64),
+            6 => *k = k.remainder(&(rotated(k).abs() + 1.0)),
+            7 => *l = l.shift_right_logical(&l.scalar_like(3.0)).or(&rotated(l)),
+            _ => *k = l.slice_dim(0, 1, 2).convert(I32).reshape([1]) + &*k * 2.0,
+        }
+    }
+
+    fn pieces(&mut self, random: &mut RandomStream, i: &Tensor) {
+        let RandomValues { x, v, k, m, l, .. } = self;
+        let (zero, at) = (i.scalar_like(0.0), k.slice_dim(0, 0, 1).reshape([]));
+        let row = |m: &Tensor, at: &Tensor| m.dynamic_slice(&[at, &zero], &[1, 3]);
+        match random.below(8) {
+            0 => *v = row(m, i).reshape([3]) * 0.5 + &*v,
+            1 => *m = m.dynamic_update_slice(&v.reshape([1, 3]), &[i, &zero]),
+            2 => *m = m.dynamic_update_slice(&row(m, &at), &[i, &zero]),
+            3 => *x = m.take(&k.slice_dim(0, 1, 2)).reduce_min(&[0, 1]),
+            4 => {
+                *m = scatter(m, &k.slice_dim(0, 0, 2), &m.slice_dim(0, 1, 3), scatter_body(F32, |a, b| a + b))
+            }
+            5 => *l = l.reverse(&[0]),
+            6 => *m = m.dynamic_update_slice(&x.reshape([1, 1]), &[&at, &i.scalar_like(1.0)]),
+            _ => *m = &*m * 0.5 + v.reshape([1, 3]),
+        }
+    }
+
+    /// A loop or a branch inside, of a few ops each.
+    fn nested(&mut self, random: &mut RandomStream, i: &Tensor) {
+        let seeds = [random.next_u64(), random.next_u64()];
+        let inside = |seed: u64, values: &[Tensor], i: &Tensor| {
+            let mut random = RandomStream::new(seed, 6, 0);
+            let [x, v, d, k, m, l] = std::array::from_fn(|n| values[n].clone());
+            let mut v = RandomValues { x, v, d, k, m, l };
+            (0..4).for_each(|_| v.step(&mut random, i, false));
+            vec![v.x, v.v, v.d, v.k, v.m, v.l]
+        };
+        let values = [&self.x, &self.v, &self.d, &self.k, &self.m, &self.l].map(Tensor::clone);
+        let made = match random.below(2) {
+            0 => fori_loop(3, &values.each_ref(), |j, s| inside(seeds[0], s, &(j + i))),
+            _ => {
+                let odd = i.and(&i.scalar_like(1.0)).equal(&i.scalar_like(1.0));
+                cond(&odd, || inside(seeds[0], &values, i), || inside(seeds[1], &values, i))
+            }
+        };
+        let [x, v, d, k, m, l] = std::array::from_fn(|n| made[n].clone());
+        *self = RandomValues { x, v, d, k, m, l };
+    }
 }
 
 /// More values at a time than there are registers, also across calls of vector loops.
