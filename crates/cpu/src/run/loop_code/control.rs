@@ -194,9 +194,9 @@ impl LoopLowering {
         for (k, branch) in inner.branches.iter().enumerate() {
             let next = self.code.label();
             if k < last {
-                let chosen = self.element((program, index), 0, Width::Word)?;
+                let chosen = self.element((program, index), 0, Width::I32)?;
                 let number = self.code.word(k as u32);
-                let is_chosen = self.code.relation(Direction::Eq, DType::I32, chosen, number)?;
+                let is_chosen = self.code.relation(Direction::Eq, DType::I32, chosen, number);
                 self.code.items.push(Item::JumpUnless(is_chosen, next));
             }
             let to = results.iter().map(|&memory| (memory, true)).collect();

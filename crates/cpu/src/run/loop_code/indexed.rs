@@ -115,8 +115,9 @@ impl LoopLowering {
             let index = self.element((program, step.inputs[first + d]), 0, width)?;
             let max = u32::try_from(x.shape[d] - block.shape[d]).ok()?;
             let scale = u32::try_from(strides[d] * x.dtype.size()).ok()?;
-            let signed = dtype.is_signed_int();
-            let part = self.code.define(Operation::Index { width, signed, max, scale }, &[index]);
+            let (wide, signed) = (dtype.size() == 8, dtype.is_signed_int());
+            let index = self.code.general(index);
+            let part = self.code.define(Operation::Index { wide, signed, max, scale }, &[index]);
             offset = self.with_part(offset, part);
         }
         Some(offset.unwrap_or_else(|| self.code.double(0)))
@@ -178,11 +179,11 @@ impl LoopLowering {
         let SlotMemory::Pointer { pointer: to, .. } = self.memory((program, step.outputs[0])) else {
             return None;
         };
-        let base = self.code.load(Address::Frame(pointer), Width::Double);
+        let base = self.code.load(Address::Frame(pointer), Width::I64);
         let displacement = self.code.double(displacement as u64);
         let address = self.code.combine(Binary::Add, DType::I64, base, displacement)?;
         let address = self.code.combine(Binary::Add, DType::I64, address, offset)?;
-        self.code.store(address, Address::Frame(to), Width::Double);
+        self.code.store(address, Address::Frame(to), Width::I64);
         self.forget((program, step.outputs[0]));
         Some(())
     }
@@ -206,18 +207,19 @@ impl LoopLowering {
     ) -> Option<(Value, Value)> {
         let strides = x.shape.strides();
         let dtype = vectors.ty.dtype;
-        let (width, signed) = (width(dtype)?, dtype.is_signed_int());
+        let (width, wide, signed) = (width(dtype)?, dtype.size() == 8, dtype.is_signed_int());
         let mut offset = None;
         let mut valid = self.code.constant_of(DType::Bool, 1);
         for (k, &(dim, most)) in vectors.components.iter().enumerate() {
             let index = self.element(vectors.slot, vectors.element(batch, k), width)?;
             let max = u32::try_from(most).ok()?;
             let scale = u32::try_from(strides[dim] * x.dtype.size()).ok()?;
-            let part = self.code.define(Operation::Index { width, signed, max, scale }, &[index]);
+            let index = self.code.general(index);
+            let part = self.code.define(Operation::Index { wide, signed, max, scale }, &[index]);
             offset = self.with_part(offset, part);
             let (low, high) = (self.code.constant_of(dtype, 0), self.code.constant_of(dtype, most as u64));
-            let above = self.code.relation(Direction::Ge, dtype, index, low)?;
-            let below = self.code.relation(Direction::Le, dtype, index, high)?;
+            let above = self.code.relation(Direction::Ge, dtype, index, low);
+            let below = self.code.relation(Direction::Le, dtype, index, high);
             let inside = self.code.combine(Binary::And, DType::Bool, above, below)?;
             valid = self.code.combine(Binary::And, DType::Bool, valid, inside)?;
         }

@@ -196,8 +196,8 @@ impl LoopLowering {
         let bits = u64::from_le_bytes(bits);
         Some(match width {
             Width::Bool => self.code.word(if bits == 0 { 0 } else { u32::MAX }),
-            Width::Word => self.code.word(bits as u32),
-            Width::Double => self.code.double(bits),
+            Width::F32 | Width::I32 => self.code.word(bits as u32),
+            Width::F64 | Width::I64 => self.code.double(bits),
         })
     }
 

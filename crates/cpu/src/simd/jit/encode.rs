@@ -12,6 +12,7 @@ pub const RAX: Gpr = Gpr(0);
 pub const RCX: Gpr = Gpr(1);
 pub const RDX: Gpr = Gpr(2);
 pub const RBX: Gpr = Gpr(3);
+pub const RBP: Gpr = Gpr(5);
 pub const RSI: Gpr = Gpr(6);
 pub const RDI: Gpr = Gpr(7);
 pub const R8: Gpr = Gpr(8);
@@ -19,6 +20,9 @@ pub const R9: Gpr = Gpr(9);
 pub const R10: Gpr = Gpr(10);
 pub const R11: Gpr = Gpr(11);
 pub const R12: Gpr = Gpr(12);
+pub const R13: Gpr = Gpr(13);
+pub const R14: Gpr = Gpr(14);
+pub const R15: Gpr = Gpr(15);
 
 /// Vector register: one of 32 (AVX-512) or 16 (AVX2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -310,9 +314,14 @@ impl Assembler {
 
     /// Emits a load of 64 constant bits.
     pub fn load_immediate(&mut self, to: Gpr, bits: u64) {
-        self.wide(0, to.0);
+        // The 32-bit form sets the upper half to 0.
+        let short = u32::try_from(bits).ok();
+        self.code.push(0x40 | u8::from(short.is_none()) << 3 | to.0 >> 3 & 1);
         self.code.push(0xb8 | to.0 & 7);
-        self.code.extend(bits.to_le_bytes());
+        match short {
+            Some(bits) => self.code.extend(bits.to_le_bytes()),
+            None => self.code.extend(bits.to_le_bytes()),
+        }
     }
 
     /// Emits an instruction without vector operands: `prefix`, then opcode bytes, with a register in ModRM's `reg`
@@ -324,9 +333,30 @@ impl Assembler {
         self.code.extend(offset.to_le_bytes());
     }
 
+    /// Emits a store of the lower 32 bits of a register below `r8`.
+    pub fn narrow_store(&mut self, from: Gpr, base: Gpr, offset: i32) {
+        self.code.extend([0x89, 0x80 | (from.0 & 7) << 3 | base.0 & 7]);
+        self.code.extend(offset.to_le_bytes());
+    }
+
+    /// Emits a jump unless a condition code holds.
+    pub fn jump_if_not(&mut self, condition: u8) -> Jump {
+        self.code.extend([0x0f, 0x80 | condition ^ 1]);
+        let at = self.code.len();
+        self.code.extend([0; 4]);
+        Jump(at)
+    }
+
     /// Emits an instruction on two general-purpose registers of 64 bits.
     pub fn register_form(&mut self, opcode: &[u8], reg: Gpr, rm: Gpr) {
         self.wide(reg.0, rm.0);
+        self.code.extend(opcode);
+        self.code.push(0xc0 | (reg.0 & 7) << 3 | rm.0 & 7);
+    }
+
+    /// Emits an instruction on two general-purpose registers, of 64 bits (`wide`) or 32.
+    pub fn integer_form(&mut self, wide: bool, opcode: &[u8], reg: Gpr, rm: Gpr) {
+        self.code.push(0x40 | u8::from(wide) << 3 | (reg.0 >> 3 & 1) << 2 | rm.0 >> 3 & 1);
         self.code.extend(opcode);
         self.code.push(0xc0 | (reg.0 & 7) << 3 | rm.0 & 7);
     }

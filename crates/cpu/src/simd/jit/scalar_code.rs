@@ -1,8 +1,8 @@
 //! Scalar code: single numbers in SSA form, with jumps, calls and a memory frame; the form of loops over small arrays
 //! before register allocation.
 //!
-//! Numbers are in the low lane of vector registers: floats and integers of 32 or 64 bits, bools as all-ones or
-//! all-zeros of 32 bits. A value is defined and used between two labels; what is needed elsewhere is stored in the
+//! Floats are in the low lane of vector registers, integers in general registers. Bools are in either, as 32 bits that
+//! are all ones or all zeros. Higher bits of a register are arbitrary. A value is defined and used between two labels; what is needed elsewhere is stored in the
 //! frame.
 #![forbid(unsafe_code)]
 
@@ -25,10 +25,12 @@ pub type Label = usize;
 pub enum Width {
     /// A bool: one byte, 0 or 1.
     Bool,
-    /// 32 bits.
-    Word,
-    /// 64 bits.
-    Double,
+    F32,
+    F64,
+    /// An integer of 32 bits.
+    I32,
+    /// An integer of 64 bits.
+    I64,
 }
 
 impl Width {
@@ -36,9 +38,14 @@ impl Width {
     pub fn bytes(self) -> usize {
         match self {
             Width::Bool => 1,
-            Width::Word => 4,
-            Width::Double => 8,
+            Width::F32 | Width::I32 => 4,
+            Width::F64 | Width::I64 => 8,
         }
+    }
+
+    /// Whether numbers of this form are loaded to vector registers.
+    fn is_float(self) -> bool {
+        matches!(self, Width::F32 | Width::F64)
     }
 }
 
@@ -51,28 +58,94 @@ pub enum Address {
     Pointer { pointer: FrameOffset, displacement: usize, index: Option<Value> },
 }
 
+/// Registers that hold a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegisterClass {
+    Vector,
+    General,
+    /// A constant, which can be read as either.
+    Constant,
+}
+
+/// A binary op of integers, without overflow checks. Shifts by the width or more give 0, or the sign.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum IntegerOp {
+    Add,
+    Subtract,
+    Multiply,
+    And,
+    Or,
+    Xor,
+    ShiftLeft,
+    ShiftRight,
+    ShiftRightSigned,
+    /// The first operand if the condition holds, else the second.
+    Choose(IntegerCondition),
+}
+
+/// Condition of integers: a condition code of the processor, whose lowest bit inverts it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct IntegerCondition(pub u8);
+
 /// What a node computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// These 64 bits. Constants of 32 bits are repeated.
     Constant(u64),
     /// A vector instruction with one or two operands.
-    Vector { op: Opcode, imm: Option<u8> },
+    Vector {
+        op: Opcode,
+        imm: Option<u8>,
+    },
     /// `±(a · b) ± c`, rounded once. `signs`: see [`crate::simd::jit::opcodes::MINUS_PRODUCT`].
-    MultiplyAdd { op: Opcode, signs: u8 },
+    MultiplyAdd {
+        op: Opcode,
+        signs: u8,
+    },
     /// `(mask, yes, no)`: selects bitwise by the sign of each lane of the mask.
-    Blend { op: Opcode },
-    /// Product of 64-bit integers.
-    Multiply64,
+    Blend {
+        op: Opcode,
+    },
+    /// A bool or an integer in the other class of registers.
+    ToVector,
+    ToGeneral,
+    /// A binary op of integers of 64 bits (`wide`) or 32.
+    Integer {
+        op: IntegerOp,
+        wide: bool,
+    },
+    /// 32-bit integer to 64 bits.
+    Extend {
+        signed: bool,
+    },
+    /// Whether a condition of two integers holds.
+    Compare {
+        condition: IntegerCondition,
+        wide: bool,
+    },
+    /// `(bool, yes, no)` of integers or bools.
+    Select,
     /// Quotient, rounded toward zero, or remainder of integers. Dividing by zero gives −1 (all ones), with the dividend
     /// as the remainder.
-    Divide { width: Width, signed: bool, remainder: bool },
+    Divide {
+        wide: bool,
+        signed: bool,
+        remainder: bool,
+    },
     /// Number of set bits of an integer, or of zeros before them.
-    CountBits { width: Width, leading: bool },
+    CountBits {
+        wide: bool,
+        leading: bool,
+    },
     /// 64-bit integer to f64.
     Int64ToDouble,
-    /// `clamp(i, 0, max) · scale` as a 64-bit integer, for an index `i` of this width.
-    Index { width: Width, signed: bool, max: u32, scale: u32 },
+    /// `clamp(i, 0, max) · scale` as a 64-bit integer.
+    Index {
+        wide: bool,
+        signed: bool,
+        max: u32,
+        scale: u32,
+    },
     /// The number at an address, which is in the list of loads.
     Load(usize),
 }
@@ -179,7 +252,46 @@ impl ScalarCode {
     }
 
     pub fn store(&mut self, value: Value, to: Address, width: Width) {
+        let value = if width.is_float() { self.vector(value) } else { self.general(value) };
         self.items.push(Item::Store { value, to, width });
+    }
+
+    /// Returns the registers that hold a value.
+    pub fn class(&self, value: Value) -> RegisterClass {
+        match self.nodes[value].operation {
+            Operation::Constant(_) => RegisterClass::Constant,
+            Operation::Load(load) if !self.loads[load].1.is_float() => RegisterClass::General,
+            Operation::ToGeneral
+            | Operation::Integer { .. }
+            | Operation::Extend { .. }
+            | Operation::Compare { .. }
+            | Operation::Select
+            | Operation::Divide { .. }
+            | Operation::CountBits { .. }
+            | Operation::Index { .. } => RegisterClass::General,
+            Operation::Vector { .. }
+            | Operation::MultiplyAdd { .. }
+            | Operation::Blend { .. }
+            | Operation::ToVector
+            | Operation::Int64ToDouble
+            | Operation::Load(_) => RegisterClass::Vector,
+        }
+    }
+
+    /// Returns a value in a vector register.
+    pub fn vector(&mut self, value: Value) -> Value {
+        match self.class(value) {
+            RegisterClass::General => self.define(Operation::ToVector, &[value]),
+            _ => value,
+        }
+    }
+
+    /// Returns a value in a general register.
+    pub fn general(&mut self, value: Value) -> Value {
+        match self.class(value) {
+            RegisterClass::Vector => self.define(Operation::ToGeneral, &[value]),
+            _ => value,
+        }
     }
 
     /// Returns a constant of 32 bits.
@@ -198,11 +310,13 @@ impl ScalarCode {
 
     /// Returns the result of a vector instruction with two operands.
     pub fn two(&mut self, op: Opcode, a: Value, b: Value) -> Value {
+        let (a, b) = (self.vector(a), self.vector(b));
         self.define(Operation::Vector { op, imm: None }, &[a, b])
     }
 
     /// Returns the result of a vector instruction with one operand.
     pub fn one(&mut self, op: Opcode, imm: Option<u8>, a: Value) -> Value {
+        let a = self.vector(a);
         self.define(Operation::Vector { op, imm }, &[a])
     }
 

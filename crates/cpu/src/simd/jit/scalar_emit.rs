@@ -1,16 +1,25 @@
 //! Machine code of scalar code: register allocation within each run of items between labels, and instruction selection.
 //!
 //! Of the values in registers, the one that is used last makes room for others (Belady's rule). All registers are free
-//! at a label. The code keeps the frame's address in `rbx` and the caller's context in `r12`.
+//! at a label. The code keeps the frame's address in `rbx` and the caller's context in `r12`; `rax`, `rcx`, `rdx`, `r8`
+//! and `r9` are free within an item.
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::encode::*;
 use crate::simd::jit::opcodes::{self, Opcode};
-use crate::simd::jit::scalar_code::{Address, FrameOffset, Item, Label, Operation, ScalarCode, Value, Width};
+use crate::simd::jit::scalar_code::{
+    Address, FrameOffset, IntegerCondition, IntegerOp, Item, Label, Operation, RegisterClass, ScalarCode,
+    Value, Width,
+};
 use std::collections::HashMap;
 
-/// Vector registers.
-const REGISTERS: usize = 16;
+/// Vector registers, which are numbered first, then those of [`GENERAL`].
+const VECTORS: usize = 16;
+
+/// General registers that hold values.
+const GENERAL: [Gpr; 8] = [RSI, RDI, R10, R11, R13, R14, R15, RBP];
+
+const REGISTERS: usize = VECTORS + GENERAL.len();
 
 /// Largest frame, and largest displacement of an address.
 const LARGEST_FRAME: usize = 1 << 20;
@@ -53,13 +62,13 @@ struct ScalarEmitter<'a> {
     failures: Vec<Jump>,
     /// The pointer of the frame that `rax` holds.
     in_rax: Option<FrameOffset>,
-    /// Indices that are computed where their only user needs the address.
+    /// Indices and comparisons that are computed where their only user needs them.
     inlined: Vec<bool>,
 }
 
 /// Returns the machine code; `None` if the frame is too large.
 pub fn emit(code: &ScalarCode, host: HostFunctions) -> Option<EmittedScalar> {
-    let inlined = inlined_indices(code);
+    let inlined = inlined_values(code);
     let mut e = ScalarEmitter {
         code,
         host,
@@ -75,8 +84,8 @@ pub fn emit(code: &ScalarCode, host: HostFunctions) -> Option<EmittedScalar> {
         in_rax: None,
         inlined,
     };
-    // push rbx; push r12; sub rsp, 8
-    e.asm.raw(&[0x53, 0x41, 0x54, 0x48, 0x83, 0xec, 8]);
+    // push rbx, rbp, r12, r13, r14, r15; sub rsp, 8
+    e.asm.raw(&[0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57, 0x48, 0x83, 0xec, 8]);
     e.asm.move_pointer(RBX, RDI);
     e.asm.move_pointer(R12, RSI);
     for (at, item) in code.items.iter().enumerate() {
@@ -84,8 +93,8 @@ pub fn emit(code: &ScalarCode, host: HostFunctions) -> Option<EmittedScalar> {
     }
     e.asm.zero(RAX);
     let end = e.asm.here();
-    // add rsp, 8; pop r12; pop rbx; ret
-    e.asm.raw(&[0x48, 0x83, 0xc4, 8, 0x41, 0x5c, 0x5b, 0xc3]);
+    // add rsp, 8; pop r15, r14, r13, r12, rbp, rbx; ret
+    e.asm.raw(&[0x48, 0x83, 0xc4, 8, 0x41, 0x5f, 0x41, 0x5e, 0x41, 0x5d, 0x41, 0x5c, 0x5d, 0x5b, 0xc3]);
     for failure in std::mem::take(&mut e.failures) {
         e.asm.land_at(failure, end);
     }
@@ -117,25 +126,33 @@ fn each_use(code: &ScalarCode, item: &Item, mut f: impl FnMut(Value)) {
     }
 }
 
-/// Returns the values that are the index of one address and nothing else.
-fn inlined_indices(code: &ScalarCode) -> Vec<bool> {
+/// Returns the indices that one address uses, and the comparisons that one jump or selection uses, and nothing else.
+fn inlined_values(code: &ScalarCode) -> Vec<bool> {
     let mut count = vec![0usize; code.nodes.len()];
-    let mut is_index = vec![false; code.nodes.len()];
+    let mut fits = vec![false; code.nodes.len()];
+    let is_compare = |v: Value| matches!(code.nodes[v].operation, Operation::Compare { .. });
+    let is_index = |v: Value| matches!(code.nodes[v].operation, Operation::Index { .. });
     for item in &code.items {
         each_use(code, item, |value| count[value] += 1);
-        let address = match item {
+        match item {
             Item::Define(value) => match code.nodes[*value].operation {
-                Operation::Load(load) => Some(code.loads[load].0),
-                _ => None,
+                Operation::Load(load) => {
+                    index_of(&code.loads[load].0).into_iter().for_each(|index| fits[index] = is_index(index));
+                }
+                Operation::Select => {
+                    let condition = code.nodes[*value].args[0];
+                    fits[condition] = is_compare(condition);
+                }
+                _ => {}
             },
-            Item::Store { to, .. } => Some(*to),
-            _ => None,
-        };
-        if let Some(index) = address.as_ref().and_then(index_of) {
-            is_index[index] = matches!(code.nodes[index].operation, Operation::Index { .. });
+            Item::Store { to, .. } => {
+                index_of(to).into_iter().for_each(|index| fits[index] = is_index(index));
+            }
+            Item::JumpUnless(value, _) => fits[*value] = is_compare(*value),
+            _ => {}
         }
     }
-    count.iter().zip(is_index).map(|(&count, is_index)| count == 1 && is_index).collect()
+    count.iter().zip(fits).map(|(&count, fits)| count == 1 && fits).collect()
 }
 
 /// Returns a spot for each value, with its uses.
@@ -145,12 +162,17 @@ fn uses(code: &ScalarCode, inlined: &[bool]) -> Vec<Spot> {
         if matches!(item, Item::Define(value) if inlined[*value]) {
             continue;
         }
-        each_use(code, item, |value| {
-            let value = if inlined[value] { code.nodes[value].args[0] } else { value };
-            spots[value].uses.push(at);
+        each_use(code, item, |value| match inlined[value] {
+            true => code.nodes[value].args.iter().for_each(|&a| spots[a].uses.push(at)),
+            false => spots[value].uses.push(at),
         });
     }
     spots
+}
+
+/// Returns the general register of a number.
+fn general(r: u8) -> Option<Gpr> {
+    (r as usize).checked_sub(VECTORS).map(|k| GENERAL[k])
 }
 
 fn register(r: u8) -> Rm {
@@ -203,11 +225,9 @@ impl ScalarEmitter<'_> {
                 self.jumps.push((jump, label));
             }
             Item::JumpUnless(value, label) => {
-                let r = self.fetch(at, value, 0);
-                self.asm.xmm(opcodes::MOVD_STORE, r, 0, register(RAX.0), None);
-                self.asm.register_form(&[0x85], RAX, RAX);
-                self.release(at, value);
-                let jump = self.asm.jump(JumpCondition::Equal);
+                let condition = self.test(at, value);
+                self.release_used(at, value);
+                let jump = self.asm.jump_if_not(condition.0);
                 self.jumps.push((jump, label));
             }
         }
@@ -278,17 +298,20 @@ impl ScalarEmitter<'_> {
             self.frame - 16
         });
         self.spots[value].spilled = Some(to);
-        self.asm.xmm(opcodes::MOVSD_STORE, r, 0, self::at(RBX, to), None);
+        match general(r) {
+            Some(r) => self.asm.memory_form(&[0x89], r, RBX, to as i32),
+            None => self.asm.xmm(opcodes::MOVSD_STORE, r, 0, self::at(RBX, to), None),
+        }
     }
 
     fn spill_all(&mut self, at: usize) {
         (0..REGISTERS as u8).for_each(|r| self.evict(at, r));
     }
 
-    /// Returns a free register that is not in the set `locked`.
-    fn take(&mut self, at: usize, locked: u16) -> u8 {
-        let allowed = |r: &u8| locked >> *r & 1 == 0;
-        let all = || (0..REGISTERS as u8).filter(allowed);
+    /// Returns a free register of a class that is not in the set `locked`.
+    fn take(&mut self, at: usize, class: RegisterClass, locked: u32) -> u8 {
+        let of_class = if class == RegisterClass::General { VECTORS..REGISTERS } else { 0..VECTORS };
+        let all = || of_class.clone().map(|r| r as u8).filter(|r| locked >> *r & 1 == 0);
         if let Some(free) = all().find(|&r| self.registers[r as usize].is_none()) {
             return free;
         }
@@ -307,17 +330,16 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns the register of a value, which is loaded if it has none.
-    fn fetch(&mut self, at: usize, value: Value, locked: u16) -> u8 {
+    fn fetch(&mut self, at: usize, value: Value, locked: u32) -> u8 {
         if let Some(r) = self.spots[value].register {
             return r;
         }
-        let r = self.take(at, locked);
-        match self.constant(value) {
-            Some(constant) => self.asm.xmm(opcodes::MOVUPS_LOAD, r, 0, constant, None),
-            None => {
-                let from = self.spots[value].spilled.unwrap_or_default();
-                self.asm.xmm(opcodes::MOVSD_LOAD, r, 0, self::at(RBX, from), None);
-            }
+        let r = self.take(at, self.code.class(value), locked);
+        let from = self.spots[value].spilled.unwrap_or_default();
+        match (self.constant(value), general(r)) {
+            (Some(constant), _) => self.asm.xmm(opcodes::MOVUPS_LOAD, r, 0, constant, None),
+            (None, Some(r)) => self.asm.load_address(r, RBX, from as i32),
+            (None, None) => self.asm.xmm(opcodes::MOVSD_LOAD, r, 0, self::at(RBX, from), None),
         }
         self.put(value, r);
         r
@@ -331,7 +353,7 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns a value as an operand that may be in memory.
-    fn operand(&mut self, at: usize, value: Value, locked: u16) -> Rm {
+    fn operand(&mut self, at: usize, value: Value, locked: u32) -> Rm {
         match (self.spots[value].register, self.constant(value)) {
             (None, Some(constant)) => constant,
             _ => register(self.fetch(at, value, locked)),
@@ -366,15 +388,26 @@ impl ScalarEmitter<'_> {
                 let to = self.result(at, value, &[a]);
                 self.asm.xmm(op, to, 0, a_in, imm);
             }
+            (Operation::ToVector, &[a]) => {
+                self.move_general(at, RAX, a);
+                let to = self.result(at, value, &[a]);
+                self.asm.xmm(opcodes::MOVQ_LOAD, to, 0, register(RAX.0), None);
+            }
+            (Operation::Int64ToDouble, &[a]) => {
+                self.move_general(at, RAX, a);
+                let to = self.result(at, value, &[a]);
+                self.asm.xmm(opcodes::PXORD, to, to, register(to), None);
+                self.asm.xmm(opcodes::CVTSI2SD, to, to, register(RAX.0), None);
+            }
             (Operation::Load(load), _) => self.load(at, value, load),
-            _ => self.in_general_registers(at, value),
+            _ => self.integer(at, value),
         }
     }
 
     /// Frees the operands that are not used after `at`, and returns the register of the result.
     fn result(&mut self, at: usize, value: Value, args: &[Value]) -> u8 {
-        args.iter().for_each(|&a| self.release(at, a));
-        let to = self.take(at, 0);
+        args.iter().for_each(|&a| self.release_used(at, a));
+        let to = self.take(at, self.code.class(value), 0);
         self.put(value, to);
         to
     }
@@ -383,7 +416,7 @@ impl ScalarEmitter<'_> {
     fn multiply_add(&mut self, at: usize, value: Value, op: Opcode, [a, b, c]: [Value; 3]) {
         let a_in = self.fetch(at, a, 0);
         let b_in = self.operand(at, b, 1 << a_in);
-        let locked = match b_in {
+        let locked: u32 = match b_in {
             Rm::Reg(VectorReg(b)) => 1 << a_in | 1 << b,
             _ => 1 << a_in,
         };
@@ -396,7 +429,7 @@ impl ScalarEmitter<'_> {
             Rm::Reg(VectorReg(r)) if self.registers[r as usize].is_none() => r,
             _ => {
                 let keep = if let Rm::Reg(VectorReg(r)) = c_in { locked | 1 << r } else { locked };
-                let to = self.take(at, keep);
+                let to = self.take(at, RegisterClass::Vector, keep);
                 self.asm.xmm(opcodes::MOVUPS_LOAD, to, 0, c_in, None);
                 to
             }
@@ -406,59 +439,202 @@ impl ScalarEmitter<'_> {
         self.put(value, to);
     }
 
-    /// Emits operations on 64-bit integers, which have no vector instruction.
-    fn in_general_registers(&mut self, at: usize, value: Value) {
+    /// Emits a move of an integer or bool to a register that is free within the item.
+    fn move_general(&mut self, at: usize, to: Gpr, value: Value) {
+        if let Operation::Constant(bits) = self.code.nodes[value].operation {
+            return self.asm.load_immediate(to, bits);
+        }
+        let r = self.fetch(at, value, 0);
+        if let Some(r) = general(r) {
+            self.asm.move_pointer(to, r);
+        }
+    }
+
+    /// Emits an operation whose result is in a general register: it is computed in `rax`.
+    fn integer(&mut self, at: usize, value: Value) {
         let code = self.code;
         let node = &code.nodes[value];
-        let a = self.fetch(at, node.args[0], 0);
-        self.asm.xmm(opcodes::MOVQ_STORE, a, 0, register(RAX.0), None);
+        let args = &node.args;
         match node.operation {
-            Operation::Multiply64 => {
-                let b = self.fetch(at, node.args[1], 1 << a);
-                self.asm.xmm(opcodes::MOVQ_STORE, b, 0, register(RCX.0), None);
-                self.asm.register_form(&[0x0f, 0xaf], RAX, RCX);
+            Operation::ToGeneral => {
+                let r = self.fetch(at, args[0], 0);
+                self.asm.xmm(opcodes::MOVQ_STORE, r, 0, register(RAX.0), None);
             }
+            Operation::Compare { condition, wide } => {
+                self.compare(at, value, wide);
+                // setcc al; movzx eax, al; neg eax
+                self.asm.raw(&[0x0f, 0x90 | condition.0, 0xc0, 0x0f, 0xb6, 0xc0, 0xf7, 0xd8]);
+            }
+            Operation::Select => {
+                let condition = self.test(at, args[0]);
+                self.move_general(at, RAX, args[2]);
+                self.move_general(at, RCX, args[1]);
+                // cmovcc rax, rcx
+                self.asm.register_form(&[0x0f, 0x40 | condition.0], RAX, RCX);
+            }
+            Operation::Integer { op, wide } => self.binary(at, op, wide, [args[0], args[1]]),
+            operation => {
+                self.move_general(at, RAX, args[0]);
+                self.unary(at, operation, args);
+            }
+        }
+        let to = self.result(at, value, args);
+        if let Some(to) = general(to) {
+            self.asm.move_pointer(to, RAX);
+        }
+    }
+
+    /// Emits an operation on `rax`.
+    fn unary(&mut self, at: usize, operation: Operation, args: &[Value]) {
+        match operation {
+            Operation::Extend { signed } => self.extend(RAX, false, signed),
             // popcnt or lzcnt of eax or rax
-            Operation::CountBits { width, leading } => {
-                let wide: &[u8] = if width == Width::Double { &[0xf3, 0x48, 0x0f] } else { &[0xf3, 0x0f] };
-                self.asm.raw(wide);
+            Operation::CountBits { wide, leading } => {
+                self.asm.raw(if wide { &[0xf3, 0x48, 0x0f] } else { &[0xf3, 0x0f] });
                 self.asm.raw(&[if leading { 0xbd } else { 0xb8 }, 0xc0]);
             }
-            Operation::Divide { width, signed, remainder } => {
-                match self.constant_divisor(node.args[1], width, signed) {
+            Operation::Divide { wide, signed, remainder } => {
+                match self.constant_divisor(args[1], wide, signed) {
                     Some(divisor) => self.divide_by(divisor, signed, remainder),
                     None => {
-                        let b = self.fetch(at, node.args[1], 1 << a);
-                        self.asm.xmm(opcodes::MOVQ_STORE, b, 0, register(RCX.0), None);
-                        self.divide(width, signed, remainder);
+                        self.move_general(at, RCX, args[1]);
+                        self.divide(wide, signed, remainder);
                     }
                 }
             }
-            Operation::Index { width, signed, max, scale } => self.index(width, signed, max, scale),
+            Operation::Index { wide, signed, max, scale } => self.index(wide, signed, max, scale),
             _ => {}
         }
-        let to = self.result(at, value, &node.args);
-        if node.operation == Operation::Int64ToDouble {
-            self.asm.xmm(opcodes::PXORD, to, to, register(to), None);
-            return self.asm.xmm(opcodes::CVTSI2SD, to, to, register(RAX.0), None);
+    }
+
+    /// Emits `rax = rax op b`, where the operation is that of opcode bytes, or of a field of ModRM with a constant.
+    fn with_operand(&mut self, at: usize, wide: bool, (opcode, field): (&[u8], u8), b: Value) {
+        if let Operation::Constant(bits) = self.code.nodes[b].operation {
+            let fits = if wide { i32::try_from(bits as i64).ok() } else { Some(bits as i32) };
+            if let Some(constant) = fits {
+                self.asm.integer_form(wide, &[0x81], Gpr(field), RAX);
+                return self.asm.raw(&constant.to_le_bytes());
+            }
         }
-        self.asm.xmm(opcodes::MOVQ_LOAD, to, 0, register(RAX.0), None);
+        self.move_general(at, RCX, b);
+        self.asm.integer_form(wide, opcode, RAX, RCX);
+    }
+
+    /// Emits `rax = a op b`.
+    fn binary(&mut self, at: usize, op: IntegerOp, wide: bool, [a, b]: [Value; 2]) {
+        self.move_general(at, RAX, a);
+        let simple: (&[u8], u8) = match op {
+            IntegerOp::Add => (&[0x03], 0),
+            IntegerOp::Or => (&[0x0b], 1),
+            IntegerOp::And => (&[0x23], 4),
+            IntegerOp::Subtract => (&[0x2b], 5),
+            IntegerOp::Xor => (&[0x33], 6),
+            _ => return self.other_binary(at, op, wide, b),
+        };
+        self.with_operand(at, wide, simple, b);
+    }
+
+    /// Emits `rax = rax op b` for products, shifts and choices.
+    fn other_binary(&mut self, at: usize, op: IntegerOp, wide: bool, b: Value) {
+        self.move_general(at, RCX, b);
+        match op {
+            IntegerOp::Multiply => self.asm.integer_form(wide, &[0x0f, 0xaf], RAX, RCX),
+            IntegerOp::Choose(condition) => {
+                // cmp rax, rcx; cmovcc rax, rcx, unless the condition holds
+                self.asm.integer_form(wide, &[0x3b], RAX, RCX);
+                self.asm.register_form(&[0x0f, 0x40 | condition.0 ^ 1], RAX, RCX);
+            }
+            _ => self.shift(op, wide, b),
+        }
+    }
+
+    /// Emits a shift of `rax` by `rcx`, which is the value `by`.
+    fn shift(&mut self, op: IntegerOp, wide: bool, by: Value) {
+        let bits: u8 = if wide { 64 } else { 32 };
+        let kind = match op {
+            IntegerOp::ShiftLeft => 4,
+            IntegerOp::ShiftRight => 5,
+            _ => 7,
+        };
+        if let Operation::Constant(constant) = self.code.nodes[by].operation {
+            let count = if wide { constant } else { u64::from(constant as u32) };
+            return match count < u64::from(bits) {
+                true => {
+                    self.asm.integer_form(wide, &[0xc1], Gpr(kind), RAX);
+                    self.asm.raw(&[count as u8]);
+                }
+                false if kind != 7 => self.asm.zero(RAX),
+                false => {
+                    self.asm.integer_form(wide, &[0xc1], Gpr(kind), RAX);
+                    self.asm.raw(&[bits - 1]);
+                }
+            };
+        }
+        if kind == 7 {
+            // A larger count is limited: cmp rcx, rdx; cmova rcx, rdx
+            self.asm.load_immediate(RDX, u64::from(bits - 1));
+            self.asm.integer_form(wide, &[0x3b], RCX, RDX);
+            self.asm.register_form(&[0x0f, 0x47], RCX, RDX);
+            return self.asm.integer_form(wide, &[0xd3], Gpr(kind), RAX);
+        }
+        self.asm.integer_form(wide, &[0xd3], Gpr(kind), RAX);
+        // All ones if the count is below the width: cmp rcx, rdx; sbb rdx, rdx
+        self.asm.load_immediate(RDX, u64::from(bits));
+        self.asm.integer_form(wide, &[0x3b], RCX, RDX);
+        self.asm.register_form(&[0x1b], RDX, RDX);
+        self.asm.integer_form(wide, &[0x23], RAX, RDX);
+    }
+
+    /// Emits the comparison of a value's operands.
+    fn compare(&mut self, at: usize, value: Value, wide: bool) {
+        let code = self.code;
+        let args = &code.nodes[value].args;
+        self.move_general(at, RAX, args[0]);
+        self.with_operand(at, wide, (&[0x3b], 7), args[1]);
+    }
+
+    /// Sets the processor's flags by a bool; returns the condition that holds if it is true.
+    fn test(&mut self, at: usize, value: Value) -> IntegerCondition {
+        const NOT_ZERO: IntegerCondition = IntegerCondition(5);
+        match self.code.nodes[value].operation {
+            Operation::Compare { condition, wide } if self.inlined[value] => {
+                self.compare(at, value, wide);
+                return condition;
+            }
+            _ if self.code.class(value) == RegisterClass::Vector => {
+                let r = self.fetch(at, value, 0);
+                self.asm.xmm(opcodes::MOVD_STORE, r, 0, register(RAX.0), None);
+            }
+            _ => self.move_general(at, RAX, value),
+        }
+        // test eax, eax
+        self.asm.raw(&[0x85, 0xc0]);
+        NOT_ZERO
+    }
+
+    /// Frees what an operand used: its own operands, if it was computed by its user.
+    fn release_used(&mut self, at: usize, value: Value) {
+        let code = self.code;
+        match self.inlined[value] {
+            true => code.nodes[value].args.iter().for_each(|&a| self.release(at, a)),
+            false => self.release(at, value),
+        }
     }
 
     /// Emits the extension of a 32-bit integer to 64 bits.
-    fn extend(&mut self, r: Gpr, width: Width, signed: bool) {
-        match (width, signed) {
+    fn extend(&mut self, r: Gpr, wide: bool, signed: bool) {
+        match (wide, signed) {
             // movsxd r, r32
-            (Width::Word, true) => self.asm.register_form(&[0x63], r, r),
+            (false, true) => self.asm.register_form(&[0x63], r, r),
             // mov r32, r32
-            (Width::Word, false) => self.asm.raw(&[0x89, 0xc0 | r.0 << 3 | r.0]),
+            (false, false) => self.asm.integer_form(false, &[0x8b], r, r),
             _ => {}
         }
     }
 
     /// Emits the quotient or remainder of `rax` and a constant of 32 bits, by a product with its inverse.
     fn divide_by(&mut self, divisor: i64, signed: bool, remainder: bool) {
-        self.extend(RAX, Width::Word, signed);
+        self.extend(RAX, false, signed);
         // mov r8, rax; mov r9, rax; sar r9, 63: dividend, and its sign
         self.asm.move_pointer(R8, RAX);
         if signed {
@@ -491,20 +667,20 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns the divisor of a 32-bit division if it is a constant with an inverse.
-    fn constant_divisor(&self, b: Value, width: Width, signed: bool) -> Option<i64> {
+    fn constant_divisor(&self, b: Value, wide: bool, signed: bool) -> Option<i64> {
         let Operation::Constant(bits) = self.code.nodes[b].operation else { return None };
         let divisor = if signed { i64::from(bits as i32) } else { i64::from(bits as u32) };
-        (width == Width::Word && divisor.unsigned_abs() > 1).then_some(divisor)
+        (!wide && divisor.unsigned_abs() > 1).then_some(divisor)
     }
 
     /// Emits `rax = rax / rcx`, or the remainder.
-    fn divide(&mut self, width: Width, signed: bool, remainder: bool) {
-        [RAX, RCX].iter().for_each(|&r| self.extend(r, width, signed));
+    fn divide(&mut self, wide: bool, signed: bool, remainder: bool) {
+        [RAX, RCX].iter().for_each(|&r| self.extend(r, wide, signed));
         // test rcx, rcx
         self.asm.register_form(&[0x85], RCX, RCX);
         let by_zero = self.asm.jump(JumpCondition::Equal);
         let mut done = Vec::new();
-        if signed && width == Width::Double {
+        if signed && wide {
             // The processor traps at the smallest number divided by −1: cmp rcx, −1.
             self.asm.raw(&[0x48, 0x83, 0xf9, 0xff]);
             let others = self.asm.jump(JumpCondition::NotEqual);
@@ -534,8 +710,8 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits `rax = clamp(rax, 0, max) · scale`.
-    fn index(&mut self, width: Width, signed: bool, max: u32, scale: u32) {
-        self.extend(RAX, width, signed);
+    fn index(&mut self, wide: bool, signed: bool, max: u32, scale: u32) {
+        self.extend(RAX, wide, signed);
         self.asm.zero(RCX);
         // test rax, rax; cmovs rax, rcx
         self.asm.register_form(&[0x85], RAX, RAX);
@@ -549,12 +725,12 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns base register and offset of an address.
-    fn address(&mut self, at: usize, address: Address, locked: u16) -> (Gpr, usize) {
+    fn address(&mut self, at: usize, address: Address) -> (Gpr, usize) {
         match address {
             Address::Frame(offset) => (RBX, offset),
             Address::Pointer { pointer, displacement, index } => {
                 if let Some(index) = index {
-                    self.index_in_rdx(at, index, locked);
+                    self.index_in_rdx(at, index);
                     self.in_rax = None;
                 }
                 if self.in_rax != Some(pointer) {
@@ -571,62 +747,66 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits code that moves an index to `rdx`.
-    fn index_in_rdx(&mut self, at: usize, index: Value, locked: u16) {
+    fn index_in_rdx(&mut self, at: usize, index: Value) {
         let code = self.code;
         match code.nodes[index].operation {
-            Operation::Index { width, signed, max, scale } if self.inlined[index] => {
-                let r = self.fetch(at, code.nodes[index].args[0], locked);
-                self.asm.xmm(opcodes::MOVQ_STORE, r, 0, register(RAX.0), None);
-                self.index(width, signed, max, scale);
+            Operation::Index { wide, signed, max, scale } if self.inlined[index] => {
+                self.move_general(at, RAX, code.nodes[index].args[0]);
+                self.index(wide, signed, max, scale);
                 self.asm.move_pointer(RDX, RAX);
             }
-            _ => {
-                let r = self.fetch(at, index, locked);
-                self.asm.xmm(opcodes::MOVQ_STORE, r, 0, register(RDX.0), None);
-            }
-        }
-    }
-
-    /// Frees what the index of an address used.
-    fn release_index(&mut self, at: usize, address: Address) {
-        if let Some(index) = index_of(&address) {
-            let used = if self.inlined[index] { self.code.nodes[index].args[0] } else { index };
-            self.release(at, used);
+            _ => self.move_general(at, RDX, index),
         }
     }
 
     fn load(&mut self, at: usize, value: Value, load: usize) {
-        let code = self.code;
-        let (address, width) = code.loads[load];
-        let (base, offset) = self.address(at, address, 0);
-        self.release_index(at, address);
+        let (address, width) = self.code.loads[load];
+        let (base, offset) = self.address(at, address);
+        index_of(&address).into_iter().for_each(|index| self.release_used(at, index));
         let to = self.result(at, value, &[]);
+        let Some(to) = general(to) else {
+            let op = if width == Width::F64 { opcodes::MOVSD_LOAD } else { opcodes::MOVSS_LOAD };
+            return self.asm.xmm(op, to, 0, self::at(base, offset), None);
+        };
         match width {
-            Width::Word => self.asm.xmm(opcodes::MOVSS_LOAD, to, 0, self::at(base, offset), None),
-            Width::Double => self.asm.xmm(opcodes::MOVSD_LOAD, to, 0, self::at(base, offset), None),
             Width::Bool => {
-                // movzx rcx, byte; neg rcx
+                // movzx, then neg
                 self.asm.memory_form(&[0x0f, 0xb6], RCX, base, offset as i32);
                 self.asm.raw(&[0x48, 0xf7, 0xd9]);
-                self.asm.xmm(opcodes::MOVD_LOAD, to, 0, register(RCX.0), None);
+                self.asm.move_pointer(to, RCX);
             }
+            Width::I64 => self.asm.load_address(to, base, offset as i32),
+            // movsxd: the upper half is arbitrary.
+            _ => self.asm.memory_form(&[0x63], to, base, offset as i32),
         }
     }
 
     fn store(&mut self, at: usize, value: Value, to: Address, width: Width) {
-        let from = self.fetch(at, value, 0);
-        let (base, offset) = self.address(at, to, 1 << from);
-        match width {
-            Width::Word => self.asm.xmm(opcodes::MOVSS_STORE, from, 0, self::at(base, offset), None),
-            Width::Double => self.asm.xmm(opcodes::MOVSD_STORE, from, 0, self::at(base, offset), None),
-            Width::Bool => {
-                self.asm.xmm(opcodes::MOVD_STORE, from, 0, register(RCX.0), None);
-                // and ecx, 1; mov byte, cl
-                self.asm.raw(&[0x83, 0xe1, 1]);
-                self.asm.memory_form(&[0x88], RCX, base, offset as i32);
+        let (base, offset) = match width {
+            Width::F32 | Width::F64 => {
+                let (base, offset) = self.address(at, to);
+                let from = self.fetch(at, value, 0);
+                let op = if width == Width::F64 { opcodes::MOVSD_STORE } else { opcodes::MOVSS_STORE };
+                return self.stored(at, value, to, |asm| asm.xmm(op, from, 0, self::at(base, offset), None));
             }
-        }
+            _ => self.address(at, to),
+        };
+        self.move_general(at, RCX, value);
+        self.stored(at, value, to, |asm| match width {
+            Width::Bool => {
+                // and ecx, 1; mov byte, cl
+                asm.raw(&[0x83, 0xe1, 1]);
+                asm.memory_form(&[0x88], RCX, base, offset as i32);
+            }
+            Width::I64 => asm.memory_form(&[0x89], RCX, base, offset as i32),
+            _ => asm.narrow_store(RCX, base, offset as i32),
+        });
+    }
+
+    /// Emits a store, and frees what it used.
+    fn stored(&mut self, at: usize, value: Value, to: Address, emit: impl FnOnce(&mut Assembler)) {
+        emit(&mut self.asm);
         self.release(at, value);
-        self.release_index(at, to);
+        index_of(&to).into_iter().for_each(|index| self.release_used(at, index));
     }
 }

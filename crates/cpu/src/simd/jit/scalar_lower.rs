@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 use crate::simd::jit::opcodes::{self, Opcode};
-use crate::simd::jit::scalar_code::{Operation, ScalarCode, Value, Width};
+use crate::simd::jit::scalar_code::{
+    IntegerCondition, IntegerOp, Operation, RegisterClass, ScalarCode, Value, Width,
+};
 use crate::simd::jit::steps::{relation, rounding};
 use systole_compile::{Contraction, MapInstr};
 use systole_ir::op::{Binary, CompareType, Direction, Unary};
@@ -12,8 +14,10 @@ use systole_ir::{DType, Op};
 pub fn width(dtype: DType) -> Option<Width> {
     Some(match dtype {
         DType::Bool => Width::Bool,
-        DType::F32 | DType::I32 | DType::U32 => Width::Word,
-        DType::F64 | DType::I64 | DType::U64 => Width::Double,
+        DType::F32 => Width::F32,
+        DType::F64 => Width::F64,
+        DType::I32 | DType::U32 => Width::I32,
+        DType::I64 | DType::U64 => Width::I64,
         _ => return None,
     })
 }
@@ -69,6 +73,22 @@ fn float_set(dtype: DType) -> Option<&'static FloatSet> {
     }
 }
 
+/// Returns the condition of a comparison.
+fn condition(direction: Direction, signed: bool) -> IntegerCondition {
+    IntegerCondition(match (direction, signed) {
+        (Direction::Eq, _) => 0x4,
+        (Direction::Ne, _) => 0x5,
+        (Direction::Lt, true) => 0xc,
+        (Direction::Ge, true) => 0xd,
+        (Direction::Le, true) => 0xe,
+        (Direction::Gt, true) => 0xf,
+        (Direction::Lt, false) => 0x2,
+        (Direction::Ge, false) => 0x3,
+        (Direction::Le, false) => 0x6,
+        (Direction::Gt, false) => 0x7,
+    })
+}
+
 impl ScalarCode {
     /// Returns a constant of the width of a type: `word` or `double`.
     fn constant(&mut self, dtype: DType, word: u32, double: u64) -> Value {
@@ -101,7 +121,7 @@ impl ScalarCode {
             Op::Unary(op) => self.unary(*op, from, args[0]),
             Op::Binary(op) => self.combine(*op, from, args[0], args[1]),
             Op::Compare(c) if c.compare_type != CompareType::TotalOrder => {
-                self.relation(c.direction, from, args[0], args[1])
+                Some(self.relation(c.direction, from, args[0], args[1]))
             }
             Op::Select(_) => Some(self.choose(to, args[0], args[1], args[2])),
             Op::Clamp(_) if from == DType::F32 => {
@@ -155,7 +175,7 @@ impl ScalarCode {
         match op {
             Unary::Not => {
                 let ones = self.ones();
-                Some(self.two(opcodes::PXORD, x, ones))
+                self.combine(Binary::Xor, dtype, x, ones)
             }
             Unary::Negate if dtype.is_int() => {
                 let zero = self.double(0);
@@ -167,7 +187,8 @@ impl ScalarCode {
             }
             Unary::Popcnt | Unary::CountLeadingZeros if dtype.is_int() => {
                 let leading = op == Unary::CountLeadingZeros;
-                Some(self.define(Operation::CountBits { width: width(dtype)?, leading }, &[x]))
+                let x = self.general(x);
+                Some(self.define(Operation::CountBits { wide: dtype.size() == 8, leading }, &[x]))
             }
             Unary::Sign if dtype.is_signed_int() => {
                 let (one, less) = (self.constant(dtype, 1, 1), self.ones());
@@ -180,7 +201,7 @@ impl ScalarCode {
 
     /// Computes a binary op.
     pub fn combine(&mut self, op: Binary, dtype: DType, a: Value, b: Value) -> Option<Value> {
-        if dtype == DType::Bool {
+        if dtype == DType::Bool && [a, b].iter().any(|&x| self.class(x) == RegisterClass::Vector) {
             let op = match op {
                 Binary::Add | Binary::Or | Binary::Maximum => opcodes::PORD,
                 Binary::Multiply | Binary::And | Binary::Minimum => opcodes::PANDD,
@@ -215,42 +236,47 @@ impl ScalarCode {
         self.define(Operation::Vector { op: set.compare, imm: Some(relation) }, &[a, b])
     }
 
+    /// Computes an op of integers.
+    fn integer(&mut self, op: IntegerOp, wide: bool, a: Value, b: Value) -> Value {
+        let (a, b) = (self.general(a), self.general(b));
+        self.define(Operation::Integer { op, wide }, &[a, b])
+    }
+
+    /// Computes a binary op of integers or bools.
     fn integer_binary(&mut self, op: Binary, dtype: DType, a: Value, b: Value) -> Option<Value> {
         let (wide, signed) = (dtype.size() == 8, dtype.is_signed_int());
-        let code = match op {
-            Binary::Add if wide => opcodes::PADDQ,
-            Binary::Add => opcodes::PADDD,
-            Binary::Subtract if wide => opcodes::PSUBQ,
-            Binary::Subtract => opcodes::PSUBD,
-            Binary::Multiply if wide => return Some(self.define(Operation::Multiply64, &[a, b])),
-            Binary::Multiply => opcodes::PMULLD,
-            Binary::And => opcodes::PANDD,
-            Binary::Or => opcodes::PORD,
-            Binary::Xor => opcodes::PXORD,
-            Binary::ShiftLeft if wide => opcodes::PSLLVQ,
-            Binary::ShiftLeft => opcodes::PSLLVD,
-            Binary::ShiftRightLogical if wide => opcodes::PSRLVQ,
-            Binary::ShiftRightLogical => opcodes::PSRLVD,
-            Binary::ShiftRightArithmetic if !wide => opcodes::PSRAVD,
+        let is_bool = dtype == DType::Bool;
+        let op = match op {
+            Binary::Add | Binary::Maximum if is_bool => IntegerOp::Or,
+            Binary::Multiply | Binary::Minimum if is_bool => IntegerOp::And,
+            Binary::And => IntegerOp::And,
+            Binary::Or => IntegerOp::Or,
+            Binary::Xor => IntegerOp::Xor,
+            _ if is_bool => return None,
+            Binary::Add => IntegerOp::Add,
+            Binary::Subtract => IntegerOp::Subtract,
+            Binary::Multiply => IntegerOp::Multiply,
+            Binary::ShiftLeft => IntegerOp::ShiftLeft,
+            Binary::ShiftRightLogical => IntegerOp::ShiftRight,
+            Binary::ShiftRightArithmetic => IntegerOp::ShiftRightSigned,
+            Binary::Maximum => IntegerOp::Choose(condition(Direction::Gt, signed)),
+            Binary::Minimum => IntegerOp::Choose(condition(Direction::Lt, signed)),
             Binary::Divide | Binary::Remainder => {
-                let (width, remainder) = (width(dtype)?, op == Binary::Remainder);
-                if let Some(shifted) = self.divided_by_power(dtype, a, b, remainder) {
-                    return Some(shifted);
-                }
-                return Some(self.define(Operation::Divide { width, signed, remainder }, &[a, b]));
+                return Some(self.divided(dtype, a, b, op == Binary::Remainder));
             }
-            Binary::Maximum | Binary::Minimum if wide => {
-                let is_less = self.relation(Direction::Lt, dtype, a, b)?;
-                let (yes, no) = if op == Binary::Maximum { (b, a) } else { (a, b) };
-                return Some(self.choose(dtype, is_less, yes, no));
-            }
-            Binary::Maximum if signed => opcodes::PMAXSD,
-            Binary::Maximum => opcodes::PMAXUD,
-            Binary::Minimum if signed => opcodes::PMINSD,
-            Binary::Minimum => opcodes::PMINUD,
             _ => return None,
         };
-        Some(self.two(code, a, b))
+        Some(self.integer(op, wide, a, b))
+    }
+
+    /// Returns the quotient of two integers, or the remainder.
+    fn divided(&mut self, dtype: DType, a: Value, b: Value, remainder: bool) -> Value {
+        let (wide, signed) = (dtype.size() == 8, dtype.is_signed_int());
+        if let Some(shifted) = self.divided_by_power(dtype, a, b, remainder) {
+            return shifted;
+        }
+        let (a, b) = (self.general(a), self.general(b));
+        self.define(Operation::Divide { wide, signed, remainder }, &[a, b])
     }
 
     /// Returns the quotient of a 32-bit integer and a constant power of two, or the remainder.
@@ -264,24 +290,25 @@ impl ScalarCode {
         let (mask, by) = (self.word(divisor - 1), self.word(divisor.trailing_zeros()));
         if !signed {
             return Some(match remainder {
-                true => self.two(opcodes::PANDD, a, mask),
-                false => self.two(opcodes::PSRLVD, a, by),
+                true => self.integer(IntegerOp::And, false, a, mask),
+                false => self.integer(IntegerOp::ShiftRight, false, a, by),
             });
         }
         // Rounds toward zero: negative numbers are shifted after the largest remainder is added.
         let all = self.word(31);
-        let sign = self.two(opcodes::PSRAVD, a, all);
-        let more = self.two(opcodes::PANDD, sign, mask);
-        let sum = self.two(opcodes::PADDD, a, more);
+        let sign = self.integer(IntegerOp::ShiftRightSigned, false, a, all);
+        let more = self.integer(IntegerOp::And, false, sign, mask);
+        let sum = self.integer(IntegerOp::Add, false, a, more);
         if !remainder {
-            return Some(self.two(opcodes::PSRAVD, sum, by));
+            return Some(self.integer(IntegerOp::ShiftRightSigned, false, sum, by));
         }
-        let whole = self.two(opcodes::PANDN, mask, sum);
-        Some(self.two(opcodes::PSUBD, a, whole))
+        let upper = self.word(!(divisor - 1));
+        let whole = self.integer(IntegerOp::And, false, sum, upper);
+        Some(self.integer(IntegerOp::Subtract, false, a, whole))
     }
 
     /// Compares two numbers; the result is a bool.
-    pub fn relation(&mut self, direction: Direction, dtype: DType, a: Value, b: Value) -> Option<Value> {
+    pub fn relation(&mut self, direction: Direction, dtype: DType, a: Value, b: Value) -> Value {
         if let Some(set) = float_set(dtype) {
             let relation = match direction {
                 Direction::Eq => relation::EQUAL,
@@ -291,46 +318,24 @@ impl ScalarCode {
                 Direction::Le => relation::LESS_OR_EQUAL,
                 Direction::Lt => relation::LESS,
             };
-            return Some(self.float_relation(set, relation, a, b));
+            return self.float_relation(set, relation, a, b);
         }
-        let (equal, greater) = match dtype.size() == 8 {
-            true => (opcodes::PCMPEQQ, opcodes::PCMPGTQ),
-            false => (opcodes::PCMPEQD, opcodes::PCMPGTD),
-        };
-        // A bool is 0 or −1, so false is the greater one if both are compared as signed.
-        let (a, b) = if dtype == DType::Bool { (b, a) } else { (a, b) };
-        let (a, b) = match dtype.is_unsigned_int() {
-            // With the first bit inverted, unsigned numbers are in the order of signed ones.
-            true => {
-                let sign = self.sign_bit(dtype);
-                (self.two(opcodes::PXORD, a, sign), self.two(opcodes::PXORD, b, sign))
-            }
-            false => (a, b),
-        };
-        let (op, a, b, inverted) = match direction {
-            Direction::Eq => (equal, a, b, false),
-            Direction::Ne => (equal, a, b, true),
-            Direction::Gt => (greater, a, b, false),
-            Direction::Le => (greater, a, b, true),
-            Direction::Lt => (greater, b, a, false),
-            Direction::Ge => (greater, b, a, true),
-        };
-        let holds = self.two(op, a, b);
-        match inverted {
-            true => self.integer_unary(Unary::Not, DType::Bool, holds),
-            false => Some(holds),
-        }
+        let (a, b) = (self.general(a), self.general(b));
+        let condition = condition(direction, dtype.is_signed_int());
+        self.define(Operation::Compare { condition, wide: dtype.size() == 8 }, &[a, b])
     }
 
     /// Returns `yes` if the bool is true, else `no`.
     pub fn choose(&mut self, dtype: DType, bool: Value, yes: Value, no: Value) -> Value {
-        match dtype.size() {
-            8 => {
-                let wide = self.one(opcodes::PMOVSXDQ, None, bool);
-                self.define(Operation::Blend { op: opcodes::BLENDVPD }, &[wide, yes, no])
-            }
-            _ => self.define(Operation::Blend { op: opcodes::BLENDVPS }, &[bool, yes, no]),
+        let Some(set) = float_set(dtype) else {
+            let args = [bool, yes, no].map(|x| self.general(x));
+            return self.define(Operation::Select, &args);
+        };
+        let [mut mask, yes, no] = [bool, yes, no].map(|x| self.vector(x));
+        if dtype == DType::F64 {
+            mask = self.one(opcodes::PMOVSXDQ, None, mask);
         }
+        self.define(Operation::Blend { op: set.blend }, &[mask, yes, no])
     }
 
     fn converted(&mut self, from: DType, to: DType, x: Value) -> Option<Value> {
@@ -338,24 +343,34 @@ impl ScalarCode {
         Some(match (from, to) {
             (F32, F32) | (F64, F64) | (Bool, Bool) => x,
             (I32 | U32 | I64 | U64, I32 | U32) | (I64 | U64, I64 | U64) => x,
-            (I32, I64 | U64) => self.one(opcodes::PMOVSXDQ, None, x),
-            (U32, I64 | U64) => self.one(opcodes::PMOVZXDQ, None, x),
-            (Bool, I32 | U32 | F32) => {
-                let one = if to == F32 { self.word(1f32.to_bits()) } else { self.word(1) };
+            (I32 | U32, I64 | U64) => {
+                let x = self.general(x);
+                self.define(Operation::Extend { signed: from == I32 }, &[x])
+            }
+            (Bool, I32 | U32 | I64 | U64) => {
+                let one = self.constant(to, 1, 1);
+                self.integer(IntegerOp::And, to.size() == 8, x, one)
+            }
+            (Bool, F32) => {
+                let one = self.word(1f32.to_bits());
                 self.two(opcodes::PANDD, x, one)
             }
-            (Bool, I64 | U64 | F64) => {
-                let one = self.double(if to == F64 { 1f64.to_bits() } else { 1 });
+            (Bool, F64) => {
+                let one = self.double(1f64.to_bits());
                 let wide = self.one(opcodes::PMOVSXDQ, None, x);
                 self.two(opcodes::PANDD, wide, one)
             }
             (I32, F32) => self.one(opcodes::CVTDQ2PS, None, x),
             (I32, F64) => self.one(opcodes::CVTDQ2PD, None, x),
             (U32, F64) => {
-                let wide = self.one(opcodes::PMOVZXDQ, None, x);
+                let x = self.general(x);
+                let wide = self.define(Operation::Extend { signed: false }, &[x]);
                 self.define(Operation::Int64ToDouble, &[wide])
             }
-            (I64, F64) => self.define(Operation::Int64ToDouble, &[x]),
+            (I64, F64) => {
+                let x = self.general(x);
+                self.define(Operation::Int64ToDouble, &[x])
+            }
             (F32, F64) => self.one(opcodes::CVTPS2PD, None, x),
             (F64, F32) => self.one(opcodes::CVTPD2PS, None, x),
             _ => return None,
