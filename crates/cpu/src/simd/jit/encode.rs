@@ -333,8 +333,9 @@ impl Assembler {
         self.code.extend(offset.to_le_bytes());
     }
 
-    /// Emits a store of the lower 32 bits of a register below `r8`.
+    /// Emits a store of the lower 32 bits of a register.
     pub fn narrow_store(&mut self, from: Gpr, base: Gpr, offset: i32) {
+        self.code.push(0x40 | (from.0 >> 3 & 1) << 2 | base.0 >> 3 & 1);
         self.code.extend([0x89, 0x80 | (from.0 & 7) << 3 | base.0 & 7]);
         self.code.extend(offset.to_le_bytes());
     }

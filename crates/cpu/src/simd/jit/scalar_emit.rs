@@ -170,6 +170,18 @@ fn uses(code: &ScalarCode, inlined: &[bool]) -> Vec<Spot> {
     spots
 }
 
+/// Field of ModRM of an arithmetic shift to the right.
+const SIGNED_SHIFT: u8 = 7;
+
+/// Returns the field of ModRM of a shift.
+fn shift_field(op: IntegerOp) -> u8 {
+    match op {
+        IntegerOp::ShiftLeft => 4,
+        IntegerOp::ShiftRight => 5,
+        _ => SIGNED_SHIFT,
+    }
+}
+
 /// Returns the general register of a number.
 fn general(r: u8) -> Option<Gpr> {
     (r as usize).checked_sub(VECTORS).map(|k| GENERAL[k])
@@ -389,9 +401,9 @@ impl ScalarEmitter<'_> {
                 self.asm.xmm(op, to, 0, a_in, imm);
             }
             (Operation::ToVector, &[a]) => {
-                self.move_general(at, RAX, a);
+                let (from, _) = self.in_general(at, a, 0, RAX);
                 let to = self.result(at, value, &[a]);
-                self.asm.xmm(opcodes::MOVQ_LOAD, to, 0, register(RAX.0), None);
+                self.asm.xmm(opcodes::MOVQ_LOAD, to, 0, register(from.0), None);
             }
             (Operation::Int64ToDouble, &[a]) => {
                 self.move_general(at, RAX, a);
@@ -450,7 +462,37 @@ impl ScalarEmitter<'_> {
         }
     }
 
-    /// Emits an operation whose result is in a general register: it is computed in `rax`.
+    /// Returns the register of an integer or bool; a constant is moved to `otherwise`.
+    fn in_general(&mut self, at: usize, value: Value, locked: u32, otherwise: Gpr) -> (Gpr, u32) {
+        if let Operation::Constant(bits) = self.code.nodes[value].operation {
+            self.asm.load_immediate(otherwise, bits);
+            return (otherwise, 0);
+        }
+        let r = self.fetch(at, value, locked);
+        (general(r).unwrap_or(otherwise), 1 << r)
+    }
+
+    /// Returns the register of a result that starts as a copy of operand `a`: that of `a` itself if nothing uses it later.
+    fn claim(&mut self, at: usize, value: Value, [a, b]: [Value; 2], locked: u32) -> Gpr {
+        let is_last = a != b && self.spots[a].uses.first().is_some_and(|&last| last <= at);
+        let to = match self.code.class(a) {
+            RegisterClass::General if is_last => {
+                let r = self.fetch(at, a, locked);
+                self.release(at, a);
+                r
+            }
+            _ => {
+                let (from, own) = self.in_general(at, a, locked, RAX);
+                let to = self.take(at, RegisterClass::General, locked | own);
+                general(to).into_iter().for_each(|to| self.asm.move_pointer(to, from));
+                to
+            }
+        };
+        self.put(value, to);
+        general(to).unwrap_or(RAX)
+    }
+
+    /// Emits an operation whose result is in a general register.
     fn integer(&mut self, at: usize, value: Value) {
         let code = self.code;
         let node = &code.nodes[value];
@@ -467,12 +509,15 @@ impl ScalarEmitter<'_> {
             }
             Operation::Select => {
                 let condition = self.test(at, args[0]);
-                self.move_general(at, RAX, args[2]);
-                self.move_general(at, RCX, args[1]);
-                // cmovcc rax, rcx
-                self.asm.register_form(&[0x0f, 0x40 | condition.0], RAX, RCX);
+                let (yes, locked) = self.in_general(at, args[1], 0, RCX);
+                let to = self.claim(at, value, [args[2], args[1]], locked);
+                // cmovcc to, yes
+                self.asm.register_form(&[0x0f, 0x40 | condition.0], to, yes);
+                return args.iter().for_each(|&a| self.release_used(at, a));
             }
-            Operation::Integer { op, wide } => self.binary(at, op, wide, [args[0], args[1]]),
+            Operation::Integer { op, wide } if self.binary(at, value, op, wide) => {
+                return args.iter().for_each(|&a| self.release_used(at, a));
+            }
             operation => {
                 self.move_general(at, RAX, args[0]);
                 self.unary(at, operation, args);
@@ -503,74 +548,92 @@ impl ScalarEmitter<'_> {
                 }
             }
             Operation::Index { wide, signed, max, scale } => self.index(wide, signed, max, scale),
+            Operation::Integer { op, wide } => {
+                self.move_general(at, RCX, args[1]);
+                self.on_rax(op, wide);
+            }
             _ => {}
         }
     }
 
-    /// Emits `rax = rax op b`, where the operation is that of opcode bytes, or of a field of ModRM with a constant.
-    fn with_operand(&mut self, at: usize, wide: bool, (opcode, field): (&[u8], u8), b: Value) {
-        if let Operation::Constant(bits) = self.code.nodes[b].operation {
-            let fits = if wide { i32::try_from(bits as i64).ok() } else { Some(bits as i32) };
-            if let Some(constant) = fits {
-                self.asm.integer_form(wide, &[0x81], Gpr(field), RAX);
-                return self.asm.raw(&constant.to_le_bytes());
+    /// Emits `to = to op b`, where the operation is that of opcode bytes, or of a field of ModRM with a constant.
+    fn with_operand(&mut self, wide: bool, (opcode, field): (&[u8], u8), to: Gpr, b: (Value, Gpr)) {
+        let (value, b) = b;
+        match self.immediate(value, wide) {
+            Some(constant) => {
+                self.asm.integer_form(wide, &[0x81], Gpr(field), to);
+                self.asm.raw(&constant.to_le_bytes());
             }
+            None => self.asm.integer_form(wide, opcode, to, b),
         }
-        self.move_general(at, RCX, b);
-        self.asm.integer_form(wide, opcode, RAX, RCX);
     }
 
-    /// Emits `rax = a op b`.
-    fn binary(&mut self, at: usize, op: IntegerOp, wide: bool, [a, b]: [Value; 2]) {
-        self.move_general(at, RAX, a);
+    /// Returns a constant that instructions can hold.
+    fn immediate(&self, value: Value, wide: bool) -> Option<i32> {
+        match self.code.nodes[value].operation {
+            Operation::Constant(bits) if wide => i32::try_from(bits as i64).ok(),
+            Operation::Constant(bits) => Some(bits as i32),
+            _ => None,
+        }
+    }
+
+    /// Returns the register of a second operand, unless it is a constant that the instruction holds.
+    fn second(&mut self, at: usize, value: Value, wide: bool, locked: u32) -> (Gpr, u32) {
+        match self.immediate(value, wide) {
+            Some(_) => (RCX, 0),
+            None => self.in_general(at, value, locked, RCX),
+        }
+    }
+
+    /// Emits a binary op in place of its first operand; returns whether the op has such a form.
+    fn binary(&mut self, at: usize, value: Value, op: IntegerOp, wide: bool) -> bool {
+        let [a, b] = [self.code.nodes[value].args[0], self.code.nodes[value].args[1]];
         let simple: (&[u8], u8) = match op {
             IntegerOp::Add => (&[0x03], 0),
             IntegerOp::Or => (&[0x0b], 1),
             IntegerOp::And => (&[0x23], 4),
             IntegerOp::Subtract => (&[0x2b], 5),
             IntegerOp::Xor => (&[0x33], 6),
-            _ => return self.other_binary(at, op, wide, b),
-        };
-        self.with_operand(at, wide, simple, b);
-    }
-
-    /// Emits `rax = rax op b` for products, shifts and choices.
-    fn other_binary(&mut self, at: usize, op: IntegerOp, wide: bool, b: Value) {
-        self.move_general(at, RCX, b);
-        match op {
-            IntegerOp::Multiply => self.asm.integer_form(wide, &[0x0f, 0xaf], RAX, RCX),
-            IntegerOp::Choose(condition) => {
-                // cmp rax, rcx; cmovcc rax, rcx, unless the condition holds
-                self.asm.integer_form(wide, &[0x3b], RAX, RCX);
-                self.asm.register_form(&[0x0f, 0x40 | condition.0 ^ 1], RAX, RCX);
+            IntegerOp::ShiftLeft | IntegerOp::ShiftRight | IntegerOp::ShiftRightSigned => {
+                let Operation::Constant(count) = self.code.nodes[b].operation else { return false };
+                let to = self.claim(at, value, [a, b], 0);
+                self.shift_by(shift_field(op), wide, to, count);
+                return true;
             }
-            _ => self.shift(op, wide, b),
-        }
+            IntegerOp::Multiply => {
+                let (from, locked) = self.in_general(at, b, 0, RCX);
+                let to = self.claim(at, value, [a, b], locked);
+                self.asm.integer_form(wide, &[0x0f, 0xaf], to, from);
+                return true;
+            }
+            IntegerOp::Choose(_) => return false,
+        };
+        let (from, locked) = self.second(at, b, wide, 0);
+        let to = self.claim(at, value, [a, b], locked);
+        self.with_operand(wide, simple, to, (b, from));
+        true
     }
 
-    /// Emits a shift of `rax` by `rcx`, which is the value `by`.
-    fn shift(&mut self, op: IntegerOp, wide: bool, by: Value) {
-        let bits: u8 = if wide { 64 } else { 32 };
-        let kind = match op {
-            IntegerOp::ShiftLeft => 4,
-            IntegerOp::ShiftRight => 5,
-            _ => 7,
-        };
-        if let Operation::Constant(constant) = self.code.nodes[by].operation {
-            let count = if wide { constant } else { u64::from(constant as u32) };
-            return match count < u64::from(bits) {
-                true => {
-                    self.asm.integer_form(wide, &[0xc1], Gpr(kind), RAX);
-                    self.asm.raw(&[count as u8]);
-                }
-                false if kind != 7 => self.asm.zero(RAX),
-                false => {
-                    self.asm.integer_form(wide, &[0xc1], Gpr(kind), RAX);
-                    self.asm.raw(&[bits - 1]);
-                }
-            };
+    /// Emits a shift by a constant.
+    fn shift_by(&mut self, field: u8, wide: bool, to: Gpr, count: u64) {
+        let bits: u64 = if wide { 64 } else { 32 };
+        let count = if wide { count } else { u64::from(count as u32) };
+        if count >= bits && field != SIGNED_SHIFT {
+            return self.asm.zero(to);
         }
-        if kind == 7 {
+        self.asm.integer_form(wide, &[0xc1], Gpr(field), to);
+        self.asm.raw(&[count.min(bits - 1) as u8]);
+    }
+
+    /// Emits `rax = rax op rcx` for choices and shifts.
+    fn on_rax(&mut self, op: IntegerOp, wide: bool) {
+        if let IntegerOp::Choose(condition) = op {
+            // cmp rax, rcx; cmovcc rax, rcx, unless the condition holds
+            self.asm.integer_form(wide, &[0x3b], RAX, RCX);
+            return self.asm.register_form(&[0x0f, 0x40 | condition.0 ^ 1], RAX, RCX);
+        }
+        let (bits, kind): (u8, u8) = (if wide { 64 } else { 32 }, shift_field(op));
+        if kind == SIGNED_SHIFT {
             // A larger count is limited: cmp rcx, rdx; cmova rcx, rdx
             self.asm.load_immediate(RDX, u64::from(bits - 1));
             self.asm.integer_form(wide, &[0x3b], RCX, RDX);
@@ -587,10 +650,10 @@ impl ScalarEmitter<'_> {
 
     /// Emits the comparison of a value's operands.
     fn compare(&mut self, at: usize, value: Value, wide: bool) {
-        let code = self.code;
-        let args = &code.nodes[value].args;
-        self.move_general(at, RAX, args[0]);
-        self.with_operand(at, wide, (&[0x3b], 7), args[1]);
+        let [a, b] = [self.code.nodes[value].args[0], self.code.nodes[value].args[1]];
+        let (first, locked) = self.in_general(at, a, 0, RAX);
+        let (second, _) = self.second(at, b, wide, locked);
+        self.with_operand(wide, (&[0x3b], 7), first, (b, second));
     }
 
     /// Sets the processor's flags by a bool; returns the condition that holds if it is true.
@@ -791,15 +854,16 @@ impl ScalarEmitter<'_> {
             }
             _ => self.address(at, to),
         };
-        self.move_general(at, RCX, value);
+        let (from, _) = self.in_general(at, value, 0, RCX);
         self.stored(at, value, to, |asm| match width {
             Width::Bool => {
                 // and ecx, 1; mov byte, cl
+                asm.move_pointer(RCX, from);
                 asm.raw(&[0x83, 0xe1, 1]);
                 asm.memory_form(&[0x88], RCX, base, offset as i32);
             }
-            Width::I64 => asm.memory_form(&[0x89], RCX, base, offset as i32),
-            _ => asm.narrow_store(RCX, base, offset as i32),
+            Width::I64 => asm.memory_form(&[0x89], from, base, offset as i32),
+            _ => asm.narrow_store(from, base, offset as i32),
         });
     }
 

@@ -201,7 +201,7 @@ impl ScalarCode {
 
     /// Computes a binary op.
     pub fn combine(&mut self, op: Binary, dtype: DType, a: Value, b: Value) -> Option<Value> {
-        if dtype == DType::Bool && [a, b].iter().any(|&x| self.class(x) == RegisterClass::Vector) {
+        if dtype == DType::Bool && [a, b].iter().all(|&x| self.class(x) != RegisterClass::General) {
             let op = match op {
                 Binary::Add | Binary::Or | Binary::Maximum => opcodes::PORD,
                 Binary::Multiply | Binary::And | Binary::Minimum => opcodes::PANDD,
