@@ -96,7 +96,7 @@ fn special(ty: &TensorType, seed: u64) -> Literal {
     for i in 0..ty.elements() {
         let at = random.below(20) as usize;
         let value = match ty.dtype {
-            Bool => Scalar::Bool(at % 2 == 0),
+            Bool => Scalar::Bool(at.is_multiple_of(2)),
             d if d.is_float() => Scalar::Float(floats[at]).round_to(d),
             d => Scalar::Int(integers[at]).round_to(d),
         };
@@ -419,7 +419,7 @@ fn random_programs() {
             vector(F32, 3),
             TensorType::scalar(F64),
             vector(I32, 3),
-            TensorType::new(F32, [if seed % 2 == 0 { 4 } else { 20 }, 3]),
+            TensorType::new(F32, [if seed.is_multiple_of(2) { 4 } else { 20 }, 3]),
             vector(I64, 2),
         ];
         check_loop(&format!("random program {seed}"), 11, &types, |i, s| random_body(&mut random, i, s));

@@ -3,11 +3,11 @@
 
 use crate::run::control_flow::{CaseKernel, WhileKernel};
 use crate::run::loop_code::indexed::is_simple_view;
-use crate::run::loop_code::loop_call::{LoopCall, PointerSource, SlotMemory};
+use crate::run::loop_code::loop_call::{JitLoopCall, PointerSource, SlotMemory};
 use crate::run::loop_code::lowering::{LoopArgument, LoopLowering, ProgramSlot, SMALL};
 use crate::run::loop_code::steps::is_elementwise;
-use crate::simd::jit::scalar_code::{Item, Value, Width};
-use crate::simd::jit::scalar_lower::width;
+use crate::simd::jit::scalar_code::{ScalarItem, ScalarType, ScalarValue};
+use crate::simd::jit::scalar_lower::scalar_type;
 use systole_compile::{Location, ProgramSchedule};
 use systole_ir::op::Direction;
 use systole_ir::{DType, TensorType};
@@ -80,17 +80,17 @@ impl LoopLowering {
     }
 
     /// Returns the values of all elements of a small slot; `None` if it is large, or no number of scalar code.
-    fn elements(&mut self, slot: ProgramSlot, ty: &TensorType) -> Option<Vec<Value>> {
-        let width = width(ty.dtype).filter(|_| ty.bytes() <= SMALL)?;
-        (0..ty.elements()).map(|i| self.element(slot, i, width)).collect()
+    fn elements(&mut self, slot: ProgramSlot, ty: &TensorType) -> Option<Vec<ScalarValue>> {
+        let scalar = scalar_type(ty.dtype).filter(|_| ty.bytes() <= SMALL)?;
+        (0..ty.elements()).map(|i| self.element(slot, i, scalar)).collect()
     }
 
     /// Stores numbers in an array's memory.
-    fn fill(&mut self, to: SlotMemory, values: &[Value], ty: &TensorType) -> Option<()> {
-        let width = width(ty.dtype)?;
+    fn fill(&mut self, to: SlotMemory, values: &[ScalarValue], ty: &TensorType) -> Option<()> {
+        let scalar = scalar_type(ty.dtype)?;
         for (i, &value) in values.iter().enumerate() {
-            let address = self.address(to, i * width.bytes(), None)?;
-            self.code.store(value, address, width);
+            let address = self.address(to, i * scalar.bytes(), None)?;
+            self.code.store(value, address, scalar);
         }
         Some(())
     }
@@ -129,15 +129,15 @@ impl LoopLowering {
             scratch + inner.cond_at,
         );
         self.steps(cond)?;
-        let holds = self.element((cond, inner.cond.schedule().results[0].slot), 0, Width::Bool)?;
-        self.code.items.push(Item::JumpUnless(holds, end));
+        let holds = self.element((cond, inner.cond.schedule().results[0].slot), 0, ScalarType::Bool)?;
+        self.code.items.push(ScalarItem::JumpUnless(holds, end));
         let is_in_place = |k: usize| inner.body.schedule().results[k].reuse == Some(inner.captures + k);
         let results = states.iter().enumerate().map(|(k, &s)| (s, is_in_place(k))).collect();
         let body = self.enter(&inner.body, params, results, scratch + inner.body_at);
         self.steps(body)?;
         self.next_states(body, inner, &states, types)?;
         self.interruption();
-        self.code.items.push(Item::Jump(head));
+        self.code.items.push(ScalarItem::Jump(head));
         self.place(end);
         Some(())
     }
@@ -177,8 +177,8 @@ impl LoopLowering {
     fn interruption(&mut self) {
         let pointer = self.pointer(PointerSource::InterruptCount);
         let known = self.pointer(PointerSource::KnownInterrupts);
-        self.calls.push(LoopCall::Interrupted);
-        self.code.items.push(Item::CallIfChanged { call: self.calls.len() - 1, pointer, known });
+        self.calls.push(JitLoopCall::Interrupted);
+        self.code.items.push(ScalarItem::CallIfChanged { call: self.calls.len() - 1, pointer, known });
     }
 
     /// Lowers branches.
@@ -194,16 +194,16 @@ impl LoopLowering {
         for (k, branch) in inner.branches.iter().enumerate() {
             let next = self.code.label();
             if k < last {
-                let chosen = self.element((program, index), 0, Width::I32)?;
+                let chosen = self.element((program, index), 0, ScalarType::I32)?;
                 let number = self.code.word(k as u32);
                 let is_chosen = self.code.relation(Direction::Eq, DType::I32, chosen, number);
-                self.code.items.push(Item::JumpUnless(is_chosen, next));
+                self.code.items.push(ScalarItem::JumpUnless(is_chosen, next));
             }
             let to = results.iter().map(|&memory| (memory, true)).collect();
             let inside = self.enter(branch, params.clone(), to, scratch);
             self.steps(inside)?;
             self.branch_results(inside, &results)?;
-            self.code.items.push(Item::Jump(end));
+            self.code.items.push(ScalarItem::Jump(end));
             self.place(next);
         }
         self.place(end);

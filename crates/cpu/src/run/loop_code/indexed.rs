@@ -3,8 +3,8 @@
 
 use crate::run::loop_code::loop_call::{PointerSource, SlotMemory};
 use crate::run::loop_code::lowering::{LoopLowering, ProgramSlot};
-use crate::simd::jit::scalar_code::{Address, Operation, ScalarCode, Value, Width};
-use crate::simd::jit::scalar_lower::width;
+use crate::simd::jit::scalar_code::{ScalarAddress, ScalarCode, ScalarOperation, ScalarType, ScalarValue};
+use crate::simd::jit::scalar_lower::scalar_type;
 use std::collections::HashMap;
 use systole_compile::{Kernel, Step};
 use systole_ir::op::{Binary, Direction, Gather, Monoid, Scatter};
@@ -39,7 +39,7 @@ pub fn is_simple_view(step: &Step) -> bool {
 
 /// Whether offsets in an array, and their indices, fit into the instructions that compute them.
 fn has_indices(x: &TensorType, starts: &[TensorType]) -> bool {
-    width(x.dtype).is_some()
+    scalar_type(x.dtype).is_some()
         && x.bytes() < 1 << 30
         && starts.iter().all(|t| matches!(t.dtype, DType::I32 | DType::U32 | DType::I64))
 }
@@ -105,19 +105,25 @@ impl IndexVectors<'_> {
 
 impl LoopLowering {
     /// Returns the byte offset of a block at run-time indices.
-    fn block(&mut self, program: usize, step: &Step, first: usize, block: &TensorType) -> Option<Value> {
+    fn block(
+        &mut self,
+        program: usize,
+        step: &Step,
+        first: usize,
+        block: &TensorType,
+    ) -> Option<ScalarValue> {
         let x = &step.input_types[0];
         let strides = x.shape.strides();
         let mut offset = None;
         for d in (0..x.rank()).filter(|&d| x.shape[d] > block.shape[d]) {
             let dtype = step.input_types[first + d].dtype;
-            let width = width(dtype)?;
-            let index = self.element((program, step.inputs[first + d]), 0, width)?;
+            let scalar = scalar_type(dtype)?;
+            let index = self.element((program, step.inputs[first + d]), 0, scalar)?;
             let max = u32::try_from(x.shape[d] - block.shape[d]).ok()?;
             let scale = u32::try_from(strides[d] * x.dtype.size()).ok()?;
             let (wide, signed) = (dtype.size() == 8, dtype.is_signed_int());
             let index = self.code.general(index);
-            let part = self.code.define(Operation::Index { wide, signed, max, scale }, &[index]);
+            let part = self.code.define(ScalarOperation::Index { wide, signed, max, scale }, &[index]);
             offset = self.with_part(offset, part);
         }
         Some(offset.unwrap_or_else(|| self.code.double(0)))
@@ -128,8 +134,8 @@ impl LoopLowering {
         &self,
         (memory, x): (SlotMemory, &TensorType),
         block: &TensorType,
-        offset: Value,
-    ) -> Option<Vec<Address>> {
+        offset: ScalarValue,
+    ) -> Option<Vec<ScalarAddress>> {
         let strides = x.shape.strides();
         let address = |i: usize| {
             let at: usize = coordinates(block, i).iter().zip(&strides).map(|(at, stride)| at * stride).sum();
@@ -144,10 +150,10 @@ impl LoopLowering {
         let offset = self.block(program, step, 1, y)?;
         let memory = self.expose((program, step.inputs[0]));
         let memory = self.indexable(memory);
-        let width = width(y.dtype)?;
+        let scalar = scalar_type(y.dtype)?;
         for (i, address) in self.block_addresses((memory, x), y, offset)?.into_iter().enumerate() {
-            let value = self.code.load(address, width);
-            self.set_element((program, step.outputs[0]), i, width, value)?;
+            let value = self.code.load(address, scalar);
+            self.set_element((program, step.outputs[0]), i, scalar, value)?;
         }
         Some(())
     }
@@ -156,14 +162,14 @@ impl LoopLowering {
     pub fn dynamic_update(&mut self, program: usize, step: &Step) -> Option<()> {
         let (x, update) = (&step.input_types[0], &step.input_types[1]);
         let [from, to] = [(program, step.inputs[0]), (program, step.outputs[0])];
-        let width = width(x.dtype)?;
+        let scalar = scalar_type(x.dtype)?;
         let offset = self.block(program, step, 2, update)?;
-        let values: Option<Vec<Value>> =
-            (0..update.elements()).map(|i| self.element((program, step.inputs[1]), i, width)).collect();
+        let values: Option<Vec<ScalarValue>> =
+            (0..update.elements()).map(|i| self.element((program, step.inputs[1]), i, scalar)).collect();
         let memory = self.copied(from, to, x)?;
         let addresses = self.block_addresses((memory, x), update, offset)?;
         for (value, address) in values?.into_iter().zip(addresses) {
-            self.code.store(value, address, width);
+            self.code.store(value, address, scalar);
         }
         self.forget(to);
         Some(())
@@ -179,11 +185,11 @@ impl LoopLowering {
         let SlotMemory::Pointer { pointer: to, .. } = self.memory((program, step.outputs[0])) else {
             return None;
         };
-        let base = self.code.load(Address::Frame(pointer), Width::I64);
+        let base = self.code.load(ScalarAddress::Frame(pointer), ScalarType::I64);
         let displacement = self.code.double(displacement as u64);
         let address = self.code.combine(Binary::Add, DType::I64, base, displacement)?;
         let address = self.code.combine(Binary::Add, DType::I64, address, offset)?;
-        self.code.store(address, Address::Frame(to), Width::I64);
+        self.code.store(address, ScalarAddress::Frame(to), ScalarType::I64);
         self.forget((program, step.outputs[0]));
         Some(())
     }
@@ -204,18 +210,18 @@ impl LoopLowering {
         vectors: &IndexVectors<'_>,
         x: &TensorType,
         batch: &[usize],
-    ) -> Option<(Value, Value)> {
+    ) -> Option<(ScalarValue, ScalarValue)> {
         let strides = x.shape.strides();
         let dtype = vectors.ty.dtype;
-        let (width, wide, signed) = (width(dtype)?, dtype.size() == 8, dtype.is_signed_int());
+        let (scalar, wide, signed) = (scalar_type(dtype)?, dtype.size() == 8, dtype.is_signed_int());
         let mut offset = None;
         let mut valid = self.code.constant_of(DType::Bool, 1);
         for (k, &(dim, most)) in vectors.components.iter().enumerate() {
-            let index = self.element(vectors.slot, vectors.element(batch, k), width)?;
+            let index = self.element(vectors.slot, vectors.element(batch, k), scalar)?;
             let max = u32::try_from(most).ok()?;
             let scale = u32::try_from(strides[dim] * x.dtype.size()).ok()?;
             let index = self.code.general(index);
-            let part = self.code.define(Operation::Index { wide, signed, max, scale }, &[index]);
+            let part = self.code.define(ScalarOperation::Index { wide, signed, max, scale }, &[index]);
             offset = self.with_part(offset, part);
             let (low, high) = (self.code.constant_of(dtype, 0), self.code.constant_of(dtype, most as u64));
             let above = self.code.relation(Direction::Ge, dtype, index, low);
@@ -227,7 +233,7 @@ impl LoopLowering {
     }
 
     /// Adds a dimension's part to an offset.
-    fn with_part(&mut self, offset: Option<Value>, part: Value) -> Option<Value> {
+    fn with_part(&mut self, offset: Option<ScalarValue>, part: ScalarValue) -> Option<ScalarValue> {
         match offset {
             Some(offset) => self.code.combine(Binary::Add, DType::I64, offset, part),
             None => Some(part),
@@ -249,8 +255,8 @@ impl LoopLowering {
         let sliced: Vec<usize> = (0..x.rank()).filter(|d| !hidden(d)).collect();
         let memory = self.expose((program, step.inputs[0]));
         let memory = self.indexable(memory);
-        let width = width(y.dtype)?;
-        let mut starts: HashMap<Vec<usize>, Value> = HashMap::new();
+        let scalar = scalar_type(y.dtype)?;
+        let mut starts: HashMap<Vec<usize>, ScalarValue> = HashMap::new();
         for i in 0..y.elements() {
             let at = coordinates(y, i);
             let batch: Vec<usize> =
@@ -266,8 +272,8 @@ impl LoopLowering {
                 }
             };
             let address = self.address(memory, element * x.dtype.size(), Some(offset))?;
-            let value = self.code.load(address, width);
-            self.set_element((program, step.outputs[0]), i, width, value)?;
+            let value = self.code.load(address, scalar);
+            self.set_element((program, step.outputs[0]), i, scalar, value)?;
         }
         Some(())
     }
@@ -286,11 +292,11 @@ impl LoopLowering {
             components: s.scatter_dims_to_operand_dims.iter().map(|&d| (d, x.shape[d] - size(d))).collect(),
             batching: [&s.input_batching_dims, &s.scatter_indices_batching_dims],
         };
-        let (strides, width) = (x.shape.strides(), width(x.dtype)?);
+        let (strides, scalar) = (x.shape.strides(), scalar_type(x.dtype)?);
         let [from, to] = [(program, step.inputs[0]), (program, step.outputs[0])];
         // The values of before: operands may be in the memory that is written.
-        let new: Option<Vec<Value>> =
-            (0..updates.elements()).map(|i| self.element((program, step.inputs[2]), i, width)).collect();
+        let new: Option<Vec<ScalarValue>> =
+            (0..updates.elements()).map(|i| self.element((program, step.inputs[2]), i, scalar)).collect();
         let mut starts = Vec::new();
         for i in 0..updates.elements() {
             let at = coordinates(updates, i);
@@ -304,13 +310,13 @@ impl LoopLowering {
         let memory = self.copied(from, to, x)?;
         for ((element, offset, valid), new) in starts.into_iter().zip(new?) {
             let address = self.address(memory, element * x.dtype.size(), Some(offset))?;
-            let old = self.code.load(address, width);
+            let old = self.code.load(address, scalar);
             let new = match Monoid::of(&s.body) {
                 Some(monoid) => self.code.combine(monoid.op(), x.dtype, old, new)?,
                 None => new,
             };
             let value = self.code.choose(x.dtype, valid, new, old);
-            self.code.store(value, address, width);
+            self.code.store(value, address, scalar);
         }
         self.forget(to);
         Some(())
@@ -318,14 +324,14 @@ impl LoopLowering {
 
     /// Copies an operand to the result's memory, unless both share it; returns the memory.
     fn copied(&mut self, from: ProgramSlot, to: ProgramSlot, x: &TensorType) -> Option<SlotMemory> {
-        let width = width(x.dtype)?;
+        let scalar = scalar_type(x.dtype)?;
         let (before, after) = (self.expose(from), self.expose(to));
         if before != after {
             match x.elements() <= MOST_COPIED {
                 true => {
                     for i in 0..x.elements() {
-                        let value = self.element(from, i, width)?;
-                        self.set_element(to, i, width, value)?;
+                        let value = self.element(from, i, scalar)?;
+                        self.set_element(to, i, scalar, value)?;
                     }
                 }
                 false => self.copy(before, after, x.bytes()),

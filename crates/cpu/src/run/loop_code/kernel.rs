@@ -4,7 +4,7 @@ use crate::kernel::{InnerProgram, Io, Kernel, KernelContext, with_scratch};
 use crate::run::control_flow::WhileKernel;
 use crate::run::loop_code::control::is_supported;
 use crate::run::loop_code::loop_call::{PointerSource, SlotMemory};
-use crate::run::loop_code::loop_function::LoopFunction;
+use crate::run::loop_code::loop_function::JitLoopFunction;
 use crate::run::loop_code::lowering::{LoopArgument, LoopLowering, SMALL};
 use crate::run::loop_code::steps::is_elementwise;
 use crate::select::{CandidateResult, Problem};
@@ -22,7 +22,7 @@ pub struct JitLoopKernel {
     states: Vec<TensorType>,
     level: Level,
     /// `None` inside: the loop cannot be compiled.
-    function: OnceLock<Option<LoopFunction>>,
+    function: OnceLock<Option<JitLoopFunction>>,
 }
 
 /// Returns the kernel of a loop, or why it does not run as machine code.
@@ -63,7 +63,7 @@ fn has_small_steps(schedule: &ProgramSchedule, level: Level) -> bool {
 }
 
 impl JitLoopKernel {
-    fn compile(&self) -> Option<LoopFunction> {
+    fn compile(&self) -> Option<JitLoopFunction> {
         let mut lowering = LoopLowering::new(self.level);
         let (mut enter, mut leave) = (Vec::new(), Vec::new());
         let mut states = Vec::new();
@@ -94,7 +94,7 @@ impl JitLoopKernel {
             }));
         }
         lowering.repeat(&self.plain, inputs, states, &self.states, 0)?;
-        let mut function = LoopFunction::new(lowering)?;
+        let mut function = JitLoopFunction::new(lowering)?;
         (function.enter, function.leave) = (enter, leave);
         Some(function)
     }

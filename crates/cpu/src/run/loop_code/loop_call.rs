@@ -44,7 +44,7 @@ impl PointerSource {
 }
 
 /// A call from the code.
-pub enum LoopCall {
+pub enum JitLoopCall {
     /// The kernel of a step.
     Kernel {
         program: Arc<Executor>,

@@ -2,7 +2,7 @@
 
 use crate::kernel::{Io, KernelContext};
 use crate::machine::interrupt::{InterruptMark, check_interrupt};
-use crate::run::loop_code::loop_call::{LoopCall, PointerSource, SlotMemory};
+use crate::run::loop_code::loop_call::{JitLoopCall, PointerSource, SlotMemory};
 use crate::run::loop_code::lowering::LoopLowering;
 use crate::simd::jit::scalar_code::FrameOffset;
 use crate::simd::jit::scalar_function::ScalarFunction;
@@ -11,9 +11,9 @@ use std::ffi::c_void;
 use systole_ir::{Error, Result};
 
 /// A loop compiled to machine code.
-pub struct LoopFunction {
+pub struct JitLoopFunction {
     function: ScalarFunction,
-    calls: Vec<LoopCall>,
+    calls: Vec<JitLoopCall>,
     constants: Vec<(FrameOffset, u64)>,
     pointers: Vec<(FrameOffset, PointerSource)>,
     /// Small inputs and initial states: input, place in the frame, bytes.
@@ -24,7 +24,7 @@ pub struct LoopFunction {
 
 /// What calls from the code need.
 struct LoopContext<'a> {
-    function: &'a LoopFunction,
+    function: &'a JitLoopFunction,
     cx: &'a KernelContext<'a>,
     frame: *mut u8,
     error: Option<Error>,
@@ -46,10 +46,10 @@ impl LoopContext<'_> {
 
     /// # Safety
     /// As for [`LoopContext::address`]; arrays have the sizes of the program's buffer plan.
-    unsafe fn call(&self, call: &LoopCall) -> Result<()> {
+    unsafe fn call(&self, call: &JitLoopCall) -> Result<()> {
         match call {
-            LoopCall::Interrupted => check_interrupt(),
-            LoopCall::Copy { from, to, bytes } => {
+            JitLoopCall::Interrupted => check_interrupt(),
+            JitLoopCall::Copy { from, to, bytes } => {
                 // SAFETY: both arrays have these bytes, and different arrays do not overlap.
                 unsafe {
                     let (from, to) = (self.address(from).cast_const(), self.address(to));
@@ -59,7 +59,7 @@ impl LoopContext<'_> {
                 }
                 Ok(())
             }
-            LoopCall::Kernel { program, step, inputs, outputs, scratch } => {
+            JitLoopCall::Kernel { program, step, inputs, outputs, scratch } => {
                 // SAFETY: guaranteed by the caller.
                 let (inputs, outputs, scratch) = unsafe {
                     let inputs: SmallVec<[*const u8; 8]> =
@@ -78,7 +78,7 @@ impl LoopContext<'_> {
 
 /// Runs a call; returns 0 if it succeeds.
 unsafe extern "C" fn run_call(context: *mut c_void, number: usize) -> u32 {
-    // SAFETY: the code passes the context that `LoopFunction::run` gave it, which no one else uses meanwhile.
+    // SAFETY: the code passes the context that `JitLoopFunction::run` gave it, which no one else uses meanwhile.
     let context = unsafe { &mut *context.cast::<LoopContext<'_>>() };
     let function = context.function;
     // SAFETY: the code sets pointers before the calls that use them.
@@ -91,14 +91,14 @@ unsafe extern "C" fn run_call(context: *mut c_void, number: usize) -> u32 {
     }
 }
 
-impl LoopFunction {
+impl JitLoopFunction {
     /// Compiles a lowered loop; `None` if it is too large or the system does not allow machine code.
-    pub fn new(mut lowering: LoopLowering) -> Option<LoopFunction> {
+    pub fn new(mut lowering: LoopLowering) -> Option<JitLoopFunction> {
         lowering.code.remove_unused();
         let function = ScalarFunction::new(&lowering.code, run_call)?;
         let constants = lowering.code.constants.iter().map(|(&bits, &at)| (at, bits)).collect();
         let (calls, pointers) = (lowering.calls, lowering.pointers);
-        Some(LoopFunction { function, calls, constants, pointers, enter: Vec::new(), leave: Vec::new() })
+        Some(JitLoopFunction { function, calls, constants, pointers, enter: Vec::new(), leave: Vec::new() })
     }
 
     /// Returns the bytes of the frame.
@@ -109,7 +109,7 @@ impl LoopFunction {
     /// Runs the loop. Large states have their initial values in the outputs.
     ///
     /// # Safety
-    /// As for [`crate::kernel::Kernel::run`] of the loop; `frame` has [`LoopFunction::frame_bytes`] bytes.
+    /// As for [`crate::kernel::Kernel::run`] of the loop; `frame` has [`JitLoopFunction::frame_bytes`] bytes.
     pub unsafe fn run(&self, cx: &KernelContext<'_>, io: &Io<'_>, frame: *mut u8) -> Result<()> {
         for (at, source) in &self.pointers {
             let pointer = match source {

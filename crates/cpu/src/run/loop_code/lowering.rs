@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 use crate::run::executor::Executor;
-use crate::run::loop_code::loop_call::{LoopCall, PointerSource, SlotMemory};
-use crate::simd::jit::scalar_code::{Address, FrameOffset, Item, Label, ScalarCode, Value, Width};
+use crate::run::loop_code::loop_call::{JitLoopCall, PointerSource, SlotMemory};
+use crate::simd::jit::scalar_code::{
+    CodeLabel, FrameOffset, ScalarAddress, ScalarCode, ScalarItem, ScalarType, ScalarValue,
+};
 use crate::simd::level::Level;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +38,7 @@ pub struct LoopProgram {
     pub scratch: usize,
     memory: HashMap<SlotId, SlotMemory>,
     /// Values of elements, by byte offset and form.
-    known: HashMap<SlotId, HashMap<(usize, Width), Value>>,
+    known: HashMap<SlotId, HashMap<(usize, ScalarType), ScalarValue>>,
 }
 
 /// A loop that is lowered to scalar code.
@@ -44,7 +46,7 @@ pub struct LoopLowering {
     pub code: ScalarCode,
     pub level: Level,
     pub programs: Vec<LoopProgram>,
-    pub calls: Vec<LoopCall>,
+    pub calls: Vec<JitLoopCall>,
     /// Pointers in the frame.
     pub pointers: Vec<(FrameOffset, PointerSource)>,
 }
@@ -151,40 +153,50 @@ impl LoopLowering {
     }
 
     /// Returns the address of a byte of some memory; `None` if it is out of reach.
-    pub fn address(&self, memory: SlotMemory, bytes: usize, index: Option<Value>) -> Option<Address> {
+    pub fn address(
+        &self,
+        memory: SlotMemory,
+        bytes: usize,
+        index: Option<ScalarValue>,
+    ) -> Option<ScalarAddress> {
         Some(match memory {
-            SlotMemory::Frame(at) => Address::Frame(at + bytes),
+            SlotMemory::Frame(at) => ScalarAddress::Frame(at + bytes),
             SlotMemory::Pointer { pointer, displacement } => {
                 let displacement = displacement + bytes;
                 i32::try_from(displacement + 8).ok()?;
-                Address::Pointer { pointer, displacement, index }
+                ScalarAddress::Pointer { pointer, displacement, index }
             }
         })
     }
 
     /// Returns the value of element `i` of a slot.
-    pub fn element(&mut self, slot: ProgramSlot, i: usize, width: Width) -> Option<Value> {
+    pub fn element(&mut self, slot: ProgramSlot, i: usize, scalar: ScalarType) -> Option<ScalarValue> {
         let owner = self.owner(slot);
-        let at = i * width.bytes();
-        if let Some(value) = self.constant(owner, at, width) {
+        let at = i * scalar.bytes();
+        if let Some(value) = self.constant(owner, at, scalar) {
             return Some(value);
         }
         let is_small = self.bytes(owner) <= SMALL;
         let p = &self.programs[owner.0];
-        if let Some(&value) = p.known.get(&owner.1).and_then(|known| known.get(&(at, width))) {
+        if let Some(&value) = p.known.get(&owner.1).and_then(|known| known.get(&(at, scalar))) {
             return Some(value);
         }
         let memory = self.memory(owner);
         let address = self.address(memory, at, None)?;
-        let value = self.code.load(address, width);
+        let value = self.code.load(address, scalar);
         if is_small {
-            self.programs[owner.0].known.entry(owner.1).or_default().insert((at, width), value);
+            self.programs[owner.0].known.entry(owner.1).or_default().insert((at, scalar), value);
         }
         Some(value)
     }
 
     /// Returns an element of a small constant.
-    fn constant(&mut self, (program, slot): ProgramSlot, at: usize, width: Width) -> Option<Value> {
+    fn constant(
+        &mut self,
+        (program, slot): ProgramSlot,
+        at: usize,
+        scalar: ScalarType,
+    ) -> Option<ScalarValue> {
         let schedule = self.programs[program].program.schedule();
         let Location::Constant(constant) = schedule.slots[slot].place else { return None };
         let bytes = schedule.constants[constant].bytes();
@@ -192,25 +204,31 @@ impl LoopLowering {
             return None;
         }
         let mut bits = [0; 8];
-        bits[..width.bytes()].copy_from_slice(&bytes[at..at + width.bytes()]);
+        bits[..scalar.bytes()].copy_from_slice(&bytes[at..at + scalar.bytes()]);
         let bits = u64::from_le_bytes(bits);
-        Some(match width {
-            Width::Bool => self.code.word(if bits == 0 { 0 } else { u32::MAX }),
-            Width::F32 | Width::I32 => self.code.word(bits as u32),
-            Width::F64 | Width::I64 => self.code.double(bits),
+        Some(match scalar {
+            ScalarType::Bool => self.code.word(if bits == 0 { 0 } else { u32::MAX }),
+            ScalarType::F32 | ScalarType::I32 => self.code.word(bits as u32),
+            ScalarType::F64 | ScalarType::I64 => self.code.double(bits),
         })
     }
 
     /// Makes a value element `i` of a slot.
-    pub fn set_element(&mut self, slot: ProgramSlot, i: usize, width: Width, value: Value) -> Option<()> {
+    pub fn set_element(
+        &mut self,
+        slot: ProgramSlot,
+        i: usize,
+        scalar: ScalarType,
+        value: ScalarValue,
+    ) -> Option<()> {
         let owner = self.owner(slot);
-        let (at, end) = (i * width.bytes(), (i + 1) * width.bytes());
+        let (at, end) = (i * scalar.bytes(), (i + 1) * scalar.bytes());
         let memory = self.memory(owner);
         let to = self.address(memory, at, None)?;
-        self.code.store(value, to, width);
+        self.code.store(value, to, scalar);
         let known = self.programs[owner.0].known.entry(owner.1).or_default();
-        known.retain(|(from, width), _| from + width.bytes() <= at || *from >= end);
-        known.insert((at, width), value);
+        known.retain(|(from, scalar), _| from + scalar.bytes() <= at || *from >= end);
+        known.insert((at, scalar), value);
         Some(())
     }
 
@@ -231,15 +249,15 @@ impl LoopLowering {
     }
 
     /// Makes the next item the target of jumps to `label`.
-    pub fn place(&mut self, label: Label) {
+    pub fn place(&mut self, label: CodeLabel) {
         self.code.place(label);
         self.programs.iter_mut().for_each(|p| p.known.clear());
     }
 
     /// Adds a call.
-    pub fn call(&mut self, call: LoopCall) {
+    pub fn call(&mut self, call: JitLoopCall) {
         self.calls.push(call);
-        self.code.items.push(Item::Call(self.calls.len() - 1));
+        self.code.items.push(ScalarItem::Call(self.calls.len() - 1));
     }
 
     /// Copies an array from memory to memory.
@@ -249,6 +267,6 @@ impl LoopLowering {
                 self.code.visible.push((at, bytes));
             }
         }
-        self.call(LoopCall::Copy { from, to, bytes });
+        self.call(JitLoopCall::Copy { from, to, bytes });
     }
 }

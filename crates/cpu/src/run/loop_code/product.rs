@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use crate::run::loop_code::lowering::LoopLowering;
-use crate::simd::jit::scalar_code::Value;
-use crate::simd::jit::scalar_lower::width;
+use crate::simd::jit::scalar_code::ScalarValue;
+use crate::simd::jit::scalar_lower::scalar_type;
 use systole_compile::Step;
 use systole_ir::op::{Binary, DotGeneral};
 use systole_ir::{DType, TensorType};
@@ -46,7 +46,7 @@ impl LoopLowering {
     pub fn product(&mut self, program: usize, dot: &DotGeneral, step: &Step) -> Option<()> {
         let (a, b) = (&step.input_types[0], &step.input_types[1]);
         let [a_slot, b_slot] = [(program, step.inputs[0]), (program, step.inputs[1])];
-        let (dtype, width) = (dot.element_type, width(dot.element_type)?);
+        let (dtype, scalar) = (dot.element_type, scalar_type(dot.element_type)?);
         let batch = walk(a, &dot.lhs_batch).into_iter().zip(walk(b, &dot.rhs_batch));
         let rows = walk(a, &free(a, &dot.lhs_batch, &dot.lhs_contract));
         let columns = walk(b, &free(b, &dot.rhs_batch, &dot.rhs_contract));
@@ -56,16 +56,16 @@ impl LoopLowering {
         for (a_batch, b_batch) in batch {
             for row in &rows {
                 for column in &columns {
-                    let mut sum: Option<Value> = None;
+                    let mut sum: Option<ScalarValue> = None;
                     for (a_term, b_term) in &terms {
-                        let x = self.element(a_slot, a_batch + row + a_term, width)?;
-                        let y = self.element(b_slot, b_batch + column + b_term, width)?;
+                        let x = self.element(a_slot, a_batch + row + a_term, scalar)?;
+                        let y = self.element(b_slot, b_batch + column + b_term, scalar)?;
                         sum = Some(match sum {
                             Some(sum) => self.code.multiply_add(dtype, x, y, sum)?,
                             None => self.code.combine(Binary::Multiply, dtype, x, y)?,
                         });
                     }
-                    self.set_element((program, step.outputs[0]), i, width, sum?)?;
+                    self.set_element((program, step.outputs[0]), i, scalar, sum?)?;
                     i += 1;
                 }
             }

@@ -2,11 +2,11 @@
 #![forbid(unsafe_code)]
 
 use crate::run::loop_code::indexed::is_indexed;
-use crate::run::loop_code::loop_call::LoopCall;
+use crate::run::loop_code::loop_call::JitLoopCall;
 use crate::run::loop_code::lowering::{LoopLowering, ProgramSlot, SMALL};
 use crate::run::loop_code::product::is_small_product;
-use crate::simd::jit::scalar_code::{Address, Item, ScalarCode, Value};
-use crate::simd::jit::scalar_lower::width;
+use crate::simd::jit::scalar_code::{ScalarAddress, ScalarCode, ScalarItem, ScalarValue};
+use crate::simd::jit::scalar_lower::scalar_type;
 use crate::simd::level::Level;
 use crate::simd::loops::loop_of_instruction;
 use systole_compile::{Kernel, Map, MapInstr, MapLoad, Step, StridedMap};
@@ -23,7 +23,7 @@ const MOST_INSTRUCTIONS: usize = 512;
 /// Whether a step is computed element by element.
 pub fn is_elementwise(step: &Step, level: Level) -> bool {
     let is_small = |t: &TensorType| {
-        width(t.dtype).is_some() && t.bytes() <= SMALL && (1..=MOST_ELEMENTS).contains(&t.elements())
+        scalar_type(t.dtype).is_some() && t.bytes() <= SMALL && (1..=MOST_ELEMENTS).contains(&t.elements())
     };
     if let Some(is_supported) = is_indexed(step, &is_small) {
         return is_supported;
@@ -51,11 +51,10 @@ fn has_scalar_form(map: &Map, elements: usize, level: Level) -> bool {
     let n = map.shape.elements();
     (1..=elements).contains(&n)
         && n * map.instrs.len() <= MOST_INSTRUCTIONS
-        && (0..map.loads.len() + map.instrs.len()).all(|e| width(map.dtype(e)).is_some())
-        && map
-            .instrs
-            .iter()
-            .all(|i| width(i.from).is_some() && (is_scalar(i) || loop_of_instruction(i, level).is_some()))
+        && (0..map.loads.len() + map.instrs.len()).all(|e| scalar_type(map.dtype(e)).is_some())
+        && map.instrs.iter().all(|i| {
+            scalar_type(i.from).is_some() && (is_scalar(i) || loop_of_instruction(i, level).is_some())
+        })
 }
 
 /// Whether an instruction has a scalar form.
@@ -73,9 +72,9 @@ impl LoopLowering {
                 let values = self.map(program, step, map)?;
                 for (s, values) in values.into_iter().enumerate() {
                     let to = (program, step.outputs[s]);
-                    let width = width(step.output_types[s].dtype)?;
+                    let scalar = scalar_type(step.output_types[s].dtype)?;
                     for (i, value) in values.into_iter().enumerate() {
-                        self.set_element(to, i, width, value)?;
+                        self.set_element(to, i, scalar, value)?;
                     }
                 }
                 Some(())
@@ -93,10 +92,10 @@ impl LoopLowering {
     }
 
     /// Returns the values that an element-wise program stores, for each store and element.
-    fn map(&mut self, program: usize, step: &Step, map: &Map) -> Option<Vec<Vec<Value>>> {
+    fn map(&mut self, program: usize, step: &Step, map: &Map) -> Option<Vec<Vec<ScalarValue>>> {
         let n = map.shape.elements();
         let count = map.loads.len() + map.instrs.len();
-        let mut values: Vec<Vec<Value>> = vec![Vec::with_capacity(n); count];
+        let mut values: Vec<Vec<ScalarValue>> = vec![Vec::with_capacity(n); count];
         let inputs: Vec<ProgramSlot> = step.inputs.iter().map(|&s| (program, s)).collect();
         let is_scalar: Vec<bool> = map.instrs.iter().map(is_scalar).collect();
         // Element by element if possible: fewer values are alive at a time.
@@ -118,7 +117,7 @@ impl LoopLowering {
                     continue;
                 }
                 for i in from..to {
-                    let args: Vec<Value> = instr.args.iter().map(|&a| values[a][i]).collect();
+                    let args: Vec<ScalarValue> = instr.args.iter().map(|&a| values[a][i]).collect();
                     let value = self.code.instruction(instr, &args)?;
                     values[result].push(value);
                 }
@@ -131,21 +130,21 @@ impl LoopLowering {
     fn strided_map(&mut self, program: usize, step: &Step, p: &StridedMap) -> Option<()> {
         let values = self.map(program, step, &p.map)?;
         for (store, values) in p.stores.iter().zip(values) {
-            let width = width(step.output_types[store.output].dtype)?;
+            let scalar = scalar_type(step.output_types[store.output].dtype)?;
             for (i, value) in values.into_iter().enumerate() {
                 let at = element_at(&p.map, &store.strides, store.offset, i);
-                self.set_element((program, step.outputs[store.output]), at, width, value)?;
+                self.set_element((program, step.outputs[store.output]), at, scalar, value)?;
             }
         }
         Some(())
     }
 
     /// Returns element `i` of a load.
-    fn loaded(&mut self, load: &MapLoad, map: &Map, inputs: &[ProgramSlot], i: usize) -> Option<Value> {
+    fn loaded(&mut self, load: &MapLoad, map: &Map, inputs: &[ProgramSlot], i: usize) -> Option<ScalarValue> {
         match load {
             MapLoad::Array { input, dtype, strides, offset } => {
                 let at = element_at(map, strides, *offset, i);
-                self.element(inputs[*input], at, width(*dtype)?)
+                self.element(inputs[*input], at, scalar_type(*dtype)?)
             }
             MapLoad::Splat { value, dtype } => Some(self.code.constant_of(*dtype, value.to_bits(*dtype))),
             MapLoad::Iota { inner, size, dtype } => {
@@ -156,22 +155,22 @@ impl LoopLowering {
     }
 
     /// Computes an instruction without a scalar form by its vector loop, for all elements.
-    fn tile(&mut self, instr: &MapInstr, values: &[Vec<Value>], n: usize) -> Option<Vec<Value>> {
+    fn tile(&mut self, instr: &MapInstr, values: &[Vec<ScalarValue>], n: usize) -> Option<Vec<ScalarValue>> {
         let run = loop_of_instruction(instr, self.level)?;
         let mut args = [0; 3];
         for (k, &a) in instr.args.iter().enumerate() {
             let is_bool = matches!(instr.op, Op::Select(_)) && k == 0;
-            let width = width(if is_bool { DType::Bool } else { instr.from })?;
+            let scalar = scalar_type(if is_bool { DType::Bool } else { instr.from })?;
             args[k] = self.code.reserve(8 * n);
             for (i, &value) in values[a].iter().enumerate() {
-                self.code.store(value, Address::Frame(args[k] + i * width.bytes()), width);
+                self.code.store(value, ScalarAddress::Frame(args[k] + i * scalar.bytes()), scalar);
             }
         }
         let used = args[0];
         args[instr.args.len()..].fill(used);
-        let (to, width) = (self.code.reserve(8 * n), width(instr.to)?);
-        self.code.items.push(Item::Tile { run, args, to, count: n });
-        Some((0..n).map(|i| self.code.load(Address::Frame(to + i * width.bytes()), width)).collect())
+        let (to, scalar) = (self.code.reserve(8 * n), scalar_type(instr.to)?);
+        self.code.items.push(ScalarItem::Tile { run, args, to, count: n });
+        Some((0..n).map(|i| self.code.load(ScalarAddress::Frame(to + i * scalar.bytes()), scalar)).collect())
     }
 
     fn reduce(
@@ -184,8 +183,8 @@ impl LoopLowering {
         let first = step.inputs.len() - values.len();
         for (s, values) in values.into_iter().enumerate() {
             let dtype = step.output_types[s].dtype;
-            let width = width(dtype)?;
-            let mut sums: Vec<Option<Value>> = vec![None; step.output_types[s].elements()];
+            let scalar = scalar_type(dtype)?;
+            let mut sums: Vec<Option<ScalarValue>> = vec![None; step.output_types[s].elements()];
             for (i, value) in values.into_iter().enumerate() {
                 let sum = &mut sums[kept_index(map, folded, i)];
                 *sum = Some(match *sum {
@@ -193,10 +192,10 @@ impl LoopLowering {
                     None => value,
                 });
             }
-            let initial = self.element((program, step.inputs[first + s]), 0, width)?;
+            let initial = self.element((program, step.inputs[first + s]), 0, scalar)?;
             for (i, sum) in sums.into_iter().enumerate() {
                 let value = self.code.combine(monoid.op(), dtype, initial, sum?)?;
-                self.set_element((program, step.outputs[s]), i, width, value)?;
+                self.set_element((program, step.outputs[s]), i, scalar, value)?;
             }
         }
         Some(())
@@ -204,11 +203,11 @@ impl LoopLowering {
 
     /// Lowers an op that only moves elements.
     fn movement(&mut self, program: usize, op: &Op, step: &Step) -> Option<()> {
-        let width = width(step.output_types[0].dtype)?;
+        let scalar = scalar_type(step.output_types[0].dtype)?;
         let sources = sources(op, step)?;
         for (i, (input, element)) in sources.into_iter().enumerate() {
-            let value = self.element((program, step.inputs[input]), element, width)?;
-            self.set_element((program, step.outputs[0]), i, width, value)?;
+            let value = self.element((program, step.inputs[input]), element, scalar)?;
+            self.set_element((program, step.outputs[0]), i, scalar, value)?;
         }
         Some(())
     }
@@ -221,7 +220,7 @@ impl LoopLowering {
         let outputs = of.outputs.iter().map(|&s| self.expose((program, s))).collect();
         let scratch = self.programs[program].scratch;
         let scratch = self.scratch(scratch);
-        self.call(LoopCall::Kernel { program: executor.clone(), step, inputs, outputs, scratch });
+        self.call(JitLoopCall::Kernel { program: executor.clone(), step, inputs, outputs, scratch });
         of.outputs.iter().for_each(|&s| self.forget((program, s)));
     }
 }

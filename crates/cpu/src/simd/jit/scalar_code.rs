@@ -12,17 +12,17 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 
 /// Result of a node, by the node's index.
-pub type Value = usize;
+pub type ScalarValue = usize;
 
 /// Byte offset in the frame.
 pub type FrameOffset = usize;
 
 /// Jump target.
-pub type Label = usize;
+pub type CodeLabel = usize;
 
 /// Form of a number in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Width {
+pub enum ScalarType {
     /// A bool: one byte, 0 or 1.
     Bool,
     F32,
@@ -33,29 +33,29 @@ pub enum Width {
     I64,
 }
 
-impl Width {
+impl ScalarType {
     /// Returns the size in bytes.
     pub fn bytes(self) -> usize {
         match self {
-            Width::Bool => 1,
-            Width::F32 | Width::I32 => 4,
-            Width::F64 | Width::I64 => 8,
+            ScalarType::Bool => 1,
+            ScalarType::F32 | ScalarType::I32 => 4,
+            ScalarType::F64 | ScalarType::I64 => 8,
         }
     }
 
     /// Whether numbers of this form are loaded to vector registers.
     fn is_float(self) -> bool {
-        matches!(self, Width::F32 | Width::F64)
+        matches!(self, ScalarType::F32 | ScalarType::F64)
     }
 }
 
 /// Memory of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Address {
+pub enum ScalarAddress {
     /// In the frame.
     Frame(FrameOffset),
     /// `displacement` bytes after the pointer at `pointer` in the frame, plus the value `index`, if any.
-    Pointer { pointer: FrameOffset, displacement: usize, index: Option<Value> },
+    Pointer { pointer: FrameOffset, displacement: usize, index: Option<ScalarValue> },
 }
 
 /// Registers that hold a value.
@@ -89,7 +89,7 @@ pub struct IntegerCondition(pub u8);
 
 /// What a node computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Operation {
+pub enum ScalarOperation {
     /// These 64 bits. Constants of 32 bits are repeated.
     Constant(u64),
     /// A vector instruction with one or two operands.
@@ -152,20 +152,20 @@ pub enum Operation {
 
 /// A node: an operation and its operands.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Node {
-    pub operation: Operation,
-    pub args: SmallVec<[Value; 3]>,
+pub struct ScalarNode {
+    pub operation: ScalarOperation,
+    pub args: SmallVec<[ScalarValue; 3]>,
 }
 
 /// One item of scalar code, in order of execution.
 #[derive(Clone, Copy, Debug)]
-pub enum Item {
+pub enum ScalarItem {
     /// Computes a node.
-    Define(Value),
+    Define(ScalarValue),
     Store {
-        value: Value,
-        to: Address,
-        width: Width,
+        value: ScalarValue,
+        to: ScalarAddress,
+        scalar: ScalarType,
     },
     /// Calls a vector loop on `count` numbers in the frame.
     Tile {
@@ -182,28 +182,28 @@ pub enum Item {
         pointer: FrameOffset,
         known: FrameOffset,
     },
-    Label(Label),
-    Jump(Label),
+    Label(CodeLabel),
+    Jump(CodeLabel),
     /// Jumps if a bool is false.
-    JumpUnless(Value, Label),
+    JumpUnless(ScalarValue, CodeLabel),
 }
 
 /// Scalar code under construction.
 #[derive(Default)]
 pub struct ScalarCode {
-    pub nodes: Vec<Node>,
-    pub items: Vec<Item>,
-    /// Address and form of each [`Operation::Load`].
-    pub loads: Vec<(Address, Width)>,
+    pub nodes: Vec<ScalarNode>,
+    pub items: Vec<ScalarItem>,
+    /// ScalarAddress and form of each [`ScalarOperation::Load`].
+    pub loads: Vec<(ScalarAddress, ScalarType)>,
     /// Where constants are in the frame. They have 16 bytes each.
     pub constants: HashMap<u64, FrameOffset>,
     /// Bytes of the frame in use.
     pub frame: usize,
-    /// Bytes of the frame that calls and [`Address::Pointer`] read: offset and count.
+    /// Bytes of the frame that calls and [`ScalarAddress::Pointer`] read: offset and count.
     pub visible: Vec<(FrameOffset, usize)>,
     labels: usize,
     /// Nodes computed since the last label, except loads.
-    known: HashMap<Node, Value>,
+    known: HashMap<ScalarNode, ScalarValue>,
 }
 
 impl ScalarCode {
@@ -215,109 +215,109 @@ impl ScalarCode {
     }
 
     /// Returns a new label.
-    pub fn label(&mut self) -> Label {
+    pub fn label(&mut self) -> CodeLabel {
         self.labels += 1;
         self.labels - 1
     }
 
     /// Makes the next item the target of jumps to `label`. Values from before cannot be used after it.
-    pub fn place(&mut self, label: Label) {
+    pub fn place(&mut self, label: CodeLabel) {
         self.known.clear();
-        self.items.push(Item::Label(label));
+        self.items.push(ScalarItem::Label(label));
     }
 
     /// Returns the value of an operation, which is computed here unless it is known.
-    pub fn define(&mut self, operation: Operation, args: &[Value]) -> Value {
-        let node = Node { operation, args: args.iter().copied().collect() };
+    pub fn define(&mut self, operation: ScalarOperation, args: &[ScalarValue]) -> ScalarValue {
+        let node = ScalarNode { operation, args: args.iter().copied().collect() };
         if let Some(&value) = self.known.get(&node) {
             return value;
         }
         self.nodes.push(node.clone());
         let value = self.nodes.len() - 1;
         self.known.insert(node, value);
-        self.items.push(Item::Define(value));
+        self.items.push(ScalarItem::Define(value));
         value
     }
 
     /// Returns the number that is at an address now.
-    pub fn load(&mut self, from: Address, width: Width) -> Value {
-        self.loads.push((from, width));
+    pub fn load(&mut self, from: ScalarAddress, scalar: ScalarType) -> ScalarValue {
+        self.loads.push((from, scalar));
         let args = match from {
-            Address::Pointer { index: Some(index), .. } => SmallVec::from_slice(&[index]),
+            ScalarAddress::Pointer { index: Some(index), .. } => SmallVec::from_slice(&[index]),
             _ => SmallVec::new(),
         };
-        self.nodes.push(Node { operation: Operation::Load(self.loads.len() - 1), args });
-        self.items.push(Item::Define(self.nodes.len() - 1));
+        self.nodes.push(ScalarNode { operation: ScalarOperation::Load(self.loads.len() - 1), args });
+        self.items.push(ScalarItem::Define(self.nodes.len() - 1));
         self.nodes.len() - 1
     }
 
-    pub fn store(&mut self, value: Value, to: Address, width: Width) {
-        let value = if width.is_float() { self.vector(value) } else { self.general(value) };
-        self.items.push(Item::Store { value, to, width });
+    pub fn store(&mut self, value: ScalarValue, to: ScalarAddress, scalar: ScalarType) {
+        let value = if scalar.is_float() { self.vector(value) } else { self.general(value) };
+        self.items.push(ScalarItem::Store { value, to, scalar });
     }
 
     /// Returns the registers that hold a value.
-    pub fn class(&self, value: Value) -> RegisterClass {
+    pub fn class(&self, value: ScalarValue) -> RegisterClass {
         match self.nodes[value].operation {
-            Operation::Constant(_) => RegisterClass::Constant,
-            Operation::Load(load) if !self.loads[load].1.is_float() => RegisterClass::General,
-            Operation::ToGeneral
-            | Operation::Integer { .. }
-            | Operation::Extend { .. }
-            | Operation::Compare { .. }
-            | Operation::Select
-            | Operation::Divide { .. }
-            | Operation::CountBits { .. }
-            | Operation::Index { .. } => RegisterClass::General,
-            Operation::Vector { .. }
-            | Operation::MultiplyAdd { .. }
-            | Operation::Blend { .. }
-            | Operation::ToVector
-            | Operation::Int64ToDouble
-            | Operation::Load(_) => RegisterClass::Vector,
+            ScalarOperation::Constant(_) => RegisterClass::Constant,
+            ScalarOperation::Load(load) if !self.loads[load].1.is_float() => RegisterClass::General,
+            ScalarOperation::ToGeneral
+            | ScalarOperation::Integer { .. }
+            | ScalarOperation::Extend { .. }
+            | ScalarOperation::Compare { .. }
+            | ScalarOperation::Select
+            | ScalarOperation::Divide { .. }
+            | ScalarOperation::CountBits { .. }
+            | ScalarOperation::Index { .. } => RegisterClass::General,
+            ScalarOperation::Vector { .. }
+            | ScalarOperation::MultiplyAdd { .. }
+            | ScalarOperation::Blend { .. }
+            | ScalarOperation::ToVector
+            | ScalarOperation::Int64ToDouble
+            | ScalarOperation::Load(_) => RegisterClass::Vector,
         }
     }
 
     /// Returns a value in a vector register.
-    pub fn vector(&mut self, value: Value) -> Value {
+    pub fn vector(&mut self, value: ScalarValue) -> ScalarValue {
         match self.class(value) {
-            RegisterClass::General => self.define(Operation::ToVector, &[value]),
+            RegisterClass::General => self.define(ScalarOperation::ToVector, &[value]),
             _ => value,
         }
     }
 
     /// Returns a value in a general register.
-    pub fn general(&mut self, value: Value) -> Value {
+    pub fn general(&mut self, value: ScalarValue) -> ScalarValue {
         match self.class(value) {
-            RegisterClass::Vector => self.define(Operation::ToGeneral, &[value]),
+            RegisterClass::Vector => self.define(ScalarOperation::ToGeneral, &[value]),
             _ => value,
         }
     }
 
     /// Returns a constant of 32 bits.
-    pub fn word(&mut self, bits: u32) -> Value {
+    pub fn word(&mut self, bits: u32) -> ScalarValue {
         self.double(u64::from(bits) << 32 | u64::from(bits))
     }
 
     /// Returns a constant of 64 bits.
-    pub fn double(&mut self, bits: u64) -> Value {
+    pub fn double(&mut self, bits: u64) -> ScalarValue {
         if !self.constants.contains_key(&bits) {
             let at = self.reserve(16);
             self.constants.insert(bits, at);
         }
-        self.define(Operation::Constant(bits), &[])
+        self.define(ScalarOperation::Constant(bits), &[])
     }
 
     /// Returns the result of a vector instruction with two operands.
-    pub fn two(&mut self, op: Opcode, a: Value, b: Value) -> Value {
+    pub fn two(&mut self, op: Opcode, a: ScalarValue, b: ScalarValue) -> ScalarValue {
         let (a, b) = (self.vector(a), self.vector(b));
-        self.define(Operation::Vector { op, imm: None }, &[a, b])
+        self.define(ScalarOperation::Vector { op, imm: None }, &[a, b])
     }
 
     /// Returns the result of a vector instruction with one operand.
-    pub fn one(&mut self, op: Opcode, imm: Option<u8>, a: Value) -> Value {
+    pub fn one(&mut self, op: Opcode, imm: Option<u8>, a: ScalarValue) -> ScalarValue {
         let a = self.vector(a);
-        self.define(Operation::Vector { op, imm }, &[a])
+        self.define(ScalarOperation::Vector { op, imm }, &[a])
     }
 
     /// Removes stores that nothing reads, and nodes that nothing uses.
@@ -337,15 +337,15 @@ impl ScalarCode {
         let mut kept = Vec::with_capacity(self.items.len());
         for item in self.items.drain(..).rev() {
             match item {
-                Item::Define(value) if !used[value] => continue,
-                Item::Define(value) => self.nodes[value].args.iter().for_each(|&a| used[a] = true),
-                Item::Store { value, to, .. } => {
+                ScalarItem::Define(value) if !used[value] => continue,
+                ScalarItem::Define(value) => self.nodes[value].args.iter().for_each(|&a| used[a] = true),
+                ScalarItem::Store { value, to, .. } => {
                     used[value] = true;
-                    if let Address::Pointer { index: Some(index), .. } = to {
+                    if let ScalarAddress::Pointer { index: Some(index), .. } = to {
                         used[index] = true;
                     }
                 }
-                Item::JumpUnless(value, _) => used[value] = true,
+                ScalarItem::JumpUnless(value, _) => used[value] = true,
                 _ => {}
             }
             kept.push(item);
@@ -360,20 +360,20 @@ impl ScalarCode {
         self.visible.iter().for_each(|&(at, bytes)| mark(at, bytes));
         for item in &self.items {
             match *item {
-                Item::Define(value) => {
-                    if let Operation::Load(load) = self.nodes[value].operation
-                        && let (Address::Frame(at), width) = self.loads[load]
+                ScalarItem::Define(value) => {
+                    if let ScalarOperation::Load(load) = self.nodes[value].operation
+                        && let (ScalarAddress::Frame(at), scalar) = self.loads[load]
                     {
-                        mark(at, width.bytes());
+                        mark(at, scalar.bytes());
                     }
                 }
-                Item::Tile { args, count, .. } => args.iter().for_each(|&at| mark(at, 8 * count)),
+                ScalarItem::Tile { args, count, .. } => args.iter().for_each(|&at| mark(at, 8 * count)),
                 _ => {}
             }
         }
         self.items.retain(|item| match *item {
-            Item::Store { to: Address::Frame(at), width, .. } => {
-                read[at..at + width.bytes()].iter().any(|&is_read| is_read)
+            ScalarItem::Store { to: ScalarAddress::Frame(at), scalar, .. } => {
+                read[at..at + scalar.bytes()].iter().any(|&is_read| is_read)
             }
             _ => true,
         });

@@ -8,8 +8,8 @@
 use crate::simd::jit::encode::*;
 use crate::simd::jit::opcodes::{self, Opcode};
 use crate::simd::jit::scalar_code::{
-    Address, FrameOffset, IntegerCondition, IntegerOp, Item, Label, Operation, RegisterClass, ScalarCode,
-    Value, Width,
+    CodeLabel, FrameOffset, IntegerCondition, IntegerOp, RegisterClass, ScalarAddress, ScalarCode,
+    ScalarItem, ScalarOperation, ScalarType, ScalarValue,
 };
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ pub struct EmittedScalar {
 
 /// Where a value is.
 #[derive(Clone, Default)]
-struct Spot {
+struct ValueSpot {
     register: Option<u8>,
     spilled: Option<FrameOffset>,
     /// Items that use the value, last one first.
@@ -52,13 +52,13 @@ struct ScalarEmitter<'a> {
     code: &'a ScalarCode,
     host: HostFunctions,
     asm: Assembler,
-    spots: Vec<Spot>,
-    registers: [Option<Value>; REGISTERS],
+    spots: Vec<ValueSpot>,
+    registers: [Option<ScalarValue>; REGISTERS],
     free_spills: Vec<FrameOffset>,
     spills: Vec<FrameOffset>,
     frame: usize,
-    labels: HashMap<Label, usize>,
-    jumps: Vec<(Jump, Label)>,
+    labels: HashMap<CodeLabel, usize>,
+    jumps: Vec<(Jump, CodeLabel)>,
     failures: Vec<Jump>,
     /// The pointer of the frame that `rax` holds.
     in_rax: Option<FrameOffset>,
@@ -106,22 +106,22 @@ pub fn emit(code: &ScalarCode, host: HostFunctions) -> Option<EmittedScalar> {
 }
 
 /// Returns the index of an address.
-fn index_of(address: &Address) -> Option<Value> {
+fn index_of(address: &ScalarAddress) -> Option<ScalarValue> {
     match *address {
-        Address::Pointer { index, .. } => index,
-        Address::Frame(_) => None,
+        ScalarAddress::Pointer { index, .. } => index,
+        ScalarAddress::Frame(_) => None,
     }
 }
 
 /// Calls `f` with each value that an item uses.
-fn each_use(code: &ScalarCode, item: &Item, mut f: impl FnMut(Value)) {
+fn each_use(code: &ScalarCode, item: &ScalarItem, mut f: impl FnMut(ScalarValue)) {
     match item {
-        Item::Define(value) => code.nodes[*value].args.iter().for_each(|&a| f(a)),
-        Item::Store { value, to, .. } => {
+        ScalarItem::Define(value) => code.nodes[*value].args.iter().for_each(|&a| f(a)),
+        ScalarItem::Store { value, to, .. } => {
             f(*value);
             index_of(to).into_iter().for_each(f);
         }
-        Item::JumpUnless(value, _) => f(*value),
+        ScalarItem::JumpUnless(value, _) => f(*value),
         _ => {}
     }
 }
@@ -130,25 +130,25 @@ fn each_use(code: &ScalarCode, item: &Item, mut f: impl FnMut(Value)) {
 fn inlined_values(code: &ScalarCode) -> Vec<bool> {
     let mut count = vec![0usize; code.nodes.len()];
     let mut fits = vec![false; code.nodes.len()];
-    let is_compare = |v: Value| matches!(code.nodes[v].operation, Operation::Compare { .. });
-    let is_index = |v: Value| matches!(code.nodes[v].operation, Operation::Index { .. });
+    let is_compare = |v: ScalarValue| matches!(code.nodes[v].operation, ScalarOperation::Compare { .. });
+    let is_index = |v: ScalarValue| matches!(code.nodes[v].operation, ScalarOperation::Index { .. });
     for item in &code.items {
         each_use(code, item, |value| count[value] += 1);
         match item {
-            Item::Define(value) => match code.nodes[*value].operation {
-                Operation::Load(load) => {
+            ScalarItem::Define(value) => match code.nodes[*value].operation {
+                ScalarOperation::Load(load) => {
                     index_of(&code.loads[load].0).into_iter().for_each(|index| fits[index] = is_index(index));
                 }
-                Operation::Select => {
+                ScalarOperation::Select => {
                     let condition = code.nodes[*value].args[0];
                     fits[condition] = is_compare(condition);
                 }
                 _ => {}
             },
-            Item::Store { to, .. } => {
+            ScalarItem::Store { to, .. } => {
                 index_of(to).into_iter().for_each(|index| fits[index] = is_index(index));
             }
-            Item::JumpUnless(value, _) => fits[*value] = is_compare(*value),
+            ScalarItem::JumpUnless(value, _) => fits[*value] = is_compare(*value),
             _ => {}
         }
     }
@@ -156,10 +156,10 @@ fn inlined_values(code: &ScalarCode) -> Vec<bool> {
 }
 
 /// Returns a spot for each value, with its uses.
-fn uses(code: &ScalarCode, inlined: &[bool]) -> Vec<Spot> {
-    let mut spots = vec![Spot::default(); code.nodes.len()];
+fn uses(code: &ScalarCode, inlined: &[bool]) -> Vec<ValueSpot> {
+    let mut spots = vec![ValueSpot::default(); code.nodes.len()];
     for (at, item) in code.items.iter().enumerate().rev() {
-        if matches!(item, Item::Define(value) if inlined[*value]) {
+        if matches!(item, ScalarItem::Define(value) if inlined[*value]) {
             continue;
         }
         each_use(code, item, |value| match inlined[value] {
@@ -196,19 +196,19 @@ fn at(base: Gpr, offset: usize) -> Rm {
 }
 
 impl ScalarEmitter<'_> {
-    fn item(&mut self, at: usize, item: Item) {
+    fn item(&mut self, at: usize, item: ScalarItem) {
         let keeps_rax = match item {
-            Item::Define(value) => self.keeps_rax(value),
-            Item::Store { .. } => true,
+            ScalarItem::Define(value) => self.keeps_rax(value),
+            ScalarItem::Store { .. } => true,
             _ => false,
         };
         if !keeps_rax {
             self.in_rax = None;
         }
         match item {
-            Item::Define(value) => self.define(at, value),
-            Item::Store { value, to, width } => self.store(at, value, to, width),
-            Item::Tile { run, args, to, count } => {
+            ScalarItem::Define(value) => self.define(at, value),
+            ScalarItem::Store { value, to, scalar } => self.store(at, value, to, scalar),
+            ScalarItem::Tile { run, args, to, count } => {
                 self.spill_all(at);
                 self.asm.load_immediate(RDI, run as usize as u64);
                 for (register, from) in [(RSI, to), (RDX, args[0]), (RCX, args[1]), (R8, args[2])] {
@@ -218,8 +218,8 @@ impl ScalarEmitter<'_> {
                 self.asm.load_immediate(RAX, self.host.tile);
                 self.asm.raw(&[0xff, 0xd0]);
             }
-            Item::Call(call) => self.call(at, call),
-            Item::CallIfChanged { call, pointer, known } => {
+            ScalarItem::Call(call) => self.call(at, call),
+            ScalarItem::CallIfChanged { call, pointer, known } => {
                 self.spill_all(at);
                 self.asm.load_address(RAX, RBX, pointer as i32);
                 self.asm.load_address(RAX, RAX, 0);
@@ -228,15 +228,15 @@ impl ScalarEmitter<'_> {
                 self.call(at, call);
                 self.asm.land(same);
             }
-            Item::Label(label) => {
+            ScalarItem::Label(label) => {
                 self.forget();
                 self.labels.insert(label, self.asm.here());
             }
-            Item::Jump(label) => {
+            ScalarItem::Jump(label) => {
                 let jump = self.asm.jump_always();
                 self.jumps.push((jump, label));
             }
-            Item::JumpUnless(value, label) => {
+            ScalarItem::JumpUnless(value, label) => {
                 let condition = self.test(at, value);
                 self.release_used(at, value);
                 let jump = self.asm.jump_if_not(condition.0);
@@ -246,14 +246,14 @@ impl ScalarEmitter<'_> {
     }
 
     /// Whether the code of a node leaves `rax` as it is, or notes what it holds.
-    fn keeps_rax(&self, value: Value) -> bool {
+    fn keeps_rax(&self, value: ScalarValue) -> bool {
         matches!(
             self.code.nodes[value].operation,
-            Operation::Constant(_)
-                | Operation::Vector { .. }
-                | Operation::MultiplyAdd { .. }
-                | Operation::Blend { .. }
-                | Operation::Load(_)
+            ScalarOperation::Constant(_)
+                | ScalarOperation::Vector { .. }
+                | ScalarOperation::MultiplyAdd { .. }
+                | ScalarOperation::Blend { .. }
+                | ScalarOperation::Load(_)
         )
     }
 
@@ -277,12 +277,12 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns the item after `at` that uses a value next.
-    fn next_use(&self, at: usize, value: Value) -> Option<usize> {
+    fn next_use(&self, at: usize, value: ScalarValue) -> Option<usize> {
         self.spots[value].uses.iter().rev().copied().find(|&u| u > at)
     }
 
     /// Frees the register and the memory of a value that no item after `at` uses.
-    fn release(&mut self, at: usize, value: Value) {
+    fn release(&mut self, at: usize, value: ScalarValue) {
         let spot = &mut self.spots[value];
         while spot.uses.last().is_some_and(|&u| u <= at) {
             spot.uses.pop();
@@ -299,7 +299,7 @@ impl ScalarEmitter<'_> {
     fn evict(&mut self, at: usize, r: u8) {
         let Some(value) = self.registers[r as usize].take() else { return };
         self.spots[value].register = None;
-        let is_constant = matches!(self.code.nodes[value].operation, Operation::Constant(_));
+        let is_constant = matches!(self.code.nodes[value].operation, ScalarOperation::Constant(_));
         let is_used = self.spots[value].uses.first().is_some_and(|&last| last >= at);
         if is_constant || !is_used || self.spots[value].spilled.is_some() {
             return;
@@ -336,13 +336,13 @@ impl ScalarEmitter<'_> {
         last
     }
 
-    fn put(&mut self, value: Value, r: u8) {
+    fn put(&mut self, value: ScalarValue, r: u8) {
         self.registers[r as usize] = Some(value);
         self.spots[value].register = Some(r);
     }
 
     /// Returns the register of a value, which is loaded if it has none.
-    fn fetch(&mut self, at: usize, value: Value, locked: u32) -> u8 {
+    fn fetch(&mut self, at: usize, value: ScalarValue, locked: u32) -> u8 {
         if let Some(r) = self.spots[value].register {
             return r;
         }
@@ -357,67 +357,67 @@ impl ScalarEmitter<'_> {
         r
     }
 
-    fn constant(&self, value: Value) -> Option<Rm> {
+    fn constant(&self, value: ScalarValue) -> Option<Rm> {
         match self.code.nodes[value].operation {
-            Operation::Constant(bits) => Some(self::at(RBX, self.code.constants[&bits])),
+            ScalarOperation::Constant(bits) => Some(self::at(RBX, self.code.constants[&bits])),
             _ => None,
         }
     }
 
     /// Returns a value as an operand that may be in memory.
-    fn operand(&mut self, at: usize, value: Value, locked: u32) -> Rm {
+    fn operand(&mut self, at: usize, value: ScalarValue, locked: u32) -> Rm {
         match (self.spots[value].register, self.constant(value)) {
             (None, Some(constant)) => constant,
             _ => register(self.fetch(at, value, locked)),
         }
     }
 
-    fn define(&mut self, at: usize, value: Value) {
+    fn define(&mut self, at: usize, value: ScalarValue) {
         let code = self.code;
         let node = &code.nodes[value];
         match (node.operation, &node.args[..]) {
             // A constant is loaded where it is used.
-            (Operation::Constant(_), _) => {}
+            (ScalarOperation::Constant(_), _) => {}
             _ if self.inlined[value] => {}
-            (Operation::MultiplyAdd { op, signs }, &[a, b, c]) => {
+            (ScalarOperation::MultiplyAdd { op, signs }, &[a, b, c]) => {
                 self.multiply_add(at, value, Opcode(op.0, op.1, op.2 + signs), [a, b, c]);
             }
-            (Operation::Blend { op }, &[mask, yes, no]) => {
+            (ScalarOperation::Blend { op }, &[mask, yes, no]) => {
                 let mask_in = self.fetch(at, mask, 0);
                 let no_in = self.fetch(at, no, 1 << mask_in);
                 let yes_in = self.operand(at, yes, 1 << mask_in | 1 << no_in);
                 let to = self.result(at, value, &[mask, yes, no]);
                 self.asm.xmm(op, to, no_in, yes_in, Some(mask_in << 4));
             }
-            (Operation::Vector { op, imm }, &[a, b]) => {
+            (ScalarOperation::Vector { op, imm }, &[a, b]) => {
                 let a_in = self.fetch(at, a, 0);
                 let b_in = self.operand(at, b, 1 << a_in);
                 let to = self.result(at, value, &[a, b]);
                 self.asm.xmm(op, to, a_in, b_in, imm);
             }
-            (Operation::Vector { op, imm }, &[a]) => {
+            (ScalarOperation::Vector { op, imm }, &[a]) => {
                 let a_in = self.operand(at, a, 0);
                 let to = self.result(at, value, &[a]);
                 self.asm.xmm(op, to, 0, a_in, imm);
             }
-            (Operation::ToVector, &[a]) => {
+            (ScalarOperation::ToVector, &[a]) => {
                 let (from, _) = self.in_general(at, a, 0, RAX);
                 let to = self.result(at, value, &[a]);
                 self.asm.xmm(opcodes::MOVQ_LOAD, to, 0, register(from.0), None);
             }
-            (Operation::Int64ToDouble, &[a]) => {
+            (ScalarOperation::Int64ToDouble, &[a]) => {
                 self.move_general(at, RAX, a);
                 let to = self.result(at, value, &[a]);
                 self.asm.xmm(opcodes::PXORD, to, to, register(to), None);
                 self.asm.xmm(opcodes::CVTSI2SD, to, to, register(RAX.0), None);
             }
-            (Operation::Load(load), _) => self.load(at, value, load),
+            (ScalarOperation::Load(load), _) => self.load(at, value, load),
             _ => self.integer(at, value),
         }
     }
 
     /// Frees the operands that are not used after `at`, and returns the register of the result.
-    fn result(&mut self, at: usize, value: Value, args: &[Value]) -> u8 {
+    fn result(&mut self, at: usize, value: ScalarValue, args: &[ScalarValue]) -> u8 {
         args.iter().for_each(|&a| self.release_used(at, a));
         let to = self.take(at, self.code.class(value), 0);
         self.put(value, to);
@@ -425,7 +425,7 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits a fused multiply-add, whose result replaces the addend.
-    fn multiply_add(&mut self, at: usize, value: Value, op: Opcode, [a, b, c]: [Value; 3]) {
+    fn multiply_add(&mut self, at: usize, value: ScalarValue, op: Opcode, [a, b, c]: [ScalarValue; 3]) {
         let a_in = self.fetch(at, a, 0);
         let b_in = self.operand(at, b, 1 << a_in);
         let locked: u32 = match b_in {
@@ -452,8 +452,8 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits a move of an integer or bool to a register that is free within the item.
-    fn move_general(&mut self, at: usize, to: Gpr, value: Value) {
-        if let Operation::Constant(bits) = self.code.nodes[value].operation {
+    fn move_general(&mut self, at: usize, to: Gpr, value: ScalarValue) {
+        if let ScalarOperation::Constant(bits) = self.code.nodes[value].operation {
             return self.asm.load_immediate(to, bits);
         }
         let r = self.fetch(at, value, 0);
@@ -463,8 +463,8 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns the register of an integer or bool; a constant is moved to `otherwise`.
-    fn in_general(&mut self, at: usize, value: Value, locked: u32, otherwise: Gpr) -> (Gpr, u32) {
-        if let Operation::Constant(bits) = self.code.nodes[value].operation {
+    fn in_general(&mut self, at: usize, value: ScalarValue, locked: u32, otherwise: Gpr) -> (Gpr, u32) {
+        if let ScalarOperation::Constant(bits) = self.code.nodes[value].operation {
             self.asm.load_immediate(otherwise, bits);
             return (otherwise, 0);
         }
@@ -473,7 +473,7 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns the register of a result that starts as a copy of operand `a`: that of `a` itself if nothing uses it later.
-    fn claim(&mut self, at: usize, value: Value, [a, b]: [Value; 2], locked: u32) -> Gpr {
+    fn claim(&mut self, at: usize, value: ScalarValue, [a, b]: [ScalarValue; 2], locked: u32) -> Gpr {
         let is_last = a != b && self.spots[a].uses.first().is_some_and(|&last| last <= at);
         let to = match self.code.class(a) {
             RegisterClass::General if is_last => {
@@ -493,21 +493,21 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits an operation whose result is in a general register.
-    fn integer(&mut self, at: usize, value: Value) {
+    fn integer(&mut self, at: usize, value: ScalarValue) {
         let code = self.code;
         let node = &code.nodes[value];
         let args = &node.args;
         match node.operation {
-            Operation::ToGeneral => {
+            ScalarOperation::ToGeneral => {
                 let r = self.fetch(at, args[0], 0);
                 self.asm.xmm(opcodes::MOVQ_STORE, r, 0, register(RAX.0), None);
             }
-            Operation::Compare { condition, wide } => {
+            ScalarOperation::Compare { condition, wide } => {
                 self.compare(at, value, wide);
                 // setcc al; movzx eax, al; neg eax
                 self.asm.raw(&[0x0f, 0x90 | condition.0, 0xc0, 0x0f, 0xb6, 0xc0, 0xf7, 0xd8]);
             }
-            Operation::Select => {
+            ScalarOperation::Select => {
                 let condition = self.test(at, args[0]);
                 let (yes, locked) = self.in_general(at, args[1], 0, RCX);
                 let to = self.claim(at, value, [args[2], args[1]], locked);
@@ -515,7 +515,7 @@ impl ScalarEmitter<'_> {
                 self.asm.register_form(&[0x0f, 0x40 | condition.0], to, yes);
                 return args.iter().for_each(|&a| self.release_used(at, a));
             }
-            Operation::Integer { op, wide } if self.binary(at, value, op, wide) => {
+            ScalarOperation::Integer { op, wide } if self.binary(at, value, op, wide) => {
                 return args.iter().for_each(|&a| self.release_used(at, a));
             }
             operation => {
@@ -530,15 +530,15 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits an operation on `rax`.
-    fn unary(&mut self, at: usize, operation: Operation, args: &[Value]) {
+    fn unary(&mut self, at: usize, operation: ScalarOperation, args: &[ScalarValue]) {
         match operation {
-            Operation::Extend { signed } => self.extend(RAX, false, signed),
+            ScalarOperation::Extend { signed } => self.extend(RAX, false, signed),
             // popcnt or lzcnt of eax or rax
-            Operation::CountBits { wide, leading } => {
+            ScalarOperation::CountBits { wide, leading } => {
                 self.asm.raw(if wide { &[0xf3, 0x48, 0x0f] } else { &[0xf3, 0x0f] });
                 self.asm.raw(&[if leading { 0xbd } else { 0xb8 }, 0xc0]);
             }
-            Operation::Divide { wide, signed, remainder } => {
+            ScalarOperation::Divide { wide, signed, remainder } => {
                 match self.constant_divisor(args[1], wide, signed) {
                     Some(divisor) => self.divide_by(divisor, signed, remainder),
                     None => {
@@ -547,8 +547,8 @@ impl ScalarEmitter<'_> {
                     }
                 }
             }
-            Operation::Index { wide, signed, max, scale } => self.index(wide, signed, max, scale),
-            Operation::Integer { op, wide } => {
+            ScalarOperation::Index { wide, signed, max, scale } => self.index(wide, signed, max, scale),
+            ScalarOperation::Integer { op, wide } => {
                 self.move_general(at, RCX, args[1]);
                 self.on_rax(op, wide);
             }
@@ -557,7 +557,7 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits `to = to op b`, where the operation is that of opcode bytes, or of a field of ModRM with a constant.
-    fn with_operand(&mut self, wide: bool, (opcode, field): (&[u8], u8), to: Gpr, b: (Value, Gpr)) {
+    fn with_operand(&mut self, wide: bool, (opcode, field): (&[u8], u8), to: Gpr, b: (ScalarValue, Gpr)) {
         let (value, b) = b;
         match self.immediate(value, wide) {
             Some(constant) => {
@@ -569,16 +569,16 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns a constant that instructions can hold.
-    fn immediate(&self, value: Value, wide: bool) -> Option<i32> {
+    fn immediate(&self, value: ScalarValue, wide: bool) -> Option<i32> {
         match self.code.nodes[value].operation {
-            Operation::Constant(bits) if wide => i32::try_from(bits as i64).ok(),
-            Operation::Constant(bits) => Some(bits as i32),
+            ScalarOperation::Constant(bits) if wide => i32::try_from(bits as i64).ok(),
+            ScalarOperation::Constant(bits) => Some(bits as i32),
             _ => None,
         }
     }
 
     /// Returns the register of a second operand, unless it is a constant that the instruction holds.
-    fn second(&mut self, at: usize, value: Value, wide: bool, locked: u32) -> (Gpr, u32) {
+    fn second(&mut self, at: usize, value: ScalarValue, wide: bool, locked: u32) -> (Gpr, u32) {
         match self.immediate(value, wide) {
             Some(_) => (RCX, 0),
             None => self.in_general(at, value, locked, RCX),
@@ -586,7 +586,7 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits a binary op in place of its first operand; returns whether the op has such a form.
-    fn binary(&mut self, at: usize, value: Value, op: IntegerOp, wide: bool) -> bool {
+    fn binary(&mut self, at: usize, value: ScalarValue, op: IntegerOp, wide: bool) -> bool {
         let [a, b] = [self.code.nodes[value].args[0], self.code.nodes[value].args[1]];
         let simple: (&[u8], u8) = match op {
             IntegerOp::Add => (&[0x03], 0),
@@ -595,7 +595,7 @@ impl ScalarEmitter<'_> {
             IntegerOp::Subtract => (&[0x2b], 5),
             IntegerOp::Xor => (&[0x33], 6),
             IntegerOp::ShiftLeft | IntegerOp::ShiftRight | IntegerOp::ShiftRightSigned => {
-                let Operation::Constant(count) = self.code.nodes[b].operation else { return false };
+                let ScalarOperation::Constant(count) = self.code.nodes[b].operation else { return false };
                 let to = self.claim(at, value, [a, b], 0);
                 self.shift_by(shift_field(op), wide, to, count);
                 return true;
@@ -649,7 +649,7 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits the comparison of a value's operands.
-    fn compare(&mut self, at: usize, value: Value, wide: bool) {
+    fn compare(&mut self, at: usize, value: ScalarValue, wide: bool) {
         let [a, b] = [self.code.nodes[value].args[0], self.code.nodes[value].args[1]];
         let (first, locked) = self.in_general(at, a, 0, RAX);
         let (second, _) = self.second(at, b, wide, locked);
@@ -657,10 +657,10 @@ impl ScalarEmitter<'_> {
     }
 
     /// Sets the processor's flags by a bool; returns the condition that holds if it is true.
-    fn test(&mut self, at: usize, value: Value) -> IntegerCondition {
+    fn test(&mut self, at: usize, value: ScalarValue) -> IntegerCondition {
         const NOT_ZERO: IntegerCondition = IntegerCondition(5);
         match self.code.nodes[value].operation {
-            Operation::Compare { condition, wide } if self.inlined[value] => {
+            ScalarOperation::Compare { condition, wide } if self.inlined[value] => {
                 self.compare(at, value, wide);
                 return condition;
             }
@@ -676,7 +676,7 @@ impl ScalarEmitter<'_> {
     }
 
     /// Frees what an operand used: its own operands, if it was computed by its user.
-    fn release_used(&mut self, at: usize, value: Value) {
+    fn release_used(&mut self, at: usize, value: ScalarValue) {
         let code = self.code;
         match self.inlined[value] {
             true => code.nodes[value].args.iter().for_each(|&a| self.release(at, a)),
@@ -730,8 +730,8 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns the divisor of a 32-bit division if it is a constant with an inverse.
-    fn constant_divisor(&self, b: Value, wide: bool, signed: bool) -> Option<i64> {
-        let Operation::Constant(bits) = self.code.nodes[b].operation else { return None };
+    fn constant_divisor(&self, b: ScalarValue, wide: bool, signed: bool) -> Option<i64> {
+        let ScalarOperation::Constant(bits) = self.code.nodes[b].operation else { return None };
         let divisor = if signed { i64::from(bits as i32) } else { i64::from(bits as u32) };
         (!wide && divisor.unsigned_abs() > 1).then_some(divisor)
     }
@@ -788,10 +788,10 @@ impl ScalarEmitter<'_> {
     }
 
     /// Returns base register and offset of an address.
-    fn address(&mut self, at: usize, address: Address) -> (Gpr, usize) {
+    fn address(&mut self, at: usize, address: ScalarAddress) -> (Gpr, usize) {
         match address {
-            Address::Frame(offset) => (RBX, offset),
-            Address::Pointer { pointer, displacement, index } => {
+            ScalarAddress::Frame(offset) => (RBX, offset),
+            ScalarAddress::Pointer { pointer, displacement, index } => {
                 if let Some(index) = index {
                     self.index_in_rdx(at, index);
                     self.in_rax = None;
@@ -810,10 +810,10 @@ impl ScalarEmitter<'_> {
     }
 
     /// Emits code that moves an index to `rdx`.
-    fn index_in_rdx(&mut self, at: usize, index: Value) {
+    fn index_in_rdx(&mut self, at: usize, index: ScalarValue) {
         let code = self.code;
         match code.nodes[index].operation {
-            Operation::Index { wide, signed, max, scale } if self.inlined[index] => {
+            ScalarOperation::Index { wide, signed, max, scale } if self.inlined[index] => {
                 self.move_general(at, RAX, code.nodes[index].args[0]);
                 self.index(wide, signed, max, scale);
                 self.asm.move_pointer(RDX, RAX);
@@ -822,53 +822,59 @@ impl ScalarEmitter<'_> {
         }
     }
 
-    fn load(&mut self, at: usize, value: Value, load: usize) {
-        let (address, width) = self.code.loads[load];
+    fn load(&mut self, at: usize, value: ScalarValue, load: usize) {
+        let (address, scalar) = self.code.loads[load];
         let (base, offset) = self.address(at, address);
         index_of(&address).into_iter().for_each(|index| self.release_used(at, index));
         let to = self.result(at, value, &[]);
         let Some(to) = general(to) else {
-            let op = if width == Width::F64 { opcodes::MOVSD_LOAD } else { opcodes::MOVSS_LOAD };
+            let op = if scalar == ScalarType::F64 { opcodes::MOVSD_LOAD } else { opcodes::MOVSS_LOAD };
             return self.asm.xmm(op, to, 0, self::at(base, offset), None);
         };
-        match width {
-            Width::Bool => {
+        match scalar {
+            ScalarType::Bool => {
                 // movzx, then neg
                 self.asm.memory_form(&[0x0f, 0xb6], RCX, base, offset as i32);
                 self.asm.raw(&[0x48, 0xf7, 0xd9]);
                 self.asm.move_pointer(to, RCX);
             }
-            Width::I64 => self.asm.load_address(to, base, offset as i32),
+            ScalarType::I64 => self.asm.load_address(to, base, offset as i32),
             // movsxd: the upper half is arbitrary.
             _ => self.asm.memory_form(&[0x63], to, base, offset as i32),
         }
     }
 
-    fn store(&mut self, at: usize, value: Value, to: Address, width: Width) {
-        let (base, offset) = match width {
-            Width::F32 | Width::F64 => {
+    fn store(&mut self, at: usize, value: ScalarValue, to: ScalarAddress, scalar: ScalarType) {
+        let (base, offset) = match scalar {
+            ScalarType::F32 | ScalarType::F64 => {
                 let (base, offset) = self.address(at, to);
                 let from = self.fetch(at, value, 0);
-                let op = if width == Width::F64 { opcodes::MOVSD_STORE } else { opcodes::MOVSS_STORE };
+                let op = if scalar == ScalarType::F64 { opcodes::MOVSD_STORE } else { opcodes::MOVSS_STORE };
                 return self.stored(at, value, to, |asm| asm.xmm(op, from, 0, self::at(base, offset), None));
             }
             _ => self.address(at, to),
         };
         let (from, _) = self.in_general(at, value, 0, RCX);
-        self.stored(at, value, to, |asm| match width {
-            Width::Bool => {
+        self.stored(at, value, to, |asm| match scalar {
+            ScalarType::Bool => {
                 // and ecx, 1; mov byte, cl
                 asm.move_pointer(RCX, from);
                 asm.raw(&[0x83, 0xe1, 1]);
                 asm.memory_form(&[0x88], RCX, base, offset as i32);
             }
-            Width::I64 => asm.memory_form(&[0x89], from, base, offset as i32),
+            ScalarType::I64 => asm.memory_form(&[0x89], from, base, offset as i32),
             _ => asm.narrow_store(from, base, offset as i32),
         });
     }
 
     /// Emits a store, and frees what it used.
-    fn stored(&mut self, at: usize, value: Value, to: Address, emit: impl FnOnce(&mut Assembler)) {
+    fn stored(
+        &mut self,
+        at: usize,
+        value: ScalarValue,
+        to: ScalarAddress,
+        emit: impl FnOnce(&mut Assembler),
+    ) {
         emit(&mut self.asm);
         self.release(at, value);
         index_of(&to).into_iter().for_each(|index| self.release_used(at, index));

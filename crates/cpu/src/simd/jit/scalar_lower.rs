@@ -3,7 +3,7 @@
 
 use crate::simd::jit::opcodes::{self, Opcode};
 use crate::simd::jit::scalar_code::{
-    IntegerCondition, IntegerOp, Operation, RegisterClass, ScalarCode, Value, Width,
+    IntegerCondition, IntegerOp, RegisterClass, ScalarCode, ScalarOperation, ScalarType, ScalarValue,
 };
 use crate::simd::jit::steps::{relation, rounding};
 use systole_compile::{Contraction, MapInstr};
@@ -11,13 +11,13 @@ use systole_ir::op::{Binary, CompareType, Direction, Unary};
 use systole_ir::{DType, Op};
 
 /// Returns the form of a number of this type; `None` if scalar code does not support it.
-pub fn width(dtype: DType) -> Option<Width> {
+pub fn scalar_type(dtype: DType) -> Option<ScalarType> {
     Some(match dtype {
-        DType::Bool => Width::Bool,
-        DType::F32 => Width::F32,
-        DType::F64 => Width::F64,
-        DType::I32 | DType::U32 => Width::I32,
-        DType::I64 | DType::U64 => Width::I64,
+        DType::Bool => ScalarType::Bool,
+        DType::F32 => ScalarType::F32,
+        DType::F64 => ScalarType::F64,
+        DType::I32 | DType::U32 => ScalarType::I32,
+        DType::I64 | DType::U64 => ScalarType::I64,
         _ => return None,
     })
 }
@@ -91,20 +91,20 @@ fn condition(direction: Direction, signed: bool) -> IntegerCondition {
 
 impl ScalarCode {
     /// Returns a constant of the width of a type: `word` or `double`.
-    fn constant(&mut self, dtype: DType, word: u32, double: u64) -> Value {
+    fn constant(&mut self, dtype: DType, word: u32, double: u64) -> ScalarValue {
         if dtype.size() == 8 { self.double(double) } else { self.word(word) }
     }
 
-    fn sign_bit(&mut self, dtype: DType) -> Value {
+    fn sign_bit(&mut self, dtype: DType) -> ScalarValue {
         self.constant(dtype, 1 << 31, 1 << 63)
     }
 
-    fn ones(&mut self) -> Value {
+    fn ones(&mut self) -> ScalarValue {
         self.double(u64::MAX)
     }
 
     /// Returns a constant whose bits are `bits` of the type.
-    pub fn constant_of(&mut self, dtype: DType, bits: u64) -> Value {
+    pub fn constant_of(&mut self, dtype: DType, bits: u64) -> ScalarValue {
         match dtype {
             DType::Bool => self.word(if bits == 0 { 0 } else { u32::MAX }),
             _ => self.constant(dtype, bits as u32, bits),
@@ -112,7 +112,7 @@ impl ScalarCode {
     }
 
     /// Computes an instruction; `None` if it has no scalar form.
-    pub fn instruction(&mut self, instr: &MapInstr, args: &[Value]) -> Option<Value> {
+    pub fn instruction(&mut self, instr: &MapInstr, args: &[ScalarValue]) -> Option<ScalarValue> {
         let (from, to) = (instr.from, instr.to);
         if let Some(contraction) = instr.contraction {
             return self.contracted(instr, contraction, args);
@@ -134,22 +134,33 @@ impl ScalarCode {
     }
 
     /// Returns `a · b + c`, rounded once.
-    pub fn multiply_add(&mut self, dtype: DType, a: Value, b: Value, c: Value) -> Option<Value> {
+    pub fn multiply_add(
+        &mut self,
+        dtype: DType,
+        a: ScalarValue,
+        b: ScalarValue,
+        c: ScalarValue,
+    ) -> Option<ScalarValue> {
         let op = float_set(dtype)?.multiply_add;
-        Some(self.define(Operation::MultiplyAdd { op, signs: 0 }, &[a, b, c]))
+        Some(self.define(ScalarOperation::MultiplyAdd { op, signs: 0 }, &[a, b, c]))
     }
 
-    fn contracted(&mut self, instr: &MapInstr, contraction: Contraction, args: &[Value]) -> Option<Value> {
+    fn contracted(
+        &mut self,
+        instr: &MapInstr,
+        contraction: Contraction,
+        args: &[ScalarValue],
+    ) -> Option<ScalarValue> {
         let set = float_set(instr.to)?;
         let signs = match (&instr.op, contraction) {
             (Op::Binary(Binary::Add), _) => 0,
             (_, Contraction::Left) => opcodes::MINUS_ADDEND,
             (_, Contraction::Right) => opcodes::MINUS_PRODUCT,
         };
-        Some(self.define(Operation::MultiplyAdd { op: set.multiply_add, signs }, args))
+        Some(self.define(ScalarOperation::MultiplyAdd { op: set.multiply_add, signs }, args))
     }
 
-    fn unary(&mut self, op: Unary, dtype: DType, x: Value) -> Option<Value> {
+    fn unary(&mut self, op: Unary, dtype: DType, x: ScalarValue) -> Option<ScalarValue> {
         let Some(set) = float_set(dtype) else { return self.integer_unary(op, dtype, x) };
         let sign = self.sign_bit(dtype);
         Some(match op {
@@ -165,13 +176,13 @@ impl ScalarCode {
                 let keep = self.float_relation(set, relation::EQUAL_OR_NAN, x, zero);
                 let signed = self.two(opcodes::PANDD, x, sign);
                 let signed = self.two(opcodes::PORD, signed, one);
-                self.define(Operation::Blend { op: set.blend }, &[keep, x, signed])
+                self.define(ScalarOperation::Blend { op: set.blend }, &[keep, x, signed])
             }
             _ => return None,
         })
     }
 
-    fn integer_unary(&mut self, op: Unary, dtype: DType, x: Value) -> Option<Value> {
+    fn integer_unary(&mut self, op: Unary, dtype: DType, x: ScalarValue) -> Option<ScalarValue> {
         match op {
             Unary::Not => {
                 let ones = self.ones();
@@ -188,7 +199,7 @@ impl ScalarCode {
             Unary::Popcnt | Unary::CountLeadingZeros if dtype.is_int() => {
                 let leading = op == Unary::CountLeadingZeros;
                 let x = self.general(x);
-                Some(self.define(Operation::CountBits { wide: dtype.size() == 8, leading }, &[x]))
+                Some(self.define(ScalarOperation::CountBits { wide: dtype.size() == 8, leading }, &[x]))
             }
             Unary::Sign if dtype.is_signed_int() => {
                 let (one, less) = (self.constant(dtype, 1, 1), self.ones());
@@ -200,7 +211,13 @@ impl ScalarCode {
     }
 
     /// Computes a binary op.
-    pub fn combine(&mut self, op: Binary, dtype: DType, a: Value, b: Value) -> Option<Value> {
+    pub fn combine(
+        &mut self,
+        op: Binary,
+        dtype: DType,
+        a: ScalarValue,
+        b: ScalarValue,
+    ) -> Option<ScalarValue> {
         if dtype == DType::Bool && [a, b].iter().all(|&x| self.class(x) != RegisterClass::General) {
             let op = match op {
                 Binary::Add | Binary::Or | Binary::Maximum => opcodes::PORD,
@@ -223,27 +240,46 @@ impl ScalarCode {
     }
 
     /// Returns the IEEE 754-2019 maximum or minimum: `of_equal` decides between zeros, and a NaN prevails.
-    fn extreme(&mut self, set: &FloatSet, op: Opcode, of_equal: Opcode, a: Value, b: Value) -> Value {
+    fn extreme(
+        &mut self,
+        set: &FloatSet,
+        op: Opcode,
+        of_equal: Opcode,
+        a: ScalarValue,
+        b: ScalarValue,
+    ) -> ScalarValue {
         let one = self.two(op, a, b);
         let equal = self.float_relation(set, relation::EQUAL, a, b);
         let both = self.two(of_equal, a, b);
-        let one = self.define(Operation::Blend { op: set.blend }, &[equal, both, one]);
+        let one = self.define(ScalarOperation::Blend { op: set.blend }, &[equal, both, one]);
         let nan = self.float_relation(set, relation::NAN, a, a);
-        self.define(Operation::Blend { op: set.blend }, &[nan, a, one])
+        self.define(ScalarOperation::Blend { op: set.blend }, &[nan, a, one])
     }
 
-    fn float_relation(&mut self, set: &FloatSet, relation: u8, a: Value, b: Value) -> Value {
-        self.define(Operation::Vector { op: set.compare, imm: Some(relation) }, &[a, b])
+    fn float_relation(
+        &mut self,
+        set: &FloatSet,
+        relation: u8,
+        a: ScalarValue,
+        b: ScalarValue,
+    ) -> ScalarValue {
+        self.define(ScalarOperation::Vector { op: set.compare, imm: Some(relation) }, &[a, b])
     }
 
     /// Computes an op of integers.
-    fn integer(&mut self, op: IntegerOp, wide: bool, a: Value, b: Value) -> Value {
+    fn integer(&mut self, op: IntegerOp, wide: bool, a: ScalarValue, b: ScalarValue) -> ScalarValue {
         let (a, b) = (self.general(a), self.general(b));
-        self.define(Operation::Integer { op, wide }, &[a, b])
+        self.define(ScalarOperation::Integer { op, wide }, &[a, b])
     }
 
     /// Computes a binary op of integers or bools.
-    fn integer_binary(&mut self, op: Binary, dtype: DType, a: Value, b: Value) -> Option<Value> {
+    fn integer_binary(
+        &mut self,
+        op: Binary,
+        dtype: DType,
+        a: ScalarValue,
+        b: ScalarValue,
+    ) -> Option<ScalarValue> {
         let (wide, signed) = (dtype.size() == 8, dtype.is_signed_int());
         let is_bool = dtype == DType::Bool;
         let op = match op {
@@ -270,18 +306,24 @@ impl ScalarCode {
     }
 
     /// Returns the quotient of two integers, or the remainder.
-    fn divided(&mut self, dtype: DType, a: Value, b: Value, remainder: bool) -> Value {
+    fn divided(&mut self, dtype: DType, a: ScalarValue, b: ScalarValue, remainder: bool) -> ScalarValue {
         let (wide, signed) = (dtype.size() == 8, dtype.is_signed_int());
         if let Some(shifted) = self.divided_by_power(dtype, a, b, remainder) {
             return shifted;
         }
         let (a, b) = (self.general(a), self.general(b));
-        self.define(Operation::Divide { wide, signed, remainder }, &[a, b])
+        self.define(ScalarOperation::Divide { wide, signed, remainder }, &[a, b])
     }
 
     /// Returns the quotient of a 32-bit integer and a constant power of two, or the remainder.
-    fn divided_by_power(&mut self, dtype: DType, a: Value, b: Value, remainder: bool) -> Option<Value> {
-        let Operation::Constant(bits) = self.nodes[b].operation else { return None };
+    fn divided_by_power(
+        &mut self,
+        dtype: DType,
+        a: ScalarValue,
+        b: ScalarValue,
+        remainder: bool,
+    ) -> Option<ScalarValue> {
+        let ScalarOperation::Constant(bits) = self.nodes[b].operation else { return None };
         let divisor = bits as u32;
         let signed = dtype.is_signed_int();
         if dtype.size() != 4 || !divisor.is_power_of_two() || signed && divisor > 1 << 30 {
@@ -308,7 +350,13 @@ impl ScalarCode {
     }
 
     /// Compares two numbers; the result is a bool.
-    pub fn relation(&mut self, direction: Direction, dtype: DType, a: Value, b: Value) -> Value {
+    pub fn relation(
+        &mut self,
+        direction: Direction,
+        dtype: DType,
+        a: ScalarValue,
+        b: ScalarValue,
+    ) -> ScalarValue {
         if let Some(set) = float_set(dtype) {
             let relation = match direction {
                 Direction::Eq => relation::EQUAL,
@@ -322,30 +370,36 @@ impl ScalarCode {
         }
         let (a, b) = (self.general(a), self.general(b));
         let condition = condition(direction, dtype.is_signed_int());
-        self.define(Operation::Compare { condition, wide: dtype.size() == 8 }, &[a, b])
+        self.define(ScalarOperation::Compare { condition, wide: dtype.size() == 8 }, &[a, b])
     }
 
     /// Returns `yes` if the bool is true, else `no`.
-    pub fn choose(&mut self, dtype: DType, bool: Value, yes: Value, no: Value) -> Value {
+    pub fn choose(
+        &mut self,
+        dtype: DType,
+        bool: ScalarValue,
+        yes: ScalarValue,
+        no: ScalarValue,
+    ) -> ScalarValue {
         let Some(set) = float_set(dtype) else {
             let args = [bool, yes, no].map(|x| self.general(x));
-            return self.define(Operation::Select, &args);
+            return self.define(ScalarOperation::Select, &args);
         };
         let [mut mask, yes, no] = [bool, yes, no].map(|x| self.vector(x));
         if dtype == DType::F64 {
             mask = self.one(opcodes::PMOVSXDQ, None, mask);
         }
-        self.define(Operation::Blend { op: set.blend }, &[mask, yes, no])
+        self.define(ScalarOperation::Blend { op: set.blend }, &[mask, yes, no])
     }
 
-    fn converted(&mut self, from: DType, to: DType, x: Value) -> Option<Value> {
+    fn converted(&mut self, from: DType, to: DType, x: ScalarValue) -> Option<ScalarValue> {
         use DType::*;
         Some(match (from, to) {
             (F32, F32) | (F64, F64) | (Bool, Bool) => x,
             (I32 | U32 | I64 | U64, I32 | U32) | (I64 | U64, I64 | U64) => x,
             (I32 | U32, I64 | U64) => {
                 let x = self.general(x);
-                self.define(Operation::Extend { signed: from == I32 }, &[x])
+                self.define(ScalarOperation::Extend { signed: from == I32 }, &[x])
             }
             (Bool, I32 | U32 | I64 | U64) => {
                 let one = self.constant(to, 1, 1);
@@ -364,12 +418,12 @@ impl ScalarCode {
             (I32, F64) => self.one(opcodes::CVTDQ2PD, None, x),
             (U32, F64) => {
                 let x = self.general(x);
-                let wide = self.define(Operation::Extend { signed: false }, &[x]);
-                self.define(Operation::Int64ToDouble, &[wide])
+                let wide = self.define(ScalarOperation::Extend { signed: false }, &[x]);
+                self.define(ScalarOperation::Int64ToDouble, &[wide])
             }
             (I64, F64) => {
                 let x = self.general(x);
-                self.define(Operation::Int64ToDouble, &[x])
+                self.define(ScalarOperation::Int64ToDouble, &[x])
             }
             (F32, F64) => self.one(opcodes::CVTPS2PD, None, x),
             (F64, F32) => self.one(opcodes::CVTPD2PS, None, x),
