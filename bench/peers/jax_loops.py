@@ -2,18 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-
-R = np.random.default_rng(1)
-
-
-def f32(*shape):
-    return jnp.asarray(R.normal(size=shape).astype(np.float32))
-
-
-def called(f, *arguments):
-    g = jax.jit(f)
-    return lambda: g(*arguments)
+from jax_programs import R, called, f32
 
 
 def lotka(t, y, args=(1.1, 0.4, 0.1, 0.4)):

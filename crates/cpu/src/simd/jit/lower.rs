@@ -325,15 +325,7 @@ impl JitLowering<'_> {
         form(from)?;
         let (a, b) = (self.value(a)?, self.vector(b)?);
         if is_float(from) {
-            let relation = match direction {
-                Direction::Eq => relation::EQUAL,
-                Direction::Ne => relation::NOT_EQUAL,
-                Direction::Ge => relation::GREATER_OR_EQUAL,
-                Direction::Gt => relation::GREATER,
-                Direction::Le => relation::LESS_OR_EQUAL,
-                Direction::Lt => relation::LESS,
-            };
-            return Some(LaneValue::Mask(self.steps.holds(a, relation, b)));
+            return Some(LaneValue::Mask(self.steps.holds(a, relation::of_floats(direction), b)));
         }
         let relation = match direction {
             Direction::Eq => relation::INT_EQUAL,

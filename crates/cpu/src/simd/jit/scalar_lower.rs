@@ -358,15 +358,7 @@ impl ScalarCode {
         b: ScalarValue,
     ) -> ScalarValue {
         if let Some(set) = float_set(dtype) {
-            let relation = match direction {
-                Direction::Eq => relation::EQUAL,
-                Direction::Ne => relation::NOT_EQUAL,
-                Direction::Ge => relation::GREATER_OR_EQUAL,
-                Direction::Gt => relation::GREATER,
-                Direction::Le => relation::LESS_OR_EQUAL,
-                Direction::Lt => relation::LESS,
-            };
-            return self.float_relation(set, relation, a, b);
+            return self.float_relation(set, relation::of_floats(direction), a, b);
         }
         let (a, b) = (self.general(a), self.general(b));
         let condition = condition(direction, dtype.is_signed_int());

@@ -215,6 +215,8 @@ impl JitStep {
 
 /// Float relations: the immediates of `cmpps`. With a NaN, only those named as a negation or `NAN` hold.
 pub mod relation {
+    use systole_ir::op::Direction;
+
     pub const EQUAL: u8 = 0x00;
     pub const LESS: u8 = 0x11;
     pub const LESS_OR_EQUAL: u8 = 0x12;
@@ -229,6 +231,18 @@ pub mod relation {
     pub const INT_EQUAL: u8 = 0;
     pub const INT_LESS: u8 = 1;
     pub const INT_GREATER: u8 = 6;
+
+    /// Returns the relation of floats for a comparison.
+    pub fn of_floats(direction: Direction) -> u8 {
+        match direction {
+            Direction::Eq => EQUAL,
+            Direction::Ne => NOT_EQUAL,
+            Direction::Ge => GREATER_OR_EQUAL,
+            Direction::Gt => GREATER,
+            Direction::Le => LESS_OR_EQUAL,
+            Direction::Lt => LESS,
+        }
+    }
 }
 
 /// Rounding modes: the immediates of `rndscaleps`.
