@@ -9,7 +9,7 @@ mod conv_pool;
 mod elementwise;
 mod int8_product;
 pub(crate) mod matmul;
-mod movement;
+pub(crate) mod movement;
 mod pool;
 mod reduce;
 mod reference;

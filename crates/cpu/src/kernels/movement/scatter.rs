@@ -30,7 +30,7 @@ pub(crate) fn bind(op: &Scatter, step: &Step, level: Level) -> Result<ScatterKer
 }
 
 /// Whether the body returns the update.
-fn overwrites(body: &Graph) -> bool {
+pub(crate) fn overwrites(body: &Graph) -> bool {
     body.params.len() == 2 && body.results[..] == body.params[1..]
 }
 

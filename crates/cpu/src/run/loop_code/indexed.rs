@@ -1,6 +1,7 @@
 //! Lowers slices, updates, gathers and scatters at run-time indices.
 #![forbid(unsafe_code)]
 
+use crate::kernels::movement::scatter::overwrites;
 use crate::run::loop_code::loop_call::{PointerSource, SlotMemory};
 use crate::run::loop_code::lowering::{LoopLowering, ProgramSlot};
 use crate::simd::jit::scalar_code::{ScalarAddress, ScalarCode, ScalarOperation, ScalarType, ScalarValue};
@@ -42,11 +43,6 @@ fn has_indices(x: &TensorType, starts: &[TensorType]) -> bool {
     scalar_type(x.dtype).is_some()
         && x.bytes() < 1 << 30
         && starts.iter().all(|t| matches!(t.dtype, DType::I32 | DType::U32 | DType::I64))
-}
-
-/// Whether a scatter's body returns the update.
-fn overwrites(body: &Graph) -> bool {
-    body.params.len() == 2 && body.results[..] == body.params[1..]
 }
 
 /// Whether a scatter's body is one op that has a scalar form.

@@ -7,7 +7,9 @@ use crate::run::loop_code::lowering::LoopLowering;
 use crate::simd::jit::scalar_code::FrameOffset;
 use crate::simd::jit::scalar_function::ScalarFunction;
 use smallvec::SmallVec;
+use std::any::Any;
 use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use systole_ir::{Error, Result};
 
 /// A loop compiled to machine code.
@@ -28,6 +30,7 @@ struct LoopContext<'a> {
     cx: &'a KernelContext<'a>,
     frame: *mut u8,
     error: Option<Error>,
+    panic: Option<Box<dyn Any + Send>>,
 }
 
 impl LoopContext<'_> {
@@ -76,19 +79,19 @@ impl LoopContext<'_> {
     }
 }
 
-/// Runs a call; returns 0 if it succeeds.
+/// Runs a call; returns 0 if it succeeds. A panic is kept for after the code, which it cannot unwind.
 unsafe extern "C" fn run_call(context: *mut c_void, number: usize) -> u32 {
     // SAFETY: the code passes the context that `JitLoopFunction::run` gave it, which no one else uses meanwhile.
     let context = unsafe { &mut *context.cast::<LoopContext<'_>>() };
     let function = context.function;
     // SAFETY: the code sets pointers before the calls that use them.
-    match unsafe { context.call(&function.calls[number]) } {
-        Ok(()) => 0,
-        Err(error) => {
-            context.error = Some(error);
-            1
-        }
+    let call = AssertUnwindSafe(|| unsafe { context.call(&function.calls[number]) });
+    match catch_unwind(call) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(error)) => context.error = Some(error),
+        Err(panic) => context.panic = Some(panic),
     }
+    1
 }
 
 impl JitLoopFunction {
@@ -134,9 +137,12 @@ impl JitLoopFunction {
             // SAFETY: the input has these bytes, which the lowering reserved in the frame.
             unsafe { std::ptr::copy_nonoverlapping(io.inputs[input], frame.add(at), bytes) };
         }
-        let mut context = LoopContext { function: self, cx, frame, error: None };
+        let mut context = LoopContext { function: self, cx, frame, error: None, panic: None };
         // SAFETY: the kernel is selected for machines with AVX2 and FMA only; the frame was filled above.
         unsafe { self.function.run(frame, (&raw mut context).cast()) };
+        if let Some(panic) = context.panic {
+            resume_unwind(panic);
+        }
         if let Some(error) = context.error {
             return Err(error);
         }
@@ -145,5 +151,31 @@ impl JitLoopFunction {
             unsafe { std::ptr::copy_nonoverlapping(frame.add(at).cast_const(), io.outputs[output], bytes) };
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::thread_pool::ThreadPool;
+    use crate::simd::jit;
+    use crate::simd::jit::scalar_code::ScalarItem;
+    use crate::simd::level::Level;
+
+    #[test]
+    fn a_panic_in_a_call_passes_through_the_code() {
+        if !jit::has_scalar_code() || !Level::Avx2.is_available() {
+            return;
+        }
+        let mut lowering = LoopLowering::new(Level::Avx2);
+        lowering.code.items.push(ScalarItem::Call(3));
+        let function = JitLoopFunction::new(lowering).expect("the system allows machine code");
+        let team = ThreadPool::new(1);
+        let (cx, mut frame) = (KernelContext { team: &team, flush: false }, [0u8; 64]);
+        let io = Io { inputs: &[], outputs: &[], scratch: std::ptr::null_mut() };
+        assert!(function.frame_bytes() <= frame.len());
+        // SAFETY: the code only calls, without arrays, and the frame is large enough.
+        let ran = catch_unwind(AssertUnwindSafe(|| unsafe { function.run(&cx, &io, frame.as_mut_ptr()) }));
+        assert!(ran.is_err(), "there is no call of this number");
     }
 }

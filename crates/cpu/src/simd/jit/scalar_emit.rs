@@ -191,7 +191,8 @@ fn register(r: u8) -> Rm {
     Rm::Reg(VectorReg(r))
 }
 
-fn at(base: Gpr, offset: usize) -> Rm {
+/// Returns memory at `base + offset`.
+fn memory(base: Gpr, offset: usize) -> Rm {
     Rm::Memory(MemoryAddress { base, index: None, offset: offset as i32 })
 }
 
@@ -229,7 +230,7 @@ impl ScalarEmitter<'_> {
                 self.asm.land(same);
             }
             ScalarItem::Label(label) => {
-                self.forget();
+                self.free_all();
                 self.labels.insert(label, self.asm.here());
             }
             ScalarItem::Jump(label) => {
@@ -269,7 +270,7 @@ impl ScalarEmitter<'_> {
     }
 
     /// Frees all registers: no value is used after a label.
-    fn forget(&mut self) {
+    fn free_all(&mut self) {
         for value in std::mem::take(&mut self.registers).into_iter().flatten() {
             self.spots[value].register = None;
         }
@@ -312,7 +313,7 @@ impl ScalarEmitter<'_> {
         self.spots[value].spilled = Some(to);
         match general(r) {
             Some(r) => self.asm.memory_form(&[0x89], r, RBX, to as i32),
-            None => self.asm.xmm(opcodes::MOVSD_STORE, r, 0, self::at(RBX, to), None),
+            None => self.asm.xmm(opcodes::MOVSD_STORE, r, 0, memory(RBX, to), None),
         }
     }
 
@@ -351,7 +352,7 @@ impl ScalarEmitter<'_> {
         match (self.constant(value), general(r)) {
             (Some(constant), _) => self.asm.xmm(opcodes::MOVUPS_LOAD, r, 0, constant, None),
             (None, Some(r)) => self.asm.load_address(r, RBX, from as i32),
-            (None, None) => self.asm.xmm(opcodes::MOVSD_LOAD, r, 0, self::at(RBX, from), None),
+            (None, None) => self.asm.xmm(opcodes::MOVSD_LOAD, r, 0, memory(RBX, from), None),
         }
         self.put(value, r);
         r
@@ -359,7 +360,7 @@ impl ScalarEmitter<'_> {
 
     fn constant(&self, value: ScalarValue) -> Option<Rm> {
         match self.code.nodes[value].operation {
-            ScalarOperation::Constant(bits) => Some(self::at(RBX, self.code.constants[&bits])),
+            ScalarOperation::Constant(bits) => Some(memory(RBX, self.code.constants[&bits])),
             _ => None,
         }
     }
@@ -829,7 +830,7 @@ impl ScalarEmitter<'_> {
         let to = self.result(at, value, &[]);
         let Some(to) = general(to) else {
             let op = if scalar == ScalarType::F64 { opcodes::MOVSD_LOAD } else { opcodes::MOVSS_LOAD };
-            return self.asm.xmm(op, to, 0, self::at(base, offset), None);
+            return self.asm.xmm(op, to, 0, memory(base, offset), None);
         };
         match scalar {
             ScalarType::Bool => {
@@ -845,12 +846,16 @@ impl ScalarEmitter<'_> {
     }
 
     fn store(&mut self, at: usize, value: ScalarValue, to: ScalarAddress, scalar: ScalarType) {
+        // A pointer that is replaced.
+        if matches!((to, self.in_rax), (ScalarAddress::Frame(at), Some(held)) if at == held) {
+            self.in_rax = None;
+        }
         let (base, offset) = match scalar {
             ScalarType::F32 | ScalarType::F64 => {
                 let (base, offset) = self.address(at, to);
                 let from = self.fetch(at, value, 0);
                 let op = if scalar == ScalarType::F64 { opcodes::MOVSD_STORE } else { opcodes::MOVSS_STORE };
-                return self.stored(at, value, to, |asm| asm.xmm(op, from, 0, self::at(base, offset), None));
+                return self.stored(at, value, to, |asm| asm.xmm(op, from, 0, memory(base, offset), None));
             }
             _ => self.address(at, to),
         };
